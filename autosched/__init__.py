@@ -1,0 +1,55 @@
+"""autosched turns a tensor expression into the fastest kernel that this machine can run.
+
+Importing the package loads nothing heavy; `tune`, `compile`, `workload`, `te` and the others are loaded at first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autosched import te as te
+    from autosched.api import best as best
+    from autosched.api import compile as compile
+    from autosched.api import show as show
+    from autosched.api import tune as tune
+    from autosched.api import verify as verify
+    from autosched.api import workload as workload
+    from autosched.runtime.kernel import Kernel as Kernel
+    from autosched.target import Target as Target
+    from autosched.target import parse_target as parse_target
+    from autosched.tune.result import Result as Result
+
+__version__ = "0.1.0"
+
+# name -> the module that has it; None: the subpackage of that name
+_HOMES: dict[str, str | None] = {
+    "Kernel": "autosched.runtime.kernel",
+    "Result": "autosched.tune.result",
+    "Target": "autosched.target",
+    "best": "autosched.api",
+    "compile": "autosched.api",
+    "parse_target": "autosched.target",
+    "show": "autosched.api",
+    "te": None,
+    "tune": None,  # the package is callable: see its docstring
+    "verify": "autosched.api",
+    "workload": "autosched.api",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autosched' has no attribute {name!r}")
+    home = _HOMES[name]
+    module = importlib.import_module(home or f"autosched.{name}")
+    value = module if home is None else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,234 @@
+"""`autosched bench`: tuned kernels against NumPy and PyTorch, side by side.
+
+All contestants of a case are timed in this process in interleaved blocks, in an order that alternates from round to
+round, so that drift of the machine falls on all of them alike. Only times of one run may be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosched.cli import options
+from autosched.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from autosched.cli.peers import Array, Call, Peer
+    from autosched.te.registry import Workload
+
+ROUNDS = 10  # an even number: every order as often as its reverse
+BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
+TRIALS = 64
+TOLERANCE = 2e-3  # of the largest element: a check that a peer computes the same, not of its precision
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload with numbers: `shape` for the library (None: its defaults), `params` the arguments by name.
+
+    The batch is no parameter: peers take it from the arrays.
+    """
+
+    workload: str
+    shape: tuple[int, ...] | None
+    params: Mapping[str, int | float | str]
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "bench",
+        help="time tuned kernels against NumPy and PyTorch",
+        description="Times tuned kernels against NumPy and PyTorch; what is not tuned yet is tuned first.",
+    )
+    parser.add_argument(
+        "workload", nargs="*", help="built-in names, each at all its benchmark shapes (default: all at the first one)"
+    )
+    parser.add_argument("--peers", metavar="NAMES", help="torch,numpy (default: what is installed of them)")
+    parser.add_argument("--trials", type=options.integer(1), default=TRIALS, metavar="N", help="default 64")
+    options.add_workload(parser)
+    options.add_target(parser)
+    options.add_db(parser)
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.threads is not None:  # read by NumPy's BLAS when it is loaded, so before any import of it
+        for name in THREAD_VARIABLES:
+            os.environ[name] = str(args.threads)
+    from autosched.cli import peers
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+    from autosched.te.registry import WORKLOADS
+
+    cases = choose_cases(args, WORKLOADS)
+    names = args.peers.split(",") if args.peers else [n for n in peers.PEERS if n != "torch" or peers.has_torch()]
+    contestants = peers.find_peers([name.strip() for name in names])
+    rows = []
+    for case in cases:
+        row = run_case(case, args, contestants)
+        rows.append(row)
+        if not args.json:
+            print(_line(row), flush=True)
+    mean = geomean([ratio for row in rows if (ratio := _ratio(row)) is not None])
+    if args.json:
+        print_json({"schema_version": SCHEMA_VERSION, "cases": rows, "geomean_against_best_peer": mean})
+    elif mean is not None:
+        print(f"geometric mean against the best peer of each case: {mean:.2f} times as fast")
+    return 0
+
+
+def choose_cases(args: argparse.Namespace, workloads: Mapping[str, Workload]) -> list[Case]:
+    """The cases that the options name. Raises UsageError for unknown workloads and options that do not go together."""
+    from autosched.te.registry import find
+
+    if not args.workload:
+        if args.shape is not None or args.settings:
+            raise UsageError("--shape and --set need the name of one workload")
+        return [_case(w, w.shapes[0], args) for w in workloads.values() if w.shapes]
+    if len(args.workload) > 1 and (args.shape is not None or args.settings):
+        raise UsageError("--shape and --set go with one workload, and several are named")
+    cases = []
+    for name in args.workload:
+        workload = find(name)
+        if args.shape is None and not args.settings and workload.shapes:
+            cases += [_case(workload, shape, args) for shape in workload.shapes]
+        else:
+            cases.append(_case(workload, args.shape, args))
+    return cases
+
+
+def _case(workload: Workload, shape: tuple[int, ...] | None, args: argparse.Namespace) -> Case:
+    params: dict[str, int | float | str] = dict(zip(workload.args, workload.defaults, strict=True))
+    params.update(zip(workload.numbers, shape or (), strict=False))
+    params.update(args.settings)
+    return Case(workload.name, shape, params)
+
+
+def run_case(case: Case, args: argparse.Namespace, contestants: Mapping[str, Peer]) -> dict[str, object]:
+    """One row of the answer: the workload, our time and each peer's, in seconds."""
+    from autosched import api
+    from autosched.cli.peers import session
+
+    result = api.tune(
+        case.workload,
+        shape=case.shape,
+        settings=dict(args.settings) or None,
+        batch=args.batch,
+        dtype=args.dtype,
+        target=options.target_text(args),
+        threads=args.threads,
+        trials=args.trials,
+        db=args.db,
+        resume=True,  # records count as trials: what is tuned is only compared again
+    )
+    kernel = result.compile()
+    arrays = random_inputs([(spec.name, spec.shape, spec.dtype) for spec in kernel.inputs])
+    out = kernel(*arrays)
+    with session(tuple(contestants), result.threads):
+        calls = {name: peer(case.workload, case.params, arrays) for name, peer in contestants.items()}
+        present = {name: call for name, call in calls.items() if call is not None}
+        check_same(case.workload, out, present)
+        runs: dict[str, Callable[[], object]] = {"ours": lambda: kernel(*arrays, out=out)}
+        runs.update((name, call.run) for name, call in present.items())
+        seconds = time_interleaved(runs)
+    return {
+        "workload": case.workload,
+        "shape": list(result.shape),
+        "threads": result.threads,
+        "ours_s": seconds.pop("ours"),
+        "peers": seconds,
+        "record_id": result.record_id,
+    }
+
+
+def random_inputs(specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Array]:
+    """Normal numbers of a fixed seed, integers for integer types; variances are positive."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    arrays = []
+    for name, shape, dtype in specs:
+        values = rng.standard_normal(shape)
+        if np.issubdtype(np.dtype(dtype), np.integer):
+            values = rng.integers(0, 8, shape).astype(np.float64)
+        arrays.append((np.abs(values) + 0.1 if name == "var" else values).astype(dtype))
+    return arrays
+
+
+def check_same(workload: str, ours: Array, calls: Mapping[str, Call]) -> None:
+    """Raises VerificationError where a peer's result is another one than ours."""
+    import numpy as np
+
+    for name, call in calls.items():
+        theirs = call.result()
+        if theirs.shape != ours.shape:
+            raise VerificationError(f"{name} gives shape {theirs.shape} for {workload}, autosched {ours.shape}")
+        scale = float(np.max(np.abs(ours), initial=1e-30))
+        error = float(np.max(np.abs(theirs.astype(np.float64) - ours), initial=0.0))
+        if not error <= TOLERANCE * scale:
+            raise VerificationError(
+                f"{name} and autosched differ by {error:.3g} for {workload}, whose largest element is {scale:.3g}"
+            )
+
+
+def time_interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int = ROUNDS,
+    block_s: float = BLOCK_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Median seconds of one call of each contestant, over blocks that alternate forwards and backwards."""
+    counts = {name: _calls_for(run, block_s, clock) for name, run in runs.items()}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    order = list(runs)
+    for _ in range(rounds):
+        for name in order:
+            samples[name].append(_block(runs[name], counts[name], clock) / counts[name])
+        order.reverse()
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def _calls_for(run: Callable[[], object], block_s: float, clock: Callable[[], float]) -> int:
+    """How many calls fill a block, found after three calls to warm up."""
+    _block(run, 3, clock)
+    count = 1
+    while (spent := _block(run, count, clock)) < block_s:
+        count = max(count + 1, min(10 * count, math.ceil(1.1 * count * block_s / max(spent, 1e-9))))
+    return count
+
+
+def _block(run: Callable[[], object], count: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    for _ in range(count):
+        run()
+    return clock() - start
+
+
+def _ratio(row: Mapping[str, object]) -> float | None:
+    """The best peer's time over ours."""
+    times, ours = row["peers"], row["ours_s"]
+    if not isinstance(times, dict) or not times or not isinstance(ours, float):
+        return None
+    return float(min(times.values())) / ours
+
+
+def geomean(ratios: Sequence[float]) -> float | None:
+    return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
+
+
+def _line(row: Mapping[str, object]) -> str:
+    from autosched.cli.output import time_text
+
+    times, shape, ours = row["peers"], row["shape"], row["ours_s"]
+    assert isinstance(times, dict)
+    assert isinstance(shape, list)
+    assert isinstance(ours, float)
+    others = "  ".join(f"{name} {time_text(s)} ({s / ours:.2f}x)" for name, s in times.items())
+    return f"{row['workload']} {','.join(map(str, shape))}  ours {time_text(ours)}  {others}"

@@ -1,0 +1,70 @@
+"""`autosched best`: the best records of a workload, or of every workload there is."""
+
+from __future__ import annotations
+
+import argparse
+
+from autosched.cli import options
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "best",
+        help="list the best records",
+        description="Lists the best records of a workload, or of every workload: certified ones first, then by time.",
+    )
+    parser.add_argument("workload", nargs="?", help="a workload's name, or the beginning of its content hash")
+    parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
+    options.add_target(parser, default=None)
+    parser.add_argument("-n", type=options.integer(1), default=1, help="how many of each (default 1)")
+    options.add_db(parser)
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from autosched.cli.output import SCHEMA_VERSION, interval_text, print_json, rate_text, table
+    from autosched.cli.stored import stored_tasks
+    from autosched.store import Database
+
+    with Database(args.db, create=False) as database:
+        tasks = stored_tasks(database, args)
+        found = [
+            (task, record)
+            for task in tasks
+            for record in database.best(task.workload_hash, task.target, task.threads, args.n)
+        ]
+    if args.json:
+        rows = [
+            {
+                "record_id": record.id,
+                "workload": task.name,
+                "shape": task.shape,
+                "dtype": task.dtype,
+                "target": record.target,
+                "threads": record.threads,
+                "best_s": record.seconds,
+                "best_ci_s": record.ci,
+                "gflops": task.gflops(record.seconds or 0.0) if record.seconds else None,
+                "sketch": record.sketch,
+                "values": record.values,
+                "created": record.created,
+            }
+            for task, record in found
+        ]
+        print_json({"schema_version": SCHEMA_VERSION, "records": rows})
+        return 0
+    cells = [
+        (
+            str(record.id),
+            task.title,
+            str(record.threads),
+            interval_text(record.seconds, record.ci),
+            rate_text(task.gflops(record.seconds)),
+            record.target,
+        )
+        for task, record in found
+        if record.seconds is not None
+    ]
+    print(table(("id", "workload", "threads", "time", "rate", "target"), cells))
+    return 0

@@ -1,0 +1,168 @@
+"""`autosched doctor`: what this machine offers, measured, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.cli import options
+
+if TYPE_CHECKING:
+    from autosched.target import Target
+
+NEEDED = ("numpy", "llvmlite", "networkx", "rich")
+OPTIONAL = {
+    "matplotlib": "autosched plot: pip install 'autosched[plot]'",
+    "torch": "a peer of autosched bench: pip install 'autosched[peers]'",
+    "apache-tvm": "a peer of the experiments: pip install 'autosched[peers]'",
+    "cuda-core": "CUDA devices: pip install 'autosched[cuda]'",
+    "pycuda": "CUDA devices by way of pycuda: pip install 'autosched[pycuda]'",
+    "pyopencl": "OpenCL devices: pip install 'autosched[opencl]'",
+}
+STREAM_BYTES = 256 << 20  # beyond the last-level caches of a core's share
+NOISY = 0.05  # a spread of equal work above this makes measurements long
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `value` is a JSON number or text; `ok` False means that something should be done, said in `hint`."""
+
+    name: str
+    value: object
+    text: str
+    ok: bool = True
+    hint: str = ""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "doctor",
+        help="measure this machine and check the installation",
+        description="Measures this machine and checks the installation; exit code 2 where something must be mended.",
+    )
+    options.add_target(parser)
+    options.add_db(parser)
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+    from autosched.errors import UsageError
+    from autosched.target import parse_target
+
+    target = parse_target(options.target_text(args))
+    findings = [
+        *_machine(target),
+        *_rates(target, args.threads or target.cores),
+        _timer_noise(),
+        *_packages(),
+        _database(args.db),
+    ]
+    is_well = all(f.ok for f in findings)
+    if args.json:
+        facts = {f.name.replace(" ", "_"): f.value for f in findings}
+        hints = [f"{f.name}: {f.hint}" for f in findings if f.hint]
+        print_json({"schema_version": SCHEMA_VERSION, "ok": is_well, **facts, "hints": hints})
+    else:
+        width = max(len(f.name) for f in findings)
+        for f in findings:
+            mark = "  " if f.ok else "! "
+            print(f"{mark}{f.name.ljust(width)}  {f.text}{f'  ({f.hint})' if f.hint else ''}")
+    return 0 if is_well else UsageError.exit_code
+
+
+def _machine(target: Target) -> list[Finding]:
+    bits = 8 * target.vector_bytes
+    caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
+    return [
+        Finding("target", target.fingerprint, f"{target.kind} {target.mcpu}"),
+        Finding("cores", target.cores, f"{target.cores} usable of {os.cpu_count()}"),
+        Finding("caches bytes", list(caches), " ".join(f"L{i + 1} {n >> 10} KiB" for i, n in enumerate(caches))),
+        Finding(
+            "vector bits",
+            bits,
+            f"{bits} bits, {target.n_vector_registers} registers, {'with' if target.has_fma else 'without'} FMA",
+        ),
+    ]
+
+
+def _rates(target: Target, threads: int) -> list[Finding]:
+    """Peaks of one and of all threads, memory bandwidth and the cost of a parallel loop."""
+    from autosched.runtime import peak
+
+    findings = []
+    for n in sorted({1, threads}):
+        gflops = peak.measure_fma_gflops(target, n)
+        findings.append(Finding(f"fma gflops {n}", gflops, f"{gflops:.0f} GFLOP/s measured"))
+    for n in sorted({1, threads}):
+        rate = peak.measure_bandwidth(target, n, STREAM_BYTES) / 1e9
+        findings.append(Finding(f"memory gbytes per s {n}", rate, f"{rate:.1f} GB/s measured"))
+    cost = peak.fork_join_seconds(threads, target)
+    findings.append(Finding("fork join s", cost, f"{1e6 * cost:.2f} us for {threads} threads"))
+    return findings
+
+
+def _timer_noise() -> Finding:
+    """How much the time of equal work spreads: (90th - 10th percentile) / median of 200 loops of about 0.1 ms."""
+    samples = []
+    for _ in range(200):
+        start = time.perf_counter()
+        sum(range(5_000))
+        samples.append(time.perf_counter() - start)
+    tenths = statistics.quantiles(samples, n=10)
+    spread = (tenths[-1] - tenths[0]) / statistics.median(samples)
+    hint = "something else runs on this machine; measurements will take longer" if spread > NOISY else ""
+    return Finding("timer noise", spread, f"{100.0 * spread:.1f} % between equal pieces of work", True, hint)
+
+
+def _packages() -> list[Finding]:
+    import platform
+
+    findings = [Finding("python", platform.python_version(), platform.python_version())]
+    for name in NEEDED:
+        version = _version(name)
+        hint = "" if version else f"pip install {name}"
+        findings.append(Finding(name, version, version or "missing", version is not None, hint))
+    booster = _version("xgboost-cpu") or _version("xgboost")
+    hint = "" if booster else "pip install xgboost-cpu"
+    findings.append(Finding("xgboost", booster, booster or "missing", booster is not None, hint))
+    for name, use in OPTIONAL.items():
+        version = _version(name)
+        findings.append(Finding(name, version, version or "not installed", True, "" if version else use))
+    return findings
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _database(path: Path | None) -> Finding:
+    """Whether records can be written, without making a file."""
+    from autosched.errors import StoreError
+    from autosched.store import Database, default_path
+
+    try:
+        place = (default_path() if path is None else path).expanduser().absolute()
+        if not place.exists():
+            parent = next(p for p in place.parents if p.exists())
+            writable = parent.is_dir() and os.access(parent, os.W_OK)
+            hint = "" if writable else f"{parent} cannot be written: name another file with --db"
+            return Finding("database", str(place), f"{place} (made by the first tune)", writable, hint)
+        with Database(place) as database:
+            health = database.check()
+    except StoreError as error:
+        return Finding("database", str(path), "not usable", False, str(error))
+    text = f"{place}, {health.n_records} records"
+    hint = "" if health.ok else f"{health.n_damaged} damaged rows: `autosched db export` rescues the others"
+    return Finding("database", str(place), text, health.ok, hint)

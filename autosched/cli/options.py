@@ -1,0 +1,98 @@
+"""Options that several verbs share, and the types of their values; each refusal says what is accepted."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_NUMBER = 2**31 - 1
+DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def integer(lowest: int) -> Callable[[str], int]:
+    """A type of whole numbers from `lowest`; argparse puts the option's name in front of the refusal."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text) or not lowest <= int(text) <= MAX_NUMBER:
+            raise argparse.ArgumentTypeError(f"a whole number of at least {lowest} is needed, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def duration(text: str) -> float:
+    """'60s', '2m', '1h' or '90' (seconds) -> seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip().lower())
+    seconds = float(found[1]) * DURATION_UNITS[found[2]] if found else 0.0
+    if not 0.0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"a time is written 60s, 2m or 1h and is above 0, got {text!r}")
+    return seconds
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """'1,56,56,64' -> (1, 56, 56, 64); zeros are arguments too (no padding)."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,10}", part) and int(part) <= MAX_NUMBER for part in parts):
+        raise argparse.ArgumentTypeError(f"a shape is whole numbers with commas, as in 1,56,56,64, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def setting(text: str) -> tuple[str, int | str]:
+    """'CO=128' -> ('CO', 128); 'layout=NCHW' stays a word."""
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    if not equals or not name.isidentifier() or not value:
+        raise argparse.ArgumentTypeError(f"a setting is written NAME=VALUE, as in CO=128, got {text!r}")
+    return name, int(value) if re.fullmatch(r"[+-]?\d{1,10}", value) else value
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+
+
+def add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--db", type=Path, metavar="PATH", help="the record database (default: see `autosched db path`)"
+    )
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """The operator's own arguments: where it is built with other numbers than its defaults."""
+    group = parser.add_argument_group("workload")
+    group.add_argument("--shape", type=shape, metavar="N,..", help="all arguments in order, as in 1,56,56,64")
+    group.add_argument(
+        "--set", dest="settings", type=setting, action="append", default=[], metavar="K=V", help="one argument by name"
+    )
+    group.add_argument("--batch", type=integer(1), metavar="N", help="the first argument (images, matrices)")
+    group.add_argument("--dtype", default="float32", metavar="TYPE", help="type of the elements (default float32)")
+
+
+def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
+    group = parser.add_argument_group("device")
+    group.add_argument("--target", default=default, help="cpu, cuda, opencl or 'llvm -mcpu=haswell'")
+    group.add_argument("--mcpu", "-mcpu", metavar="NAME", help="LLVM's name of the processor, as in znver4")
+    group.add_argument("--threads", type=integer(1), metavar="N", help="default: the processor's cores")
+
+
+def add_record(parser: argparse.ArgumentParser) -> None:
+    """A record by its number; a database never names code to run, so a user's own workload has to be given again."""
+    parser.add_argument("id", type=integer(1), help="a record's number, see `autosched best`")
+    parser.add_argument("--workload", metavar="FILE.py:FUNCTION", help="the workload, if it is not a built-in one")
+    parser.add_argument("--target", help="the record's target, if it is not this processor")
+    add_db(parser)
+    add_json(parser)
+
+
+def target_text(args: argparse.Namespace) -> str | None:
+    """The target as the library takes it."""
+    if args.mcpu is None:
+        return None if args.target is None else str(args.target)
+    return f"{args.target or 'llvm'} -mcpu={args.mcpu}"
+
+
+def db_suffix(args: argparse.Namespace) -> str:
+    """What a command printed for the user needs to name the same database."""
+    return "" if args.db is None else f" --db {args.db}"

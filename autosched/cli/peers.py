@@ -1,0 +1,376 @@
+"""The same operators in NumPy and PyTorch, as `autosched bench` times them.
+
+A formulation takes the workload's arguments by name and its input arrays in order, brings them into the layout that
+the peer likes best (channels_last images, weights in its own order) outside of the timing, and returns the call. Where
+NumPy has no single call for an operator there is no formulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = npt.NDArray[Any]
+Params: TypeAlias = Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """`run` is what is timed; `result` runs it once and gives its value in autosched's layout."""
+
+    run: Callable[[], object]
+    result: Callable[[], Array]
+
+
+Peer: TypeAlias = Callable[[str, Params, Sequence[Array]], Call | None]
+
+
+def find_peers(names: Sequence[str]) -> dict[str, Peer]:
+    """The named peers. Raises UsageError for an unknown one, or one that is not installed."""
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
+    if "torch" in names and not has_torch():
+        raise UsageError("the peer torch is not installed: pip install 'autosched[peers]', or use --peers numpy")
+    return {name: PEERS[name] for name in names}
+
+
+def has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def torch_session(threads: int) -> AbstractContextManager[object]:
+    """Inference mode with `threads` threads, for the time of a benchmark."""
+    import torch
+
+    torch.set_num_threads(threads)
+    mode: AbstractContextManager[object] = torch.inference_mode()
+    return mode
+
+
+def session(names: Sequence[str], threads: int) -> AbstractContextManager[object]:
+    return torch_session(threads) if "torch" in names else nullcontext()
+
+
+def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+    if workload not in NUMPY:
+        return None
+    run = NUMPY[workload](params, [np.ascontiguousarray(a) for a in arrays])
+    return Call(run, lambda: np.asarray(run()))
+
+
+def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+    if workload not in TORCH:
+        return None
+    import torch
+
+    run, ours = TORCH[workload](params, [torch.from_numpy(a) for a in arrays])
+    return Call(run, lambda: np.asarray(ours(run())))
+
+
+PEERS: dict[str, Peer] = {"torch": torch_call, "numpy": numpy_call}
+
+# NumPy: what one call does, into memory that is kept where the call allows it.
+
+
+def _numpy_matmul(_: Params, a: list[Array]) -> Callable[[], Array]:
+    x, y = a
+    out = np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y))
+    return lambda: np.matmul(x, y, out=out)
+
+
+def _numpy_scores(_: Params, a: list[Array]) -> Callable[[], Array]:
+    q, k = a[0].transpose(0, 2, 1, 3), a[1].transpose(0, 2, 3, 1)
+    n, heads, seq, _dim = q.shape
+    out = np.empty((n, heads, seq, seq), np.result_type(q, k))
+    return lambda: np.matmul(q, k, out=out).reshape(n * heads, seq, seq)
+
+
+def _numpy_relu(_: Params, a: list[Array]) -> Callable[[], Array]:
+    out, zero = np.empty_like(a[0]), a[0].dtype.type(0)
+    return lambda: np.maximum(a[0], zero, out=out)
+
+
+def _numpy_add(_: Params, a: list[Array]) -> Callable[[], Array]:
+    out = np.empty_like(a[0])
+    return lambda: np.add(a[0], a[1], out=out)
+
+
+def _numpy_norm(_: Params, a: list[Array]) -> Callable[[], Array]:
+    flat = a[0].reshape(a[0].shape[0], -1)
+    return lambda: np.linalg.norm(flat, axis=1)
+
+
+NUMPY: dict[str, Callable[[Params, list[Array]], Callable[[], Array]]] = {
+    "matmul": _numpy_matmul,
+    "batch_matmul": _numpy_matmul,
+    "gmm": _numpy_matmul,
+    "tbg": _numpy_scores,
+    "nrm": _numpy_norm,
+    "relu": _numpy_relu,
+    "add": _numpy_add,
+    "transpose": lambda _, a: lambda: np.ascontiguousarray(a[0].T),
+}
+
+# PyTorch: each gives the call, and a function that brings its value into autosched's layout.
+
+Formulation: TypeAlias = "tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]"
+Tensors: TypeAlias = "list[torch.Tensor]"
+
+
+def _number(params: Params, name: str, default: int) -> int:
+    return int(params.get(name, default))
+
+
+def _is_last(params: Params) -> bool:
+    return params.get("layout", "NHWC") == "NHWC"
+
+
+def _image(params: Params, x: torch.Tensor) -> torch.Tensor:
+    """N, C, H, W in order; NHWC memory is what PyTorch calls channels_last, so nothing moves."""
+    return x.permute(0, 3, 1, 2) if _is_last(params) else x
+
+
+def _to_ours(params: Params) -> Callable[[torch.Tensor], torch.Tensor]:
+    return (lambda y: y.permute(0, 2, 3, 1)) if _is_last(params) else (lambda y: y)
+
+
+def _same(y: torch.Tensor) -> torch.Tensor:
+    return y
+
+
+def _conv2d(p: Params, a: Tensors) -> Formulation:
+    import torch
+    from torch.nn import functional
+
+    x, w = _image(p, a[0]), a[1]
+    if _is_last(p):
+        w = w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+    dilation, groups = _number(p, "dilation", 1), _number(p, "groups", 1)
+    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, groups), _to_ours(p)
+
+
+def _conv1d(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, w = a[0].permute(0, 2, 1).contiguous(), a[1].permute(2, 1, 0).contiguous()
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+    return lambda: functional.conv1d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 1)
+
+
+def _conv3d(p: Params, a: Tensors) -> Formulation:
+    import torch
+    from torch.nn import functional
+
+    x = a[0].permute(0, 4, 1, 2, 3)
+    w = a[1].permute(4, 3, 0, 1, 2).contiguous(memory_format=torch.channels_last_3d)
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+    return lambda: functional.conv3d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 3, 4, 1)
+
+
+def _depthwise(p: Params, a: Tensors) -> Formulation:
+    import torch
+    from torch.nn import functional
+
+    x = _image(p, a[0])
+    w = (a[1].permute(2, 0, 1) if _is_last(p) else a[1]).unsqueeze(1)
+    if _is_last(p):
+        w = w.contiguous(memory_format=torch.channels_last)
+    stride, pad, dilation = _number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1)
+    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, x.shape[1]), _to_ours(p)
+
+
+def _transposed(p: Params, a: Tensors) -> Formulation:
+    import torch
+    from torch.nn import functional
+
+    x = a[0].permute(0, 3, 1, 2)
+    w = a[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+    return lambda: functional.conv_transpose2d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 3, 1)
+
+
+def _capsule(p: Params, a: Tensors) -> Formulation:
+    """One convolution: the rows of the 4x4 matrices join the batch, (q, CI) are channels in, (j, CO) channels out."""
+    import torch
+    from torch.nn import functional
+
+    n, h, w, _, _, ci = a[0].shape
+    k, co = a[1].shape[0], a[1].shape[5]
+    x = a[0].permute(0, 3, 4, 5, 1, 2).reshape(n * 4, 4 * ci, h, w).contiguous(memory_format=torch.channels_last)
+    weights = a[1].permute(3, 5, 2, 4, 0, 1).reshape(4 * co, 4 * ci, k, k)
+    weights = weights.contiguous(memory_format=torch.channels_last)
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+
+    def ours(y: torch.Tensor) -> torch.Tensor:
+        return y.reshape(n, 4, 4, co, *y.shape[2:]).permute(0, 4, 5, 1, 2, 3)
+
+    return lambda: functional.conv2d(x, weights, None, stride, pad), ours
+
+
+def _conv_bn_relu(p: Params, a: Tensors) -> Formulation:
+    import torch
+    from torch.nn import functional
+
+    x, w = a[0].permute(0, 3, 1, 2), a[1].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+    bias, scale, offset = a[2], a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
+    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
+    return lambda: torch.relu(functional.conv2d(x, w, bias, stride, pad) * scale + offset), _to_ours(p)
+
+
+def _scores(softmax: bool) -> Callable[[Params, Tensors], Formulation]:
+    def formulation(_: Params, a: Tensors) -> Formulation:
+        import torch
+
+        q, k = a[0].permute(0, 2, 1, 3), a[1].permute(0, 2, 3, 1)
+
+        def run() -> torch.Tensor:
+            s = torch.matmul(q, k)
+            return torch.softmax(s, -1) if softmax else s
+
+        return run, lambda y: y.flatten(0, 1)
+
+    return formulation
+
+
+def _max_pool(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, (k, stride, pad) = _image(p, a[0]), _window(p)
+    return lambda: functional.max_pool2d(x, k, stride, pad), _to_ours(p)
+
+
+def _avg_pool(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, (k, stride, pad) = _image(p, a[0]), _window(p)
+    count_all = bool(_number(p, "count_include_pad", 1))
+    return lambda: functional.avg_pool2d(x, k, stride, pad, False, count_all), _to_ours(p)
+
+
+def _window(p: Params) -> tuple[int, int, int]:
+    return _number(p, "k", 3), _number(p, "stride", 1), _number(p, "pad", 0)
+
+
+def _layer_norm(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, gamma, beta = a
+    eps = float(p.get("eps", 1e-5))
+    return lambda: functional.layer_norm(x, x.shape[-1:], gamma, beta, eps), _same
+
+
+def _rms_norm(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, gamma = a
+    eps = float(p.get("eps", 1e-5))
+    return lambda: functional.rms_norm(x, list(x.shape[-1:]), gamma, eps), _same
+
+
+def _batch_norm(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    x, (gamma, beta, mean, var) = _image(p, a[0]), a[1:]
+    eps = float(p.get("eps", 1e-5))
+    return lambda: functional.batch_norm(x, mean, var, gamma, beta, False, 0.0, eps), _to_ours(p)
+
+
+def _plain(name: str) -> Callable[[Params, Tensors], Formulation]:
+    """A function of module torch on the inputs as they are."""
+
+    def formulation(_: Params, a: Tensors) -> Formulation:
+        import torch
+
+        function = getattr(torch, name)
+        return lambda: function(*a), _same
+
+    return formulation
+
+
+def _softmax(_: Params, a: Tensors) -> Formulation:
+    return lambda: a[0].softmax(-1), _same
+
+
+def _norm(_: Params, a: Tensors) -> Formulation:
+    import torch
+
+    return lambda: torch.linalg.vector_norm(a[0], dim=(1, 2)), _same
+
+
+def _dense(_: Params, a: Tensors) -> Formulation:
+    import torch
+
+    return lambda: torch.addmm(a[2], a[0], a[1]), _same
+
+
+def _gelu(_: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    return lambda: functional.gelu(a[0]), _same
+
+
+def _elementwise(_: Params, a: Tensors) -> Formulation:
+    """Inputs: X, R, scale, shift, as the workload creates them."""
+    import torch
+
+    x, residual, scale, shift = a
+    return lambda: torch.relu(x * scale + shift) + residual, _same
+
+
+def _global_pool(name: str) -> Callable[[Params, Tensors], Formulation]:
+    def formulation(p: Params, a: Tensors) -> Formulation:
+        x = _image(p, a[0])
+        return lambda: getattr(x, name)(dim=(2, 3)), _same
+
+    return formulation
+
+
+TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
+    "c1d": _conv1d,
+    "c2d": _conv2d,
+    "c3d": _conv3d,
+    "dil": _conv2d,
+    "grp": _conv2d,
+    "conv2d": _conv2d,
+    "winograd": _conv2d,
+    "dep": _depthwise,
+    "depthwise": _depthwise,
+    "t2d": _transposed,
+    "cap": _capsule,
+    "cbr": _conv_bn_relu,
+    "gmm": _plain("bmm"),
+    "matmul": _plain("mm"),
+    "batch_matmul": _plain("bmm"),
+    "dense": _dense,
+    "tbg": _scores(softmax=False),
+    "tbs": _scores(softmax=True),
+    "nrm": _norm,
+    "sfm": _softmax,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "batch_norm": _batch_norm,
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool,
+    "global_max_pool2d": _global_pool("amax"),
+    "global_avg_pool2d": _global_pool("mean"),
+    "elementwise": _elementwise,
+    "relu": _plain("relu"),
+    "gelu": _gelu,
+    "add": _plain("add"),
+    "transpose": lambda _, a: ((lambda: a[0].t().contiguous()), _same),
+}

@@ -1,0 +1,91 @@
+"""`autosched plot`: the best throughput found against the number of trials, from the records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.cli import options
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from autosched.cli.stored import StoredTask
+    from autosched.store import Record
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "plot",
+        help="draw best throughput against trials",
+        description="Draws the best throughput against the number of trials as a PNG (needs `autosched[plot]`).",
+    )
+    parser.add_argument("workload", help="a workload's name, or the beginning of its content hash")
+    parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
+    options.add_target(parser, default=None)
+    parser.add_argument("--out", type=Path, metavar="PNG", help="default: WORKLOAD.png")
+    options.add_db(parser)
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+    from autosched.cli.stored import stored_tasks
+    from autosched.store import Database
+
+    with Database(args.db, create=False) as database:
+        tasks = stored_tasks(database, args)
+        curves = [(t, curve(database.records(t.workload_hash, t.target, t.threads))) for t in tasks]
+    curves = [(task, points) for task, points in curves if points]
+    if not curves:
+        raise UsageError(f"no record of {args.workload} has a time yet: run `autosched tune {args.workload}`")
+    path = args.out or Path(f"{Path(curves[0][0].name.rpartition(':')[2]).name}.png")
+    _draw(curves, path)
+    if args.json:
+        lines = [
+            {"workload": t.name, "shape": t.shape, "target": t.target, "threads": t.threads, "best_s": points}
+            for t, points in curves
+        ]
+        print_json({"schema_version": SCHEMA_VERSION, "file": str(path), "curves": lines})
+    else:
+        print(path)
+    return 0
+
+
+def curve(records: Sequence[Record]) -> list[tuple[int, float]]:
+    """(trial counted from 1, best seconds so far) from the first trial that has a time; failures are trials too."""
+    points = []
+    best: float | None = None
+    for trial, record in enumerate(records, start=1):
+        if record.seconds is not None:
+            best = record.seconds if best is None else min(best, record.seconds)
+        if best is not None:
+            points.append((trial, best))
+    return points
+
+
+def _draw(curves: Sequence[tuple[StoredTask, list[tuple[int, float]]]], path: Path) -> None:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("plot needs matplotlib: install it with `pip install 'autosched[plot]'`") from error
+    figure = Figure(figsize=(8.0, 5.0), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    has_flops = all(task.flops is not None for task, _ in curves)
+    for task, points in curves:
+        rates = [(task.gflops(s) if has_flops else 1.0 / s) or 0.0 for _, s in points]
+        axes.step([t for t, _ in points], rates, where="post", label=f"{task.title}, {task.threads} threads")
+    axes.set_xlabel("trials")
+    axes.set_ylabel("best throughput, " + ("GFLOP/s" if has_flops else "calls/s"))
+    axes.set_ylim(bottom=0.0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize="small")
+    figure.tight_layout()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the plot cannot be written to {path}: {error}") from error

@@ -1,0 +1,98 @@
+"""Which stored tasks a command is about: workload by name, narrowed by shape, type, target and threads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from autosched.store import Database, Workload
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """A workload on a target with a number of threads, as recorded.
+
+    A user's own workload is not built again for a look at its records: it has neither `shape` nor `flops`.
+    """
+
+    workload_hash: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    flops: int | None
+    target: str
+    threads: int
+
+    @property
+    def title(self) -> str:
+        words = [self.name]
+        if self.shape:
+            words.append(f"({','.join(map(str, self.shape))})")
+        if self.dtype != "float32":
+            words.append(self.dtype)
+        return " ".join(words)
+
+    def gflops(self, seconds: float) -> float | None:
+        return None if self.flops is None else self.flops / seconds / 1e9
+
+
+def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTask]:
+    """Tasks that fit `args` (workload, shape, target, threads where given), in the order of their first run.
+
+    Raises UsageError where nothing fits.
+    """
+    workloads = {w.hash: w for w in database.workloads()}
+    found: dict[tuple[str, str, int], StoredTask] = {}
+    for run in database.runs():
+        key = (run.workload, run.target, run.threads)
+        if key not in found and run.workload in workloads:
+            found[key] = _task(workloads[run.workload], run.target, run.threads)
+    wanted = _target(args)
+    tasks = [t for t in found.values() if _fits(t, args) and wanted in (None, t.target)]
+    if not tasks:
+        what = args.workload or "any workload"
+        raise UsageError(
+            f"{database.path} has no records of {what} with these options: `autosched best` lists all, "
+            f"`autosched tune {args.workload or 'conv2d'}` makes some"
+        )
+    return tasks
+
+
+def _target(args: argparse.Namespace) -> str | None:
+    from autosched.cli.options import target_text
+    from autosched.target import parse_target
+
+    text = target_text(args)
+    return None if text is None else parse_target(text).fingerprint
+
+
+def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
+    return (
+        (args.workload is None or task.name == args.workload or task.workload_hash.startswith(args.workload))
+        and args.shape in (None, task.shape)
+        and args.threads in (None, task.threads)
+    )
+
+
+def _task(workload: Workload, target: str, threads: int) -> StoredTask:
+    """Builds a built-in workload again, if this version still builds the same from its spec."""
+    from autosched.errors import AutoschedError
+    from autosched.te.registry import WORKLOADS, build
+
+    unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
+    try:
+        spec = json.loads(workload.spec)
+        if spec["name"] not in WORKLOADS:
+            return unknown
+        dag, known = build(spec["name"], settings=spec["args"], dtype=spec["dtype"])
+    except (AutoschedError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return unknown  # an import's nonsense
+    if dag.content_hash != workload.hash:
+        return unknown
+    shape = tuple(n for n in known["args"].values() if isinstance(n, int))
+    return StoredTask(workload.hash, workload.name, shape, known["dtype"], dag.flops, target, threads)

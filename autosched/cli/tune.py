@@ -1,0 +1,100 @@
+"""`autosched tune`: search, measure, record; shows progress while it runs and what to do next when it ends."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.cli import options
+
+if TYPE_CHECKING:
+    from autosched.tune.result import Result
+
+TRIALS = 64
+TRIALS_OF_A_BUDGET = 10_000  # more than any budget allows: with --budget alone the time decides
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "tune",
+        help="search for the fastest kernel of a workload",
+        description="Searches for the fastest kernel of a workload; every measured candidate is verified and recorded.",
+    )
+    parser.add_argument("workload", help="a built-in name (see `autosched workloads`) or path/to/file.py:function")
+    options.add_workload(parser)
+    options.add_target(parser)
+    group = parser.add_argument_group("search")
+    group.add_argument(
+        "--trials",
+        type=options.integer(1),
+        metavar="N",
+        help=f"candidates to measure (default {TRIALS}; with --budget alone, what fits in the time)",
+    )
+    group.add_argument("--budget", type=options.duration, metavar="TIME", help="stop after 60s, 2m or 1h")
+    group.add_argument("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
+    group.add_argument("--resume", action="store_true", help="count the records of earlier runs as trials")
+    options.add_db(parser)
+    parser.add_argument("--out-dir", type=Path, metavar="DIR", help="write the sources of the best candidates there")
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from autosched import api
+    from autosched.cli.main import INTERRUPTED
+    from autosched.cli.output import print_json
+    from autosched.cli.progress import watcher
+
+    trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
+    with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
+        result = api.tune(
+            args.workload,
+            shape=args.shape,
+            settings=dict(args.settings) or None,
+            batch=args.batch,
+            dtype=args.dtype,
+            target=options.target_text(args),
+            threads=args.threads,
+            trials=trials,
+            budget_s=args.budget,
+            seed=args.seed,
+            db=args.db,
+            resume=args.resume,
+            out_dir=args.out_dir,
+            callbacks=callbacks,
+            started=args.started,
+        )
+    if args.json:
+        print_json(result.to_json())
+    else:
+        print(summary(result, options.db_suffix(args)))
+    return INTERRUPTED if result.interrupted else 0
+
+
+def summary(result: Result, db_suffix: str = "") -> str:
+    """The end of a search in a few lines, with the commands that come next."""
+    from autosched.cli.output import clock_text, interval_text, rate_text, share_text, time_text
+
+    peak = ""
+    if result.fraction_of_peak is not None:
+        peak = f", {share_text(result.fraction_of_peak)} of the measured peak of {rate_text(result.peak_gflops)}"
+    failures = ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items()))
+    taken_over = f", {result.resumed} of them from records" if result.resumed else ""
+    phases = ("search", "model", "build", "check", "measure")
+    spent = ", ".join(f"{name} {time_text(getattr(result, f'{name}_s'))}" for name in phases)
+    first = "" if result.first_result_s is None else f"; first verified kernel after {time_text(result.first_result_s)}"
+    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
+    lines = [
+        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads}",
+        f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
+        f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
+        f"  time    {clock_text(result.wall_s)} min ({spent}){first}",
+    ]
+    if result.record_id is not None:
+        lines.append(f"  record  {result.record_id}, {'verified' if result.verified else 'NOT verified'}")
+        verbs = (f"show {result.record_id}", f"best {result.workload}", f"export {result.record_id} --kind so")
+        lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
+    if result.interrupted:
+        lines.append("  interrupted; everything measured so far is saved, --resume goes on")
+    return "\n".join(lines)

@@ -1,0 +1,225 @@
+"""From indices to pointers: one base pointer for each set of loop variables, constants in the instruction.
+
+The flat element index of an access is brought to  sum of coefficient * atom + constant. Unrolled
+variables are constants, so accesses of an unrolled tile share one pointer and differ by an immediate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.visit import free_vars, substitute
+
+REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A loop variable that is a register at run time; `depth` is its frame."""
+
+    name: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The vectorised variable: value = base + chunk * lanes + (0 .. lanes-1), `chunk` a run-time variable or None."""
+
+    base: int
+    lanes: int
+    chunk: Runtime | None = None
+
+
+Binding = int | Runtime | Lanes
+
+
+@dataclass(frozen=True)
+class Access:
+    """A pointer to the first element, and how far apart the lanes are (elements); None: each lane has an index of its own."""
+
+    pointer: str
+    offset: int  # constant, in elements
+    lane_stride: int | None
+    lane_index: str = ""
+
+
+@dataclass
+class Placed:
+    """A buffer with its pointer and the strides of its stored dimensions."""
+
+    buffer: Buffer
+    pointer: str
+    depth: int = 0
+
+
+def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
+    """(dimension, extent) of the stored dimensions, outermost first; inner tiles come last, a register buffer is padded."""
+    shape = [int(e.value) for e in buffer.shape if isinstance(e, Const)]
+    assert len(shape) == len(buffer.shape), f"buffer {buffer.name} has no constant shape"
+    tiles = {} if buffer.layout is None else {d: int(f.value) for d, f in buffer.layout.tiles if isinstance(f, Const)}
+    order = tuple(range(len(shape))) if buffer.layout is None else buffer.layout.order
+    stored = [(d, -(-shape[d] // tiles.get(d, 1))) for d in order] + list(tiles.items())
+    if buffer.scope is Scope.REGISTER and stored:
+        dim, extent = stored[-1]
+        stored[-1] = (dim, -(-extent // REGISTER_PAD) * REGISTER_PAD)
+    return stored
+
+
+def element_count(buffer: Buffer) -> int:
+    count = 1
+    for _, extent in stored_shape(buffer):
+        count *= extent
+    return count
+
+
+def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
+    """The element index in storage order, canonical."""
+    tiles = {} if buffer.layout is None else {d: f for d, f in buffer.layout.tiles}
+    n_outer = len(indices)
+    flat: Expr = Const(0, INDEX)
+    for n, (dim, extent) in enumerate(stored_shape(buffer)):
+        index = indices[dim]
+        if dim in tiles:
+            index = index // tiles[dim] if n < n_outer else index % tiles[dim]
+        flat = flat * extent + simplify(index)
+    return simplify(flat)
+
+
+@dataclass
+class Addresses:
+    """Pointers and integer values over the current bindings of loop variables."""
+
+    writer: Writer
+    simplify: Simplifier
+    placed: dict[str, Placed]
+    env: dict[Var, Binding] = field(default_factory=dict)
+    _flat: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+
+    def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
+        place = self.placed[name]
+        key = (name, id(place), indices)
+        flat = self._flat.get(key)
+        if flat is None:
+            flat = self._flat[key] = flat_index(place.buffer, indices, self.simplify)
+        constant, terms, stride, odd = self._resolve(flat)
+        pointer = self._pointer(place, terms)
+        if odd is not None:
+            return Access(pointer, constant, None, odd)
+        return Access(pointer, constant, stride)
+
+    def _resolve(self, flat: Expr) -> tuple[int, list[tuple[int, str, int]], int, Expr | None]:
+        """Constant part, run-time terms (depth, register, coefficient), lane stride, and an index with non-linear lanes."""
+        form = self.simplify.affine(flat)
+        constant, stride = form.constant, 0
+        terms: dict[tuple[int, str], int] = {}
+        odd: Expr | None = None
+
+        def add(depth: int, name: str, coefficient: int) -> None:
+            terms[depth, name] = terms.get((depth, name), 0) + coefficient
+
+        for atom, c in form.terms:
+            match self._bound(atom):
+                case int(value):
+                    constant += value * c
+                case Runtime(name=name, depth=depth):
+                    add(depth, name, c)
+                case Lanes(base=base, lanes=lanes, chunk=chunk):
+                    constant += base * c
+                    stride += c
+                    if chunk is not None:
+                        add(chunk.depth, chunk.name, c * lanes)
+                case None:
+                    piece = Binary("mul", atom, Const(c, INDEX))
+                    odd = piece if odd is None else Binary("add", odd, piece)
+        if odd is not None and stride:  # keep all lane-dependent parts together
+            return 0, [], 0, self._fixed(flat)
+        odd = None if odd is None else self._fixed(odd)
+        return constant, [(d, n, c) for (d, n), c in sorted(terms.items())], stride, odd
+
+    def _bound(self, atom: Expr) -> Binding | None:
+        """What the atom is here; None if its lanes differ non-linearly."""
+        if isinstance(atom, Var):
+            return self.env[atom]
+        used = free_vars(atom)
+        if any(isinstance(self.env[v], Lanes) for v in used):
+            return None
+        return self.scalar(atom)
+
+    def scalar(self, expr: Expr) -> int | Runtime:
+        """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
+        fixed = self._fixed(expr)
+        if isinstance(fixed, Const):
+            return int(fixed.value)
+        depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
+        memo = self.writer.frames[depth].memo
+        key = ("int", fixed, tuple(self._name(v) for v in sorted(free_vars(fixed), key=lambda v: v.name)))
+        if key not in memo:
+            with self.writer.hoisted(depth):
+                memo[key] = self._integer(fixed)
+        return Runtime(memo[key], depth)
+
+    def _fixed(self, expr: Expr) -> Expr:
+        """The expression with numbers in place of unrolled variables."""
+        constants: dict[Expr, Expr] = {
+            v: Const(b, INDEX) for v in free_vars(expr) if isinstance(b := self.env[v], int)
+        }
+        return self.simplify(substitute(expr, constants) if constants else expr)
+
+    def _name(self, var: Var) -> str:
+        bound = self.env[var]
+        assert isinstance(bound, Runtime)
+        return bound.name
+
+    def _integer(self, expr: Expr) -> str:
+        """Emit integer arithmetic here; division by positive constants rounds down."""
+        match expr:
+            case Const(value=v):
+                return str(int(v))
+            case Var():
+                bound = self.env[expr]
+                return str(bound) if isinstance(bound, int) else self._name(expr)
+            case Binary(op=op, a=a, b=b):
+                return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
+        raise AssertionError(f"no integer code for {expr}")
+
+    def _pointer(self, place: Placed, terms: list[tuple[int, str, int]]) -> str:
+        pointer = place.pointer
+        element = memory_type(place.buffer.dtype)
+        prefix: tuple[object, ...] = ("ptr", place.pointer)
+        for depth, name, coefficient in terms:
+            at = max(depth, place.depth)
+            prefix = (*prefix, name, coefficient)
+            memo = self.writer.frames[at].memo
+            if prefix not in memo:
+                with self.writer.hoisted(at):
+                    step = name if coefficient == 1 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
+                    memo[prefix] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
+            pointer = memo[prefix]
+        return pointer
+
+
+def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> str:
+    """One int64 operation; floordiv and mod by a positive divisor, exact rounding when `a` may be negative."""
+    match op:
+        case "add" | "sub" | "mul":
+            return writer.value(f"{op} nsw i64 {a}, {b}")
+        case "min" | "max":
+            return writer.value(f"call i64 @llvm.s{op}.i64(i64 {a}, i64 {b})")
+        case "floordiv" | "mod" if nonnegative:
+            return writer.value(f"{'udiv' if op == 'floordiv' else 'urem'} i64 {a}, {b}")
+        case "floordiv":
+            rest = writer.value(f"srem i64 {a}, {b}")
+            sign = writer.value(f"ashr i64 {rest}, 63")
+            quotient = writer.value(f"sdiv i64 {a}, {b}")
+            return writer.value(f"add i64 {quotient}, {sign}")
+        case "mod":
+            rest = writer.value(f"srem i64 {a}, {b}")
+            sign = writer.value(f"ashr i64 {rest}, 63")
+            fix = writer.value(f"and i64 {sign}, {b}")
+            return writer.value(f"add i64 {rest}, {fix}")
+    raise AssertionError(f"no integer operation {op}")

@@ -1,0 +1,165 @@
+"""Operations on LLVM values: lanes are matched, dtypes decide the instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.codegen.llvm.words import (
+    ARITHMETIC,
+    INTRINSICS,
+    PREDICATES,
+    literal,
+    splat,
+    suffix,
+    value_type,
+)
+from autosched.codegen.llvm.writer import Writer
+from autosched.codegen.vector_math import emit_call
+from autosched.ir.expr import DTYPES
+from autosched.target import Target
+
+
+@dataclass(frozen=True)
+class Val:
+    """An SSA name or literal; `lanes` 1 is a scalar, which stands for the same value in every lane."""
+
+    name: str
+    dtype: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    writer: Writer
+    target: Target
+
+    def spread(self, value: Val, lanes: int) -> Val:
+        """A scalar in every lane."""
+        if value.lanes == lanes or lanes == 1:
+            return value
+        if not value.name.startswith("%"):
+            return Val(splat(value.name, value.dtype, lanes), value.dtype, lanes)
+        kind, scalar = value_type(value.dtype, lanes), value_type(value.dtype)
+        first = self.writer.value(f"insertelement {kind} poison, {scalar} {value.name}, i64 0")
+        name = self.writer.value(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        return Val(name, value.dtype, lanes)
+
+    def match(self, *values: Val) -> list[Val]:
+        lanes = max(v.lanes for v in values)
+        return [self.spread(v, lanes) for v in values]
+
+    def binary(self, op: str, lhs: Val, rhs: Val) -> Val:
+        a, b = self.match(lhs, rhs)
+        kind = DTYPES[a.dtype][0]
+        column = {"f": 0, "i": 1, "u": 2, "b": 2}[kind]
+        text = value_type(a.dtype, a.lanes)
+        if op in PREDICATES:
+            word = "fcmp" if kind == "f" else "icmp"
+            return Val(self.writer.value(f"{word} {PREDICATES[op][column]} {text} {a.name}, {b.name}"), "bool", a.lanes)
+        if op in ("min", "max"):
+            less = self.binary("lt" if op == "min" else "gt", a, b)
+            return self.select(less, a, b)
+        if op == "pow":
+            return self._power(a, b)
+        if op in ("floordiv", "mod", "ceildiv"):
+            return self._divide(op, a, b)
+        return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+
+    def select(self, cond: Val, a: Val, b: Val) -> Val:
+        if cond.name in ("true", "false"):
+            return a if cond.name == "true" else b
+        if cond.lanes == 1:
+            x, y = self.match(a, b)
+            c = cond
+        else:
+            c, x, y = self.match(cond, a, b)
+        text = value_type(x.dtype, x.lanes)
+        name = self.writer.value(f"select {value_type('bool', c.lanes)} {c.name}, {text} {x.name}, {text} {y.name}")
+        return Val(name, x.dtype, x.lanes)
+
+    def fma(self, a: Val, b: Val, c: Val) -> Val:
+        x, y, z = self.match(a, b, c)
+        text = value_type(x.dtype, x.lanes)
+        name = self.writer.value(
+            f"call {text} @llvm.fma.{suffix(x.dtype, x.lanes)}({text} {x.name}, {text} {y.name}, {text} {z.name})"
+        )
+        return Val(name, x.dtype, x.lanes)
+
+    def negate(self, a: Val) -> Val:
+        text = value_type(a.dtype, a.lanes)
+        if DTYPES[a.dtype][0] == "f":
+            return Val(self.writer.value(f"fneg {text} {a.name}"), a.dtype, a.lanes)
+        return self.binary("sub", Val("0", a.dtype, 1), a)
+
+    def call(self, fn: str, a: Val) -> Val:
+        """A function of one argument."""
+        kind = DTYPES[a.dtype][0]
+        text = value_type(a.dtype, a.lanes)
+        if fn == "neg":
+            return self.negate(a)
+        if fn == "not":
+            return Val(self.writer.value(f"xor {text} {a.name}, {splat('true', 'bool', a.lanes)}"), "bool", a.lanes)
+        if fn == "abs" and kind != "f":
+            return a if kind in "ub" else self.select(self.binary("lt", a, Val("0", a.dtype, 1)), self.negate(a), a)
+        if fn == "rsqrt":
+            return self.binary("div", Val(literal(1.0, a.dtype), a.dtype, 1), self.call("sqrt", a))
+        if fn in INTRINSICS:
+            name = self.writer.value(f"call {text} @llvm.{INTRINSICS[fn]}.{suffix(a.dtype, a.lanes)}({text} {a.name})")
+            return Val(name, a.dtype, a.lanes)
+        return Val(self._math(fn, a), a.dtype, a.lanes)
+
+    def _math(self, fn: str, a: Val) -> str:
+        name = a.name
+        if not name.startswith("%"):  # the polynomials take a register
+            name = self.writer.value(f"select i1 true, {value_type(a.dtype, a.lanes)} {name}, {value_type(a.dtype, a.lanes)} {name}")
+        return emit_call(fn, a.dtype, a.lanes, name, self.writer.fresh, self.writer.emit, self.target.has_fma)
+
+    def _power(self, a: Val, b: Val) -> Val:
+        kind = DTYPES[a.dtype][0]
+        for exponent in (2, 3):
+            if b.name in (literal(exponent, a.dtype), splat(literal(exponent, a.dtype), a.dtype, b.lanes)):
+                square = self.binary("mul", a, a)
+                return square if exponent == 2 else self.binary("mul", square, a)
+        if kind != "f":
+            raise AssertionError("integer powers are expanded by the front end")
+        log = Val(self._math("log", a), a.dtype, a.lanes)
+        return Val(self._math("exp", self.binary("mul", log, b)), a.dtype, a.lanes)
+
+    def _divide(self, op: str, a: Val, b: Val) -> Val:
+        """Integer division that rounds down, and its remainder with the divisor's sign."""
+        text = value_type(a.dtype, a.lanes)
+        if op == "ceildiv":
+            return self.negate(self._divide("floordiv", self.negate(a), b))
+        if DTYPES[a.dtype][0] == "u":
+            word = "udiv" if op == "floordiv" else "urem"
+            return Val(self.writer.value(f"{word} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+        zero = Val("0", a.dtype, 1)
+        rest = Val(self.writer.value(f"srem {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+        opposite = self.binary("lt", self.binary("bitxor", rest, b), zero)
+        inexact = self.binary("ne", rest, zero)
+        wrong = self.binary("and", opposite, inexact)
+        if op == "mod":
+            return self.binary("add", rest, self.select(wrong, b, zero))
+        quotient = Val(self.writer.value(f"sdiv {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+        return self.binary("sub", quotient, self.select(wrong, Val("1", a.dtype, 1), zero))
+
+    def cast(self, a: Val, dtype: str) -> Val:
+        if a.dtype == dtype:
+            return a
+        source, kind = DTYPES[a.dtype][0], DTYPES[dtype][0]
+        old, new = value_type(a.dtype, a.lanes), value_type(dtype, a.lanes)
+        if dtype == "bool":
+            return self.binary("ne", a, Val(literal(0, a.dtype), a.dtype, 1))
+        if source == "f" and kind == "f":
+            word = "fpext" if DTYPES[dtype][1] > DTYPES[a.dtype][1] else "fptrunc"
+        elif source == "f":
+            word = "fptosi" if kind == "i" else "fptoui"
+        elif kind == "f":
+            word = "sitofp" if source == "i" else "uitofp"
+        elif a.dtype == "bool" or DTYPES[dtype][1] > DTYPES[a.dtype][1]:
+            word = "sext" if source == "i" else "zext"
+        elif DTYPES[dtype][1] < DTYPES[a.dtype][1]:
+            word = "trunc"
+        else:
+            return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
+        return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)

@@ -1,0 +1,196 @@
+"""A whole kernel: one function for each nest at the root, one entry that runs them in order.
+
+    i32 @kernel(ptr args, ptr workspace, i64 nthreads)
+      for each nest:  serial:    @kernel.run<n>(args, workspace, first, last, thread)
+                      parallel:  @autosched_parallel(@kernel.task<n>, env, chunks)
+    void @kernel.run<n>    loads the pointers, calls the nest once for each task from first to last
+    void @kernel.nest<n>   the loops; all pointers are noalias arguments
+
+Workspace: shared buffers first, then one private part for each thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.codegen.llvm.address import Addresses, Placed, Runtime, element_count
+from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
+from autosched.codegen.llvm.writer import Writer
+from autosched.codegen.source import KernelSource, function_attributes
+from autosched.ir.expr import Const, binary
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt
+from autosched.target import Target
+
+CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One root nest: its parallel loops (collapsed into a task number) and what they run."""
+
+    name: str
+    parallel: tuple[For, ...]
+    body: Stmt
+
+    @property
+    def n_tasks(self) -> int:
+        count = 1
+        for loop in self.parallel:
+            assert isinstance(loop.bound, Const)
+            count *= int(loop.bound.value)
+        return count
+
+
+def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:
+    """LLVM IR text of a concrete function for `threads` threads."""
+    shared, nests = _split(func)
+    offsets: dict[str, int] = {}
+    used = 0
+    for buffer in shared:
+        offsets[buffer.name] = used
+        used += -(-(element_count(buffer) * buffer.itemsize + ALIGN) // ALIGN) * ALIGN
+    bodies: list[str] = []
+    private = 0
+    for nest in nests:
+        text, peak = _nest_function(nest, func.params, shared, simplify, target)
+        bodies.append(text)
+        private = max(private, peak)
+    module = _Module(func, shared, offsets, used, private, threads)
+    parts = [module.header(target), *bodies, *(module.runner(n) for n in nests)]
+    parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
+    parts.append(module.entry(nests))
+    return KernelSource(func.name, "\n\n".join(parts) + "\n", used + private * threads + ALIGN, threads)
+
+
+def _split(func: Func) -> tuple[list[Buffer], list[Nest]]:
+    """Shared buffers and root nests, in order."""
+    shared: list[Buffer] = []
+    body = func.body
+    while isinstance(body, Allocate) and body.buffer.scope is Scope.GLOBAL:
+        shared.append(body.buffer)
+        body = body.body
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    nests = []
+    for n, stmt in enumerate(stmts):
+        loops: list[For] = []
+        while isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL:
+            loops.append(stmt)
+            stmt = stmt.body
+        nests.append(Nest(f"{func.name}.nest{n}", tuple(loops), stmt))
+    return shared, nests
+
+
+def _names(params: tuple[Buffer, ...], shared: list[Buffer]) -> list[tuple[Buffer, str]]:
+    return [(b, f"%b{n}") for n, b in enumerate((*params, *shared))]
+
+
+def _nest_function(
+    nest: Nest, params: tuple[Buffer, ...], shared: list[Buffer], simplify: Simplifier, target: Target
+) -> tuple[str, int]:
+    """The nest's text and the private bytes it needs."""
+    writer = Writer()
+    placed = {b.name: Placed(b, name) for b, name in _names(params, shared)}
+    addresses = Addresses(writer, simplify, placed)
+    local = LocalMemory("%local")
+    statements = Statements(writer, addresses, target, local)
+    body = nest.body
+    inner = nest.n_tasks
+    for loop in nest.parallel:
+        assert isinstance(loop.bound, Const)
+        size = int(loop.bound.value)
+        inner //= size
+        value = writer.value(f"udiv i64 %task, {inner}") if inner > 1 else "%task"
+        if loop is not nest.parallel[0]:
+            value = writer.value(f"urem i64 {value}, {size}")
+        addresses.env[loop.var] = Runtime(value, 0)
+        if not isinstance(loop.extent, Const):
+            body = If(binary("lt", loop.var, loop.extent), body)
+    _hoist_task_decode(writer)
+    statements.emit(body)
+    arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(params, shared)), "ptr noalias %local", "i64 %task"])
+    text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
+    return text, local.peak
+
+
+def _hoist_task_decode(writer: Writer) -> None:
+    """What was emitted so far (the task's loop variables) belongs to the entry frame."""
+    entry, lines = writer.top
+    assert isinstance(entry, list) and isinstance(lines, list)
+    entry.extend(lines)
+    lines.clear()
+
+
+@dataclass(frozen=True)
+class _Module:
+    """The parts of the module that are the same for every nest."""
+
+    func: Func
+    shared: list[Buffer]
+    offsets: dict[str, int]
+    shared_bytes: int
+    private_bytes: int
+    threads: int
+
+    def header(self, target: Target) -> str:
+        return (
+            f"; autosched kernel {self.func.name}: {target.mcpu}, {self.threads} thread(s)\n"
+            "declare void @autosched_parallel(ptr, ptr, i64)\n"
+            f"attributes #0 = {{ {function_attributes(target)} }}"
+        )
+
+    def runner(self, nest: Nest) -> str:
+        lines = [f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{", "entry:"]
+        for n, (buffer, name) in enumerate(_names(self.func.params, self.shared)):
+            if buffer.name in self.offsets:
+                lines.append(f"  {name} = getelementptr inbounds i8, ptr %ws, i64 {self.offsets[buffer.name]}")
+            else:
+                lines.append(f"  %s{n} = getelementptr inbounds ptr, ptr %args, i64 {n}")
+                lines.append(f"  {name} = load ptr, ptr %s{n}, align 8")
+        names = ", ".join(f"ptr {name}" for _, name in _names(self.func.params, self.shared))
+        lines += [
+            f"  %skip = mul i64 %tid, {self.private_bytes}",
+            f"  %at = add i64 %skip, {self.shared_bytes}",
+            "  %local = getelementptr inbounds i8, ptr %ws, i64 %at",
+            "  br label %loop",
+            "loop:",
+            "  %task = phi i64 [ %first, %entry ], [ %next, %loop ]",
+            f"  call void @{nest.name}({names}, ptr %local, i64 %task)",
+            "  %next = add i64 %task, 1",
+            "  %more = icmp slt i64 %next, %last",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            "  ret void",
+            "}",
+        ]
+        return "\n".join(lines)
+
+    def _chunk(self, nest: Nest) -> int:
+        return max(1, nest.n_tasks // (CHUNKS_PER_THREAD * self.threads))
+
+    def task(self, nest: Nest) -> str:
+        size = self._chunk(nest)
+        return f"""define internal void @{nest.name}.task(ptr %env, i64 %chunk, i64 %tid) #0 {{
+entry:
+  %args = load ptr, ptr %env, align 8
+  %slot = getelementptr inbounds ptr, ptr %env, i64 1
+  %ws = load ptr, ptr %slot, align 8
+  %first = mul i64 %chunk, {size}
+  %stop = add i64 %first, {size}
+  %last = call i64 @llvm.smin.i64(i64 %stop, i64 {nest.n_tasks})
+  call void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid)
+  ret void
+}}"""
+
+    def entry(self, nests: list[Nest]) -> str:
+        lines = [f"define i32 @{self.func.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
+        lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
+        lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
+        for nest in nests:
+            if self.threads > 1 and nest.n_tasks > 1:
+                chunks = -(-nest.n_tasks // self._chunk(nest))
+                lines.append(f"  call void @autosched_parallel(ptr @{nest.name}.task, ptr %env, i64 {chunks})")
+            else:
+                lines.append(f"  call void @{nest.name}.run(ptr %args, ptr %ws, i64 0, i64 {nest.n_tasks}, i64 0)")
+        lines += ["  ret i32 0", "}"]
+        return "\n".join(lines)

@@ -1,0 +1,335 @@
+"""Statements to LLVM: loops, branches, stores, private buffers.
+
+Serial loops test at the bottom; an unrolled loop binds its variable to numbers; a vectorised loop is
+whole vectors and one masked rest. Register buffers are stack slots with constant addresses, which
+LLVM's SROA pass turns into values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime, element_count
+from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.values import Values
+from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.target import Target
+
+MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
+STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
+ALIGN = 64
+
+
+@dataclass
+class LocalMemory:
+    """The thread's part of the workspace, used like a stack."""
+
+    pointer: str
+    used: int = 0
+    peak: int = 0
+
+    def take(self, nbytes: int) -> int:
+        at = self.used
+        self.used += -(-nbytes // ALIGN) * ALIGN
+        self.peak = max(self.peak, self.used)
+        return at
+
+
+class Statements:
+    """Emits statements at the writer's current point."""
+
+    def __init__(self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory) -> None:
+        self.writer = writer
+        self.addresses = addresses
+        self.target = target
+        self.local = local
+        self.arithmetic = Arithmetic(writer, target)
+        self.values = Values(writer, addresses, self.arithmetic)
+
+    def emit(self, stmt: Stmt) -> None:
+        match stmt:
+            case Seq(stmts=stmts):
+                for s in stmts:
+                    self.emit(s)
+            case For():
+                self._for(stmt)
+            case If():
+                self._if(stmt)
+            case Allocate():
+                self._allocate(stmt)
+            case Store():
+                self._store(stmt)
+            case Prefetch():
+                self._prefetch(stmt)
+            case _:
+                raise TypeError(f"no code for {type(stmt).__name__}")
+
+    # loops
+
+    def _for(self, stmt: For) -> None:
+        if stmt.kind is ForKind.VECTORIZE:
+            self._vector_loop(stmt)
+        elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
+            for n in range(int(stmt.extent.value)):
+                self.addresses.env[stmt.var] = n
+                self.emit(stmt.body)
+            del self.addresses.env[stmt.var]
+        else:
+
+            def body(var: Runtime) -> None:
+                self.addresses.env[stmt.var] = var
+                self.emit(stmt.body)
+                del self.addresses.env[stmt.var]
+
+            self.serial_loop(stmt.extent, body)
+
+    def serial_loop(self, extent: Expr, body: Callable[[Runtime], None], stem: str = "L") -> None:
+        """A loop of `extent` iterations; skipped when that may be zero and is."""
+        count = self.addresses.scalar(extent)
+        may_skip = self.addresses.simplify.bounds(extent)[0] < 1
+        self._counted(str(count) if isinstance(count, int) else count.name, may_skip, body, stem)
+
+    def _counted(self, count: str, may_skip: bool, body: Callable[[Runtime], None], stem: str = "L") -> None:
+        w = self.writer
+        head, done = w.new_label(stem), w.new_label(f"{stem}end")
+        if may_skip:
+            test = w.value(f"icmp sgt i64 {count}, 0")
+            w.emit(f"br i1 {test}, label %{head}, label %{done}")
+        else:
+            w.emit(f"br label %{head}")
+        before = w.block
+        w.label(head)
+        name, following = w.fresh("i"), w.fresh("n")
+        phi = w.slot()
+        self.values.forget()
+        with w.frame() as depth:
+            body(Runtime(name, depth))
+            phi.append(f"  {name} = phi i64 [ 0, %{before} ], [ {following}, %{w.block} ]")
+            w.emit(f"{following} = add nuw nsw i64 {name}, 1")
+            again = w.value(f"icmp slt i64 {following}, {count}")
+            w.emit(f"br i1 {again}, label %{head}, label %{done}")
+        w.label(done)
+        self.values.forget()
+
+    def _vector_loop(self, stmt: For) -> None:
+        extent = stmt.extent
+        width = vector_lanes(stmt.body, self.addresses, self.target)
+        if isinstance(extent, Const):
+            n = int(extent.value)
+            lanes = min(width, _next_power(n))
+            whole, rest = divmod(n, lanes)
+            if whole <= MAX_CHUNKS:
+                for chunk in range(whole):
+                    self._vector(stmt, Lanes(chunk * lanes, lanes), None)
+            else:
+                self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
+            if rest:
+                tail = min(width, _next_power(rest))
+                bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
+                self._vector(stmt, Lanes(whole * lanes, tail), None if rest == tail else f"<{bits}>")
+            return
+        count = self.addresses.scalar(extent)
+        name = str(count) if isinstance(count, int) else count.name
+        self._dynamic_vectors(stmt, name, width)
+
+    def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
+        def body(var: Runtime) -> None:
+            self._vector(stmt, Lanes(0, lanes, var), None)
+
+        self._counted(count, may_skip, body, "V")
+
+    def _dynamic_vectors(self, stmt: For, extent: str, lanes: int) -> None:
+        """Whole vectors, then one masked vector for what is left."""
+        w = self.writer
+        if lanes == 1:
+            self._vector_chunks(stmt, extent, 1, may_skip=True)
+            return
+        whole = w.value(f"sdiv i64 {extent}, {lanes}")
+        self._vector_chunks(stmt, whole, lanes, may_skip=True)
+        rest = w.value(f"srem i64 {extent}, {lanes}")
+        some, done = w.new_label("rest"), w.new_label("restend")
+        w.emit(f"br i1 {w.value(f'icmp sgt i64 {rest}, 0')}, label %{some}, label %{done}")
+        w.label(some)
+        self.values.forget()
+        numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+        spread = self.arithmetic.spread(Val(rest, INDEX, 1), lanes)
+        mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {spread.name}")
+        with w.frame() as depth:  # hoisted arithmetic stays inside this block
+            self._vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
+        w.emit(f"br label %{done}")
+        w.label(done)
+        self.values.forget()
+
+    def _vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None:
+        if lanes.lanes == 1:
+            self.addresses.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
+        else:
+            self.addresses.env[stmt.var] = lanes
+        self.values.mask, self.values.lanes = mask, lanes.lanes
+        self.emit(stmt.body)
+        self.values.mask, self.values.lanes = None, 1
+        del self.addresses.env[stmt.var]
+
+    # branches and memory
+
+    def _if(self, stmt: If) -> None:
+        w = self.writer
+        cond = self.values.emit(stmt.cond)
+        then, other, done = (w.new_label(x) for x in ("full", "tail", "endif"))
+        w.emit(f"br i1 {cond.name}, label %{then}, label %{other if stmt.otherwise else done}")
+        for label, body in ((then, stmt.then), (other, stmt.otherwise)):
+            if body is None:
+                continue
+            w.label(label)
+            self.values.forget()
+            self.emit(body)
+            w.emit(f"br label %{done}")
+        w.label(done)
+        self.values.forget()
+
+    def _allocate(self, stmt: Allocate) -> None:
+        buffer = stmt.buffer
+        nbytes = element_count(buffer) * buffer.itemsize
+        used = self.local.used
+        if buffer.scope is Scope.REGISTER or nbytes <= STACK_BYTES:
+            with self.writer.hoisted(0):
+                pointer = self.writer.value(f"alloca [{nbytes + ALIGN} x i8], align {ALIGN}", "a")
+        else:
+            offset = self.local.take(nbytes + ALIGN)
+            with self.writer.hoisted(0):
+                pointer = self.writer.value(f"getelementptr inbounds i8, ptr {self.local.pointer}, i64 {offset}", "a")
+        outer = self.addresses.placed.get(buffer.name)
+        self.addresses.placed[buffer.name] = Placed(buffer, pointer)
+        self.emit(stmt.body)
+        self.local.used = used
+        if outer is not None:
+            self.addresses.placed[buffer.name] = outer
+
+    def _prefetch(self, stmt: Prefetch) -> None:
+        access = self.addresses.access(stmt.buffer, stmt.indices)
+        pointer = self.values.pointer(access, self.addresses.placed[stmt.buffer].buffer.dtype)
+        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
+    # stores
+
+    def _store(self, stmt: Store) -> None:
+        self.values.begin()
+        if stmt.reducer is None:
+            results = [self.values.emit(v) for v in stmt.values]
+        elif self._is_horizontal(stmt):
+            results = self._horizontal(stmt)
+        elif len(stmt.values) == 1 and _uses(stmt.reducer.results[0], stmt.reducer.rhs[0]) == 1:
+            old = self._old(stmt)
+            table: dict[Expr, Expr] = {stmt.reducer.lhs[0]: old[0], stmt.reducer.rhs[0]: stmt.values[0]}
+            results = [self.values.emit(substitute(stmt.reducer.results[0], table))]
+        else:
+            results = self._combine(
+                stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
+            )
+        for name, value in zip(stmt.buffers, results, strict=True):
+            self._write(name, stmt.indices, value, blend=stmt.reducer is not None)
+
+    def _old(self, stmt: Store) -> list[Load]:
+        return [Load(b, stmt.indices, self.addresses.placed[b].buffer.dtype) for b in stmt.buffers]
+
+    def _combine(self, stmt: Store, lhs: list[Val], rhs: list[Val]) -> list[Val]:
+        assert stmt.reducer is not None
+        self.values.bound.update(zip(stmt.reducer.lhs, lhs, strict=True))
+        self.values.bound.update(zip(stmt.reducer.rhs, rhs, strict=True))
+        self.values.begin()
+        results = [self.values.emit(r) for r in stmt.reducer.results]
+        self.values.bound.clear()
+        self.values.begin()
+        return results
+
+    def _is_horizontal(self, stmt: Store) -> bool:
+        lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
+        return bool(lanes) and not any(free_vars(i) & lanes for i in stmt.indices)
+
+    def _horizontal(self, stmt: Store) -> list[Val]:
+        """Combine the lanes pairwise, halving the vector, then with what is in memory."""
+        assert stmt.reducer is not None
+        lanes = self.values.lanes
+        parts = [self.arithmetic.spread(self.values.emit(v), lanes) for v in stmt.values]
+        if self.values.mask is not None:
+            mask = Val(self.values.mask, "bool", lanes)
+            starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]
+            parts = [self.arithmetic.select(mask, p, s) for p, s in zip(parts, starts, strict=True)]
+        self.values.mask = None
+        while lanes > 1:
+            lanes //= 2
+            low = [self._half(p, 0, lanes) for p in parts]
+            high = [self._half(p, lanes, lanes) for p in parts]
+            parts = self._combine(stmt, low, high)
+        old = [self.values.emit(e) for e in self._old(stmt)]
+        return self._combine(stmt, old, parts)
+
+    def _half(self, value: Val, start: int, lanes: int) -> Val:
+        kind = value_type(value.dtype, value.lanes)
+        if lanes == 1:
+            return Val(self.writer.value(f"extractelement {kind} {value.name}, i64 {start}"), value.dtype, 1)
+        picks = ", ".join(f"i32 {start + n}" for n in range(lanes))
+        name = self.writer.value(f"shufflevector {kind} {value.name}, {kind} poison, <{lanes} x i32> <{picks}>")
+        return Val(name, value.dtype, lanes)
+
+    def _write(self, name: str, indices: tuple[Expr, ...], value: Val, blend: bool) -> None:
+        access = self.addresses.access(name, indices)
+        buffer = self.addresses.placed[name].buffer
+        lanes = 1 if access.lane_stride == 0 else self.values.lanes
+        value = self.arithmetic.spread(value, lanes)
+        mask = self.values.mask if lanes > 1 else None
+        if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
+            if blend:
+                old = self.values.emit(Load(name, indices, buffer.dtype))
+                value = self.arithmetic.select(Val(mask, "bool", lanes), value, old)
+            mask = None
+        self.values.forget(name)
+        text = self._to_memory(value)
+        kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
+        if lanes == 1 or (access.lane_stride == 1 and mask is None):
+            self.writer.emit(f"store {kind} {text}, ptr {self.values.pointer(access, buffer.dtype)}, align {align}")
+        elif access.lane_stride == 1:
+            pointer = self.values.pointer(access, buffer.dtype)
+            self.writer.emit(
+                f"call void @llvm.masked.store.{suffix(buffer.dtype, lanes)}.p0({kind} {text}, ptr align {align} "
+                f"{pointer}, <{lanes} x i1> {mask})"
+            )
+        else:
+            pointers = self.values.lane_pointers(access, buffer.dtype)
+            chosen = mask or "splat (i1 true)"
+            self.writer.emit(
+                f"call void @llvm.masked.scatter.{suffix(buffer.dtype, lanes)}.v{lanes}p0({kind} {text}, "
+                f"<{lanes} x ptr> align {align} {pointers}, <{lanes} x i1> {chosen})"
+            )
+
+    def _to_memory(self, value: Val) -> str:
+        if value.dtype != "bool":
+            return value.name
+        old, new = value_type("bool", value.lanes), memory_type("bool", value.lanes)
+        return self.writer.value(f"zext {old} {value.name} to {new}")
+
+
+def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
+    """Lanes so that the widest element handled in the loop fills one vector register."""
+    sizes = {1}
+    for stmt in walk(body):
+        if isinstance(stmt, Store):
+            sizes |= {addresses.placed[b].buffer.itemsize for b in stmt.buffers}
+            for value in stmt.values:
+                sizes |= {DTYPES[x.dtype][1] for x in loads(value)}
+                sizes |= {DTYPES[x.dtype][1] for x in subexpressions(value) if isinstance(x, Cast) and x.dtype != INDEX}
+    return max(1, target.vector_bytes // max(sizes))
+
+
+def _next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _uses(expr: Expr, var: Var) -> int:
+    """How often `var` occurs as an operand; combiners are small trees."""
+    return (expr is var) + sum(_uses(c, var) for c in expr.children)

@@ -1,0 +1,246 @@
+"""Expressions to LLVM values: scalars until a lane matters, vectors from there on.
+
+A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by
+lane), one whose lanes agree is a scalar load that is spread, anything else is gathered. Within straight
+code a load is emitted once. a*b + c is one fused instruction where the target has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autosched.codegen.llvm.address import Access, Addresses, Lanes
+from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.words import literal, memory_type, splat, suffix, value_type
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import free_vars, loads
+
+@dataclass
+class Values:
+    """Emits the value of an expression at the current point."""
+
+    writer: Writer
+    addresses: Addresses
+    arithmetic: Arithmetic
+    bound: dict[Var, Val] = field(default_factory=dict)  # a reducer's operands
+    mask: str | None = None  # lanes that exist
+    lanes: int = 1
+    _guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
+    _loaded: dict[tuple[object, ...], Val] = field(default_factory=dict)
+    _memo: dict[Expr, Val] = field(default_factory=dict)
+
+    def forget(self, buffer: str | None = None) -> None:
+        """Loads of `buffer` (of all) are emitted anew from here on."""
+        if buffer is None:
+            self._loaded.clear()
+        else:
+            self._loaded = {k: v for k, v in self._loaded.items() if k[0] != buffer}
+
+    def begin(self) -> None:
+        """A new statement: no subexpression is known yet."""
+        self._memo.clear()
+
+    def emit(self, expr: Expr) -> Val:
+        """The value of `expr`; within a statement each subexpression is emitted once."""
+        if isinstance(expr, Const):
+            return Val(literal(expr.value, expr.dtype), expr.dtype, 1)
+        if isinstance(expr, Load):
+            return self._load(expr)
+        found = self._memo.get(expr)
+        if found is None:
+            found = self._memo[expr] = self._emit(expr)
+        return found
+
+    def _emit(self, expr: Expr) -> Val:
+        match expr:
+            case Var() if expr in self.bound:
+                return self.bound[expr]
+            case Select():
+                return self._select(expr)
+            case Cast(a=a, dtype=dtype):
+                return self.arithmetic.cast(self.emit(a), dtype)
+            case Call(fn=fn, args=args):
+                return self.arithmetic.call(fn, self.emit(args[0]))
+        if expr.dtype == INDEX and not loads(expr) and not free_vars(expr) & self.bound.keys():
+            return self._index(expr)
+        assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
+        return self._binary(expr)
+
+    def _binary(self, expr: Binary) -> Val:
+        a, b = expr.a, expr.b
+        if expr.op in ("add", "sub") and DTYPES[expr.dtype][0] == "f" and self.arithmetic.target.has_fma:
+            if _is_product(b):
+                assert isinstance(b, Binary)
+                x, y, z = self.emit(b.a), self.emit(b.b), self.emit(a)
+                return self.arithmetic.fma(self.arithmetic.negate(x) if expr.op == "sub" else x, y, z)
+            if _is_product(a):
+                assert isinstance(a, Binary)
+                x, y, z = self.emit(a.a), self.emit(a.b), self.emit(b)
+                return self.arithmetic.fma(x, y, self.arithmetic.negate(z) if expr.op == "sub" else z)
+        return self.arithmetic.binary(expr.op, self.emit(a), self.emit(b))
+
+    def _index(self, expr: Expr) -> Val:
+        """Integer arithmetic over loop variables: shared and hoisted where no lane is involved."""
+        vector = {v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes)}
+        if not vector:
+            scalar = self.addresses.scalar(expr)
+            return Val(str(scalar) if isinstance(scalar, int) else scalar.name, INDEX, 1)
+        if isinstance(expr, Var):
+            return self.lane_numbers(expr)
+        assert isinstance(expr, Binary), f"no lane code for {expr}"
+        return self.arithmetic.binary(expr.op, self._index_operand(expr.a), self._index_operand(expr.b))
+
+    def _index_operand(self, expr: Expr) -> Val:
+        return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self._index(expr)
+
+    def lane_numbers(self, var: Var) -> Val:
+        """The values of the vectorised variable."""
+        bound = self.addresses.env[var]
+        assert isinstance(bound, Lanes)
+        text = ", ".join(f"i64 {bound.base + n}" for n in range(bound.lanes))
+        numbers = Val(f"<{text}>" if bound.lanes > 1 else str(bound.base), INDEX, bound.lanes)
+        if bound.chunk is None:
+            return numbers
+        start = self.writer.value(f"mul nsw i64 {bound.chunk.name}, {bound.lanes}")
+        return self.arithmetic.binary("add", numbers, Val(start, INDEX, 1))
+
+    # loads
+
+    def _load(self, load: Load) -> Val:
+        access = self.addresses.access(load.buffer, load.indices)
+        key = (load.buffer, access, self.mask)
+        found = self._loaded.get(key)
+        if found is None:
+            found = self._loaded[key] = self._emit_load(load, access)
+        return found
+
+    def _emit_load(self, load: Load, access: Access) -> Val:
+        dtype = load.dtype
+        register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
+        if access.lane_stride == 0 and (self.mask is None or not self._guarded):
+            return self._from_memory(self._plain_load(access, dtype, 1), dtype, 1)
+        if access.lane_stride == 1 and (self.mask is None or register):
+            return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
+        if access.lane_stride == 1:
+            return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
+        return self._gather(load, access)
+
+    def pointer(self, access: Access, dtype: str) -> str:
+        if access.offset == 0:
+            return access.pointer
+        nbytes = access.offset * DTYPES[dtype][1]
+        return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
+
+    def _plain_load(self, access: Access, dtype: str, lanes: int) -> str:
+        return self.writer.value(
+            f"load {memory_type(dtype, lanes)}, ptr {self.pointer(access, dtype)}, align {DTYPES[dtype][1]}"
+        )
+
+    def _masked_load(self, access: Access, dtype: str) -> str:
+        kind = memory_type(dtype, self.lanes)
+        filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
+        return self.writer.value(
+            f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype][1]} "
+            f"{self.pointer(access, dtype)}, <{self.lanes} x i1> {self.mask}, {kind} {filler})"
+        )
+
+    def _from_memory(self, name: str, dtype: str, lanes: int) -> Val:
+        if dtype != "bool":
+            return Val(name, dtype, lanes)
+        return Val(self.writer.value(f"icmp ne {memory_type(dtype, lanes)} {name}, zeroinitializer"), dtype, lanes) if (
+            lanes > 1
+        ) else Val(self.writer.value(f"icmp ne i8 {name}, 0"), dtype, 1)
+
+    def _gather(self, load: Load, access: Access) -> Val:
+        """Lanes from different places: one scalar load each, or a masked gather where lanes may not exist."""
+        dtype = load.dtype
+        if self.mask is None and access.lane_stride is not None:
+            result = "poison"
+            kind = memory_type(dtype, self.lanes)
+            for n in range(self.lanes):
+                at = Access(access.pointer, access.offset + n * access.lane_stride, 0)
+                element = self._plain_load(at, dtype, 1)
+                result = self.writer.value(f"insertelement {kind} {result}, {memory_type(dtype)} {element}, i64 {n}")
+            return self._from_memory(result, dtype, self.lanes)
+        pointers = self.lane_pointers(access, dtype)
+        kind = memory_type(dtype, self.lanes)
+        mask = f"<{self.lanes} x i1> " + (self.mask or splat("true", "bool", self.lanes))
+        filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
+        name = self.writer.value(
+            f"call {kind} @llvm.masked.gather.{suffix(dtype, self.lanes)}.v{self.lanes}p0(<{self.lanes} x ptr> align "
+            f"{DTYPES[dtype][1]} {pointers}, {mask}, {kind} {filler})"
+        )
+        return self._from_memory(name, dtype, self.lanes)
+
+    def lane_pointers(self, access: Access, dtype: str) -> str:
+        """A vector of pointers, one for each lane."""
+        base = self.pointer(access, dtype)
+        if access.lane_stride is None:
+            index = self._index(access.lane_index).name
+        else:
+            text = ", ".join(f"i64 {n * access.lane_stride}" for n in range(self.lanes))
+            index = f"<{text}>"
+        element = memory_type(dtype)
+        return self.writer.value(f"getelementptr {element}, ptr {base}, <{self.lanes} x i64> {index}")
+
+    # select
+
+    def _select(self, expr: Select) -> Val:
+        cond = self.emit(expr.cond)
+        if cond.name in ("true", "false"):
+            return self.emit(expr.a if cond.name == "true" else expr.b)
+        if not loads(expr.a) and not loads(expr.b):
+            return self.arithmetic.select(cond, self.emit(expr.a), self.emit(expr.b))
+        if cond.lanes == 1:
+            return self._branch(cond, expr)
+        with self._under(cond.name):
+            a = self.emit(expr.a)
+        inverse = self.writer.value(f"xor <{cond.lanes} x i1> {cond.name}, {splat('true', 'bool', cond.lanes)}")
+        with self._under(inverse):
+            b = self.emit(expr.b)
+        return self.arithmetic.select(cond, a, b)
+
+    @contextmanager
+    def _under(self, cond: str) -> Iterator[None]:
+        """Loads happen only in the lanes where `cond` holds."""
+        mask, guarded, memo = self.mask, self._guarded, dict(self._memo)
+        self.mask = cond if mask is None else self.writer.value(f"and <{self.lanes} x i1> {mask}, {cond}")
+        self._guarded = True
+        try:
+            yield
+        finally:
+            self.mask, self._guarded, self._memo = mask, guarded, memo
+
+    def _branch(self, cond: Val, expr: Select) -> Val:
+        """A condition that is the same in all lanes: only the branch taken is evaluated."""
+        then, other, join = (self.writer.new_label(x) for x in ("then", "else", "join"))
+        loaded, memo = dict(self._loaded), dict(self._memo)
+        self.writer.emit(f"br i1 {cond.name}, label %{then}, label %{other}")
+        arms: list[tuple[Val, str]] = []
+        needs_lanes = self._has_lanes(expr)
+        for label, arm in ((then, expr.a), (other, expr.b)):
+            self.writer.label(label)
+            self._loaded, self._memo = dict(loaded), dict(memo)
+            value = self.emit(arm)
+            value = self.arithmetic.spread(value, self.lanes) if needs_lanes else value
+            arms.append((value, self.writer.block))
+            self.writer.emit(f"br label %{join}")
+        self.writer.label(join)
+        self._loaded, self._memo = loaded, memo
+        (a, at_a), (b, at_b) = arms
+        kind = value_type(a.dtype, a.lanes)
+        name = self.writer.value(f"phi {kind} [ {a.name}, %{at_a} ], [ {b.name}, %{at_b} ]")
+        return Val(name, a.dtype, a.lanes)
+
+    def _has_lanes(self, expr: Expr) -> bool:
+        if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
+            return True
+        return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
+
+
+def _is_product(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op == "mul"

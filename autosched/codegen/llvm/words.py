@@ -1,0 +1,89 @@
+"""LLVM's words for ours: types, operators, intrinsics, constants."""
+
+from __future__ import annotations
+
+import struct
+
+# dtype -> (type of a value, type in memory)
+TYPES: dict[str, tuple[str, str]] = {
+    "bool": ("i1", "i8"),
+    "int8": ("i8", "i8"),
+    "uint8": ("i8", "i8"),
+    "int32": ("i32", "i32"),
+    "int64": ("i64", "i64"),
+    "float32": ("float", "float"),
+    "float64": ("double", "double"),
+}
+
+# op -> opcode for (float, signed, unsigned)
+ARITHMETIC: dict[str, tuple[str, str, str]] = {
+    "add": ("fadd", "add", "add"),
+    "sub": ("fsub", "sub", "sub"),
+    "mul": ("fmul", "mul", "mul"),
+    "div": ("fdiv", "sdiv", "udiv"),
+    "bitand": ("", "and", "and"),
+    "bitor": ("", "or", "or"),
+    "bitxor": ("", "xor", "xor"),
+    "shl": ("", "shl", "shl"),
+    "shr": ("", "ashr", "lshr"),
+    "and": ("", "and", "and"),
+    "or": ("", "or", "or"),
+}
+
+# op -> predicate for (float, signed, unsigned)
+PREDICATES: dict[str, tuple[str, str, str]] = {
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "gt": ("ogt", "sgt", "ugt"),
+    "ge": ("oge", "sge", "uge"),
+}
+
+# Functions that are one LLVM intrinsic; `round` is to even, as NumPy's.
+INTRINSICS: dict[str, str] = {
+    "sqrt": "sqrt",
+    "floor": "floor",
+    "ceil": "ceil",
+    "round": "roundeven",
+    "abs": "fabs",
+}
+
+
+def value_type(dtype: str, lanes: int = 1) -> str:
+    scalar = TYPES[dtype][0]
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
+def memory_type(dtype: str, lanes: int = 1) -> str:
+    scalar = TYPES[dtype][1]
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
+def suffix(dtype: str, lanes: int = 1) -> str:
+    """The mangled type in an intrinsic's name: v16f32, i64."""
+    scalar = {"float": "f32", "double": "f64"}.get(TYPES[dtype][1], TYPES[dtype][1])
+    return scalar if lanes == 1 else f"v{lanes}{scalar}"
+
+
+def literal(value: bool | int | float, dtype: str) -> str:
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype not in ("float32", "float64"):
+        return str(int(value))
+    number = float(value)
+    if dtype == "float32":
+        number = _float32(number)
+    return "0x" + struct.pack(">d", number).hex().upper()
+
+
+def _float32(number: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def splat(text: str, dtype: str, lanes: int) -> str:
+    """A vector constant with one value everywhere."""
+    return text if lanes == 1 else f"splat ({value_type(dtype)} {text})"

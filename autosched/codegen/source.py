@@ -1,0 +1,31 @@
+"""What code generation hands to the runtime: one kernel as LLVM IR text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.target import Target
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """`ir` exports `i32 @<name>(ptr args, ptr workspace, i64 nthreads)`, which returns 0.
+
+    `args` points to one pointer per input, then one per output; `workspace` is 64-byte aligned scratch of
+    `workspace_bytes`, enough for a call with `threads` threads.
+    """
+
+    name: str
+    ir: str
+    workspace_bytes: int
+    threads: int
+
+
+def function_attributes(target: Target) -> str:
+    """The attributes every function of a kernel carries: processor, features and the full vector width."""
+    bits = 8 * target.vector_bytes
+    features = f'"target-features"="{target.features}" ' if target.features else ""
+    return (
+        f'nounwind "target-cpu"="{target.mcpu}" {features}'
+        f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+    )

@@ -1,0 +1,57 @@
+"""Every error a user can meet, each with the exit code the command line gives it.
+
+A message is one sentence: what, where, expected, got, what to do. Failures of candidates are not
+errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug.
+"""
+
+from __future__ import annotations
+
+
+class AutoschedError(Exception):
+    """Base of all errors that are the input's or the machine's fault, not ours."""
+
+    exit_code = 2
+
+
+class UsageError(AutoschedError):
+    """A wrong word, number or file on the command line or in a Python call."""
+
+
+class ExpressionError(AutoschedError):
+    """A tensor expression that autosched does not accept; the message names stage and expression."""
+
+
+class ScheduleError(AutoschedError):
+    """An illegal schedule step; raised before anything has changed."""
+
+
+class TargetError(AutoschedError):
+    """A target description that cannot be understood."""
+
+
+class StoreError(AutoschedError):
+    """A database that is not ours, too new, damaged, or a path that cannot be written."""
+
+
+class NoValidCandidate(AutoschedError):
+    """A search that ended without one verified candidate."""
+
+    exit_code = 3
+
+
+class VerificationError(AutoschedError):
+    """A kernel whose result is outside the error bound."""
+
+    exit_code = 4
+
+
+class DeviceError(AutoschedError):
+    """A device that is missing or not usable."""
+
+    exit_code = 5
+
+
+class Interrupted(AutoschedError):
+    """Ctrl-C: everything measured so far is saved."""
+
+    exit_code = 130

@@ -1,0 +1,450 @@
+"""Expressions: what exists.
+
+    Expr = Const(value, dtype) | Var(name, dtype) | Param(name)
+         | Binary(op, a, b) | Call(fn, args) | Select(cond, a, b) | Cast(a, dtype)
+         | Load(buffer, indices, dtype)
+
+Nodes are immutable and interned: structurally equal nodes are the same object, so `is`, `==` and
+`hash` are constant-time and shared subtrees stay shared. Loop variables and indices are int64.
+A `Param` is a number of a schedule that is not chosen yet (a tile size, an unroll limit); an
+expression over `Const` and `Param` only is a *closed form*.
+
+`floordiv`, `mod` and `ceildiv` round as Python does (towards minus infinity); `div` is for floats.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from autosched.errors import ExpressionError
+
+# name -> (kind, bytes); kinds: f(loat), i(nt), u(nsigned), b(ool). Order is promotion order.
+DTYPES: dict[str, tuple[str, int]] = {
+    "bool": ("b", 1),
+    "int8": ("i", 1),
+    "uint8": ("u", 1),
+    "int32": ("i", 4),
+    "int64": ("i", 8),
+    "float32": ("f", 4),
+    "float64": ("f", 8),
+}
+INDEX = "int64"
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "ceildiv", "min", "max", "pow"})
+COMPARISON = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+LOGICAL = frozenset({"and", "or"})
+BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "bitand", "bitor", "bitxor"})
+INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
+FLOAT_CALLS = frozenset({"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"})
+CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
+
+Scalar: TypeAlias = "bool | int | float"
+ExprLike: TypeAlias = "Expr | bool | int | float"
+
+_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+
+class _Interned(type):
+    """Metaclass: constructing an equal node returns the existing one."""
+
+    def __call__(cls, *args: Any) -> Any:
+        if len(args) == 1 and cls in (Const, Var):  # the default dtype, so that Var("i") is Var("i", INDEX)
+            args = (*args, INDEX)
+        key = (cls, *(repr(a) if isinstance(a, float) else a for a in args))
+        node = _TABLE.get(key)
+        if node is None:
+            node = super().__call__(*args)
+            _TABLE[key] = node
+        return node
+
+
+class Expr(metaclass=_Interned):
+    """Base of all expressions; arithmetic operators build `Binary` nodes with constants folded."""
+
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return binary("mod", self, other)
+
+    def __rmod__(self, other: ExprLike) -> Expr:
+        return binary("mod", other, self)
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return binary("pow", other, self)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return binary("and" if self.dtype == "bool" else "bitand", self, other)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return binary("or" if self.dtype == "bool" else "bitor", self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return binary("bitxor", self, other)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return binary("shl", self, other)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return binary("shr", self, other)
+
+    def __invert__(self) -> Expr:
+        return call("not", self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __abs__(self) -> Expr:
+        return call("abs", self)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return binary("ge", self, other)
+
+    def equal(self, other: ExprLike) -> Expr:
+        """Elementwise ==; the Python operator `==` is identity."""
+        return binary("eq", self, other)
+
+    def not_equal(self, other: ExprLike) -> Expr:
+        return binary("ne", self, other)
+
+    def astype(self, dtype: str) -> Expr:
+        return cast(self, dtype)
+
+    def __bool__(self) -> bool:
+        raise ExpressionError(
+            f"the expression {self} has no truth value while the operator is being defined; "
+            "use te.select(cond, a, b) instead of if, and &, | instead of and, or"
+        )
+
+    def __str__(self) -> str:
+        from autosched.ir.printer import expr_text
+
+        return expr_text(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Const(Expr):
+    value: bool | int | float
+    dtype: str = INDEX
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Var(Expr):
+    """A loop variable, an axis of a stage, or an operand of a reducer's combiner."""
+
+    name: str
+    dtype: str = INDEX
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Param(Expr):
+    """A schedule parameter: a positive integer chosen by the search."""
+
+    name: str
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return INDEX
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Binary(Expr):
+    op: str
+    a: Expr
+    b: Expr
+    dtype: str = field(init=False, default=INDEX)
+
+    def __post_init__(self) -> None:  # stored, since asking the operands would walk the whole left spine
+        boolean = self.op in COMPARISON or self.op in LOGICAL
+        object.__setattr__(self, "dtype", "bool" if boolean else self.a.dtype)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Call(Expr):
+    fn: str
+    args: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.args[0].dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Select(Expr):
+    """`a` where `cond` holds, else `b`. The branch not taken is not evaluated: it may be out of bounds."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.a.dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.cond, self.a, self.b)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cast(Expr):
+    a: Expr
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Load(Expr):
+    """One element of the tensor or buffer named `buffer`."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+
+def const(value: ExprLike, dtype: str = INDEX) -> Expr:
+    """A constant of `dtype`; an expression is passed through."""
+    if isinstance(value, Expr):
+        return value
+    kind = DTYPES[dtype][0]
+    if kind == "f":
+        return Const(float(value), dtype)
+    if kind == "b":
+        return Const(bool(value), dtype)
+    if isinstance(value, float) and not value.is_integer():
+        raise ExpressionError(f"the constant {value} is not an integer but {dtype} was expected; cast the other operand")
+    return Const(int(value), dtype)
+
+
+def promote(a: str, b: str) -> str:
+    """The dtype of an arithmetic result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32."""
+    if a == b:
+        return a
+    if {a, b} == {"int8", "uint8"}:
+        return "int32"
+    order = list(DTYPES)
+    return max(a, b, key=order.index)
+
+
+def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    """Python scalars are weak: they take the dtype of the other side (a float next to an int makes float32)."""
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        dtype = promote(a.dtype, b.dtype)
+        return cast(a, dtype), cast(b, dtype)
+    if isinstance(a, Expr):
+        dtype = _weak(a.dtype, b)
+        return cast(a, dtype), const(b, dtype)
+    if isinstance(b, Expr):
+        dtype = _weak(b.dtype, a)
+        return const(a, dtype), cast(b, dtype)
+    return const(a, "float32" if isinstance(a, float) or isinstance(b, float) else INDEX), const(
+        b, "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
+    )
+
+
+def _weak(dtype: str, scalar: ExprLike) -> str:
+    if isinstance(scalar, float) and DTYPES[dtype][0] != "f":
+        return "float32"
+    if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
+        return INDEX
+    return dtype
+
+
+def _fold(op: str, a: bool | int | float, b: bool | int | float) -> bool | int | float | None:
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "floordiv":
+            return a // b if b else None
+        case "mod":
+            return a % b if b else None
+        case "ceildiv":
+            return -(-a // b) if b else None
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case "eq":
+            return a == b
+        case "ne":
+            return a != b
+        case "lt":
+            return a < b
+        case "le":
+            return a <= b
+        case "gt":
+            return a > b
+        case "ge":
+            return a >= b
+        case "and":
+            return bool(a and b)
+        case "or":
+            return bool(a or b)
+    return None
+
+
+def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
+    """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
+    a, b = _unify(lhs, rhs)
+    kind = DTYPES[a.dtype][0]
+    if op in INT_ONLY and kind not in "iu":
+        raise ExpressionError(f"{op} needs integers but got {a.dtype} in {op}({a}, {b})")
+    if op == "div" and kind != "f":
+        raise ExpressionError(f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side")
+    if op in LOGICAL and kind != "b":
+        raise ExpressionError(f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})")
+    if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
+        return Binary(op, a, b)
+    if isinstance(a, Const) and isinstance(b, Const) and (a.dtype == INDEX or kind == "b"):
+        value = _fold(op, a.value, b.value)
+        if value is not None:
+            return Const(value, "bool" if op in COMPARISON or op in LOGICAL else a.dtype)
+    simpler = _neutral(op, a, b)
+    return Binary(op, a, b) if simpler is None else simpler
+
+
+def _neutral(op: str, a: Expr, b: Expr) -> Expr | None:
+    """x+0, x*1, x*0, x//1, x%1, min(x,x), x-x and their like, for integers; true and/or for bools."""
+    av = a.value if isinstance(a, Const) else None
+    bv = b.value if isinstance(b, Const) else None
+    match op:
+        case "add":
+            return a if bv == 0 else b if av == 0 else None
+        case "sub":
+            return a if bv == 0 else Const(0, a.dtype) if a is b else None
+        case "mul":
+            if av == 0 or bv == 0:
+                return Const(0, a.dtype)
+            return a if bv == 1 else b if av == 1 else None
+        case "floordiv" | "ceildiv":
+            return a if bv == 1 else None
+        case "mod":
+            return Const(0, a.dtype) if bv == 1 else None
+        case "min" | "max":
+            return a if a is b else None
+        case "and":
+            return a if bv is True else b if av is True else Const(False, "bool") if av is False or bv is False else None
+        case "or":
+            return a if bv is False else b if av is False else Const(True, "bool") if av is True or bv is True else None
+    return None
+
+
+def call(fn: str, *args: Expr) -> Expr:
+    """`fn(args)`; functions of floats refuse integers with a sentence."""
+    if fn not in CALLS:
+        raise ExpressionError(f"unknown function {fn!r}; known are {', '.join(sorted(CALLS))}")
+    if fn in FLOAT_CALLS and DTYPES[args[0].dtype][0] != "f":
+        raise ExpressionError(f"{fn} needs a float but got {args[0].dtype} in {fn}({args[0]}); cast it first")
+    if fn == "not" and args[0].dtype != "bool":
+        raise ExpressionError(f"~ needs a bool but got {args[0].dtype} in ~({args[0]})")
+    if fn == "neg" and isinstance(args[0], Const) and args[0].dtype != "bool":
+        return Const(-args[0].value, args[0].dtype)
+    return Call(fn, tuple(args))
+
+
+def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
+    """`a` where `cond` holds, else `b`; the branch not taken may be out of bounds."""
+    if cond.dtype != "bool":
+        raise ExpressionError(f"the condition of select must be bool but {cond} is {cond.dtype}")
+    x, y = _unify(a, b)
+    if isinstance(cond, Const):
+        return x if cond.value else y
+    return x if x is y else Select(cond, x, y)
+
+
+def cast(a: Expr, dtype: str) -> Expr:
+    if dtype not in DTYPES:
+        raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
+    if a.dtype == dtype:
+        return a
+    if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
+        return const(a.value, dtype)
+    return Cast(a, dtype)
+
+
+def imin(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("min", a, b)
+
+
+def imax(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("max", a, b)
+
+
+def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("ceildiv", a, b)
+
+
+def product(values: Iterator[Expr] | tuple[Expr, ...] | list[Expr]) -> Expr:
+    """The integer product of closed forms, 1 for none."""
+    result: Expr = Const(1, INDEX)
+    for value in values:
+        result = result * value
+    return result

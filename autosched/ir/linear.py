@@ -1,0 +1,113 @@
+"""Linear forms: an index as  sum of coefficient * atom + constant  with closed-form coefficients.
+
+Atoms are loop variables, or floordiv/mod/min/max nodes that contain some. `interval` is the region
+rule of the symbolic lowering: with some variables ranging over 0 .. bound-1 and the others fixed,
+an index runs over [lo, lo + extent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, imin
+from autosched.ir.visit import free_vars, is_closed
+
+ZERO = Const(0, INDEX)
+ONE = Const(1, INDEX)
+
+
+@dataclass(frozen=True)
+class Linear:
+    terms: tuple[tuple[Expr, Expr], ...]  # (atom, coefficient)
+    constant: Expr
+
+    def coefficient(self, atom: Expr) -> Expr:
+        return dict(self.terms).get(atom, ZERO)
+
+    def expr(self) -> Expr:
+        result: Expr = ZERO
+        for atom, coefficient in self.terms:
+            result = result + atom * coefficient
+        return result + self.constant
+
+
+def linear(expr: Expr) -> Linear:
+    """Collect `expr`; whatever is not a sum of closed form times atom becomes an atom itself."""
+    terms: dict[Expr, Expr] = {}
+
+    def add(e: Expr, factor: Expr) -> Expr:
+        if is_closed(e):
+            return e * factor
+        match e:
+            case Binary(op="add", a=a, b=b):
+                return add(a, factor) + add(b, factor)
+            case Binary(op="sub", a=a, b=b):
+                return add(a, factor) + add(b, factor * -1)
+            case Binary(op="mul", a=a, b=b) if is_closed(b):
+                return add(a, factor * b)
+            case Binary(op="mul", a=a, b=b) if is_closed(a):
+                return add(b, factor * a)
+            case Call(fn="neg", args=(a,)):
+                return add(a, factor * -1)
+        terms[e] = terms.get(e, ZERO) + factor
+        return ZERO
+
+    constant = add(expr, ONE)
+    kept = tuple((a, c) for a, c in terms.items() if c is not ZERO)
+    return Linear(kept, constant)
+
+
+def is_negative(closed: Expr) -> bool:
+    """The sign of a product of positive parameters and constants; sums count as positive."""
+    match closed:
+        case Const(value=v):
+            return v < 0
+        case Binary(op="mul", a=a, b=b):
+            return is_negative(a) != is_negative(b)
+        case Call(fn="neg", args=(a,)):
+            return not is_negative(a)
+    return False
+
+
+@dataclass(frozen=True)
+class Interval:
+    """[lo, lo + extent): `lo` over the fixed variables, `extent` a closed form."""
+
+    lo: Expr
+    extent: Expr
+
+
+def interval(expr: Expr, ranging: Mapping[Var, Expr]) -> Interval:
+    """The values `expr` takes while each variable of `ranging` runs over 0 .. bound-1 and all others stand still."""
+    form = linear(expr)
+    lo: Expr = form.constant
+    extent: Expr = ONE
+    for atom, coefficient in form.terms:
+        part = _atom_interval(atom, ranging)
+        span = part.extent - ONE
+        if is_negative(coefficient):
+            lo = lo + (part.lo + span) * coefficient
+            extent = extent + span * (coefficient * -1)
+        else:
+            lo = lo + part.lo * coefficient
+            extent = extent + span * coefficient
+    return Interval(lo, extent)
+
+
+def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
+    if not free_vars(atom) & ranging.keys():
+        return Interval(atom, ONE)
+    match atom:
+        case Var():
+            return Interval(ZERO, ranging[atom])
+        case Binary(op="floordiv", a=a, b=b):
+            inner = interval(a, ranging)
+            aligned = inner.lo is ZERO
+            return Interval(inner.lo // b, (inner.extent - ONE) // b + (ONE if aligned else Const(2, INDEX)))
+        case Binary(op="mod", a=a, b=b):
+            inner = interval(a, ranging)
+            return Interval(ZERO, imin(b, inner.extent) if inner.lo is ZERO else b)
+    raise AssertionError(f"no interval rule for {type(atom).__name__} {atom}")
+
+

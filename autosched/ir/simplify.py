@@ -1,0 +1,212 @@
+"""Simplification of concrete integer expressions, given the ranges of the loop variables.
+
+Every int64 expression is brought to one canonical form, sum of integer * atom + constant with
+atoms in a fixed order, so that equal indices and extents become the same node. Division rules:
+
+    (f*q + r) // f = q + r // f        (f*q + r) % f = r % f        r // f = 0, r % f = r for 0 <= r < f
+    min(a, b) = a  where  a - b <= 0 over all ranges; max likewise; comparisons likewise
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autosched.ir.expr import (
+    COMPARISON,
+    INDEX,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Var,
+    binary,
+)
+from autosched.ir.visit import rebuild
+
+Bounds = tuple[int, int]
+UNKNOWN: Bounds = (-(1 << 62), 1 << 62)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """sum of coefficient * atom + constant."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+
+    def expr(self) -> Expr:
+        result: Expr = Const(self.constant, INDEX) if not self.terms or self.constant else Const(0, INDEX)
+        total: Expr | None = None
+        for atom, c in self.terms:
+            piece = atom if c == 1 else Binary("mul", atom, Const(c, INDEX))
+            total = piece if total is None else Binary("add", total, piece)
+        if total is None:
+            return result
+        return total if self.constant == 0 else Binary("add", total, result)
+
+
+def _order(atom: Expr) -> tuple[int, str]:
+    return (0, atom.name) if isinstance(atom, Var) else (1, str(atom))
+
+
+@dataclass
+class Simplifier:
+    """`ranges[v]` = (smallest, largest) value of a loop variable; memoised, so ranges may only be added."""
+
+    ranges: dict[Var, Bounds] = field(default_factory=dict)
+    _memo: dict[Expr, Expr] = field(default_factory=dict)
+    _affine: dict[Expr, Affine] = field(default_factory=dict)
+
+    def __call__(self, expr: Expr) -> Expr:
+        done = self._memo.get(expr)
+        if done is None:
+            done = self._simplify(expr)
+            self._memo[expr] = done
+            self._memo[done] = done
+        return done
+
+    def _simplify(self, expr: Expr) -> Expr:
+        if expr.dtype == INDEX and isinstance(expr, (Binary, Var, Const)) and self._is_int(expr):
+            return self.affine(expr).expr()
+        if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
+            return self._compare(expr)
+        return rebuild(expr, self)
+
+    @staticmethod
+    def _is_int(expr: Expr) -> bool:
+        return not isinstance(expr, Binary) or expr.op in _AFFINE_OPS
+
+    def affine(self, expr: Expr) -> Affine:
+        """The canonical form of an int64 expression."""
+        done = self._affine.get(expr)
+        if done is None:
+            done = self._to_affine(expr)
+            self._affine[expr] = done
+        return done
+
+    def _to_affine(self, expr: Expr) -> Affine:
+        match expr:
+            case Const(value=v):
+                return Affine((), int(v))
+            case Var():
+                return Affine(((expr, 1),), 0)
+            case Binary(op="add", a=a, b=b):
+                return self._combine(self.affine(a), self.affine(b), 1)
+            case Binary(op="sub", a=a, b=b):
+                return self._combine(self.affine(a), self.affine(b), -1)
+            case Binary(op="mul", a=a, b=b):
+                x, y = self.affine(a), self.affine(b)
+                if not y.terms:
+                    return _scale(x, y.constant)
+                if not x.terms:
+                    return _scale(y, x.constant)
+                return _atom(binary("mul", x.expr(), y.expr()))
+            case Call(fn="neg", args=(a,)):
+                return _scale(self.affine(a), -1)
+            case Binary(op="floordiv" | "mod" | "ceildiv" as op, a=a, b=b):
+                return self._divide(op, self.affine(a), self.affine(b))
+            case Binary(op="min" | "max" as op, a=a, b=b):
+                return self._minmax(op, self.affine(a), self.affine(b))
+        return _atom(rebuild(expr, self))
+
+    def _combine(self, x: Affine, y: Affine, sign: int) -> Affine:
+        terms = dict(x.terms)
+        for atom, c in y.terms:
+            terms[atom] = terms.get(atom, 0) + sign * c
+        kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
+        return Affine(tuple(kept), x.constant + sign * y.constant)
+
+    def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
+        if y.terms or y.constant <= 0:
+            return _atom(binary(op, x.expr(), y.expr()))
+        f = y.constant
+        if op == "ceildiv":  # ceil(x / f) = floor((x + f - 1) / f)
+            return self._divide("floordiv", Affine(x.terms, x.constant + f - 1), y)
+        whole = tuple((a, c // f) for a, c in x.terms if c % f == 0)
+        rest = Affine(tuple((a, c) for a, c in x.terms if c % f), x.constant % f)
+        lo, hi = self._affine_bounds(rest)
+        quotient = Affine(whole, x.constant // f)
+        if lo // f == hi // f:  # the remainder stays within one multiple of f
+            k = lo // f
+            return Affine(quotient.terms, quotient.constant + k) if op == "floordiv" else Affine(rest.terms, rest.constant - k * f)
+        tail = _atom(Binary(op, rest.expr(), Const(f, INDEX)))
+        return self._combine(quotient, tail, 1) if op == "floordiv" else tail
+
+    def _minmax(self, op: str, x: Affine, y: Affine) -> Affine:
+        lo, hi = self._affine_bounds(self._combine(x, y, -1))
+        if hi <= 0:
+            return x if op == "min" else y
+        if lo >= 0:
+            return y if op == "min" else x
+        a, b = x.expr(), y.expr()
+        if isinstance(b, Const):  # constants first, so that min(T, X) has one form
+            a, b = b, a
+        return _atom(Binary(op, a, b))
+
+    def _compare(self, expr: Binary) -> Expr:
+        difference = self._combine(self.affine(expr.a), self.affine(expr.b), -1)
+        lo, hi = self._affine_bounds(difference)
+        truth = _decide(expr.op, lo, hi)
+        if truth is not None:
+            return Const(truth, "bool")
+        return binary(expr.op, self(expr.a), self(expr.b))
+
+    def bounds(self, expr: Expr) -> Bounds:
+        """A range that contains every value of the int64 expression."""
+        return self._affine_bounds(self.affine(expr))
+
+    def _affine_bounds(self, x: Affine) -> Bounds:
+        lo = hi = x.constant
+        for atom, c in x.terms:
+            a, b = self._atom_bounds(atom)
+            lo += min(a * c, b * c)
+            hi += max(a * c, b * c)
+        return lo, hi
+
+    def _atom_bounds(self, atom: Expr) -> Bounds:
+        match atom:
+            case Var():
+                return self.ranges.get(atom, UNKNOWN)
+            case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0:
+                lo, hi = self.bounds(a)
+                return lo // int(f), hi // int(f)
+            case Binary(op="mod", b=Const(value=f)) if f > 0:
+                return 0, int(f) - 1
+            case Binary(op="min", a=a, b=b):
+                (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
+                return min(la, lb), min(ha, hb)
+            case Binary(op="max", a=a, b=b):
+                (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
+                return max(la, lb), max(ha, hb)
+        return UNKNOWN
+
+
+_AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
+
+
+def _atom(expr: Expr) -> Affine:
+    return Affine((), int(expr.value)) if isinstance(expr, Const) else Affine(((expr, 1),), 0)
+
+
+def _scale(x: Affine, factor: int) -> Affine:
+    if factor == 0:
+        return Affine((), 0)
+    return Affine(tuple((a, c * factor) for a, c in x.terms), x.constant * factor)
+
+
+def _decide(op: str, lo: int, hi: int) -> bool | None:
+    """The truth of `difference op 0` when it is the same over [lo, hi]."""
+    match op:
+        case "lt":
+            return True if hi < 0 else False if lo >= 0 else None
+        case "le":
+            return True if hi <= 0 else False if lo > 0 else None
+        case "gt":
+            return True if lo > 0 else False if hi <= 0 else None
+        case "ge":
+            return True if lo >= 0 else False if hi < 0 else None
+        case "eq":
+            return True if lo == hi == 0 else False if lo > 0 or hi < 0 else None
+        case "ne":
+            return False if lo == hi == 0 else True if lo > 0 or hi < 0 else None
+    return None

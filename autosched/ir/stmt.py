@@ -1,0 +1,173 @@
+"""Statements: the other half of what exists.
+
+    Stmt = For(var, extent, bound, kind, body, reduce) | Seq(stmts) | If(cond, then, otherwise)
+         | Allocate(buffer, body) | Store(buffers, indices, values, reducer) | Prefetch(buffer, indices)
+
+A `Func` is a body with its parameter buffers. Loops run from 0 to `extent` (exclusive). `extent` may
+depend on outer loop variables (tails are loops that stop early, never guards); `bound` is its
+largest value as a closed form over parameters. A `Store` with a reducer combines into what is there.
+The same classes serve the symbolic nest (extents contain `Param`) and the concrete one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from autosched.ir.expr import DTYPES, Const, Expr, Var
+
+
+class ForKind(Enum):
+    SERIAL = "serial"
+    PARALLEL = "parallel"  # consecutive parallel loops are collapsed into one task index
+    UNROLL = "unroll"
+    VECTORIZE = "vectorize"
+
+
+class Scope(Enum):
+    PARAM = "param"  # the caller's memory
+    GLOBAL = "global"  # workspace shared by all threads
+    LOCAL = "local"  # private to a thread
+    REGISTER = "register"  # accumulators; constant indices only, lanes padded to whole vectors
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a buffer is stored: outer dimensions in `order`, then one inner tile for each (dim, factor) of `tiles`.
+
+    A panel of B[k, j] with tile nr is Layout(order=(1, 0), tiles=((1, nr),)): [j // nr][k][j % nr].
+    """
+
+    order: tuple[int, ...]
+    tiles: tuple[tuple[int, Expr], ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`shape` are closed forms; the last dimension is contiguous unless `layout` says otherwise."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: str
+    scope: Scope
+    layout: Layout | None = None
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype][1]
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """An associative and commutative combination of `n` values: results[i] over lhs and rhs, starting at identity."""
+
+    name: str
+    lhs: tuple[Var, ...]
+    rhs: tuple[Var, ...]
+    results: tuple[Expr, ...]
+    identity: tuple[Const, ...]
+
+
+class Stmt:
+    """Base of all statements."""
+
+    @property
+    def body_stmts(self) -> tuple[Stmt, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        from autosched.ir.printer import stmt_text
+
+        return stmt_text(self)
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    var: Var
+    extent: Expr
+    bound: Expr
+    kind: ForKind
+    body: Stmt
+    reduce: bool = False  # iterates over a reduction axis
+
+    @property
+    def body_stmts(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True)
+class Seq(Stmt):
+    stmts: tuple[Stmt, ...]
+
+    @property
+    def body_stmts(self) -> tuple[Stmt, ...]:
+        return self.stmts
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    cond: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+    @property
+    def body_stmts(self) -> tuple[Stmt, ...]:
+        return (self.then,) if self.otherwise is None else (self.then, self.otherwise)
+
+
+@dataclass(frozen=True)
+class Allocate(Stmt):
+    """`buffer` exists inside `body`; its contents are undefined at entry."""
+
+    buffer: Buffer
+    body: Stmt
+
+    @property
+    def body_stmts(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    """buffers[i][indices] = values[i], all values computed first; with `reducer`, = combine(old, value)."""
+
+    buffers: tuple[str, ...]
+    indices: tuple[Expr, ...]
+    values: tuple[Expr, ...]
+    reducer: Reducer | None = None
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Prefetch(Stmt):
+    """A hint to bring the line of buffer[indices] into the first-level cache; no effect on results."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Func:
+    """A kernel: `params` are inputs in order, then outputs in order (`n_outputs` of them)."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    n_outputs: int
+    body: Stmt
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt]:
+    """All statements, outermost first."""
+    yield stmt
+    for child in stmt.body_stmts:
+        yield from walk(child)
+
+
+def buffers_of(func: Func) -> dict[str, Buffer]:
+    """All buffers of a function by name: parameters and allocations."""
+    table = {b.name: b for b in func.params}
+    for stmt in walk(func.body):
+        if isinstance(stmt, Allocate):
+            table[stmt.buffer.name] = stmt.buffer
+    return table

@@ -1,0 +1,113 @@
+"""Walking and rebuilding expressions and statements; each pass overrides only what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from autosched.ir.expr import Binary, Call, Cast, Expr, Load, Param, Select, Var, binary, call, cast, select
+from autosched.ir.stmt import Allocate, Buffer, For, If, Layout, Prefetch, Seq, Stmt, Store
+
+
+def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with `fn` applied to its children; constants fold again."""
+    match expr:
+        case Binary(op=op, a=a, b=b):
+            return binary(op, fn(a), fn(b))
+        case Call(fn=name, args=args):
+            return call(name, *(fn(a) for a in args))
+        case Select(cond=c, a=a, b=b):
+            return select(fn(c), fn(a), fn(b))
+        case Cast(a=a, dtype=dtype):
+            return cast(fn(a), dtype)
+        case Load(buffer=name, indices=indices, dtype=dtype):
+            return Load(name, tuple(fn(i) for i in indices), dtype)
+    return expr
+
+
+def substitute(expr: Expr, mapping: Mapping[Expr, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Replace every node that is a key of `mapping` (outermost first)."""
+    table: dict[Expr, Expr] = {} if memo is None else memo
+
+    def go(e: Expr) -> Expr:
+        if e in mapping:
+            return mapping[e]
+        done = table.get(e)
+        if done is None:
+            done = rebuild(e, go) if e.children else e
+            table[e] = done
+        return done
+
+    return go(expr)
+
+
+def subexpressions(expr: Expr) -> Iterator[Expr]:
+    """All distinct nodes of `expr`, outermost first."""
+    seen = {expr}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        for child in reversed(node.children):
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+
+
+def free_vars(expr: Expr) -> frozenset[Var]:
+    return frozenset(e for e in subexpressions(expr) if isinstance(e, Var))
+
+
+def is_closed(expr: Expr) -> bool:
+    """Whether only constants and parameters occur."""
+    return not any(isinstance(e, (Var, Load)) for e in subexpressions(expr))
+
+
+def has_params(expr: Expr) -> bool:
+    return any(isinstance(e, Param) for e in subexpressions(expr))
+
+
+def loads(expr: Expr) -> list[Load]:
+    return [e for e in subexpressions(expr) if isinstance(e, Load)]
+
+
+def map_layout(layout: Layout | None, fn: Callable[[Expr], Expr]) -> Layout | None:
+    if layout is None:
+        return None
+    return replace(layout, tiles=tuple((dim, fn(factor)) for dim, factor in layout.tiles))
+
+
+def map_buffer(buffer: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
+    return replace(buffer, shape=tuple(fn(e) for e in buffer.shape), layout=map_layout(buffer.layout, fn))
+
+
+def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """`stmt` with `fn` applied to every expression in it (extents, bounds, indices, values, shapes)."""
+    match stmt:
+        case For():
+            return replace(stmt, extent=fn(stmt.extent), bound=fn(stmt.bound), body=map_exprs(stmt.body, fn))
+        case Seq(stmts=stmts):
+            return Seq(tuple(map_exprs(s, fn) for s in stmts))
+        case If(cond=c, then=t, otherwise=o):
+            return If(fn(c), map_exprs(t, fn), None if o is None else map_exprs(o, fn))
+        case Allocate(buffer=b, body=body):
+            return Allocate(map_buffer(b, fn), map_exprs(body, fn))
+        case Store():
+            return replace(stmt, indices=tuple(map(fn, stmt.indices)), values=tuple(map(fn, stmt.values)))
+        case Prefetch(buffer=name, indices=indices):
+            return Prefetch(name, tuple(map(fn, indices)))
+    raise TypeError(f"unknown statement {type(stmt).__name__}")
+
+
+def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that stand directly in `stmt`, not in its body."""
+    match stmt:
+        case For(extent=e):
+            return (e,)
+        case If(cond=c):
+            return (c,)
+        case Store(indices=indices, values=values):
+            return (*indices, *values)
+        case Prefetch(indices=indices):
+            return indices
+    return ()

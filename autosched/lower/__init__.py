@@ -1,0 +1,3 @@
+from autosched.lower.pipeline import concretise, lower
+
+__all__ = ["concretise", "lower"]

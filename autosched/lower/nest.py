@@ -1,0 +1,187 @@
+"""From a schedule to its loop nest; extents may still contain parameters.
+
+Each loop stops where its axis ends: a loop of stride s over an axis with `base` already covered runs
+min(factor, ceil((limit - base) / s)) times, in any loop order. So every point of the domain is visited
+exactly once, without guards. A reduction is initialised just outside its outermost reduction loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, ceildiv, imin
+from autosched.ir.linear import ZERO, linear
+from autosched.ir.stmt import Allocate, Buffer, For, Func, If, Prefetch, Scope, Seq, Stmt, Store
+from autosched.ir.visit import free_vars, loads, rebuild, substitute
+from autosched.lower.domains import Domain, digits, infer_domains, part_bound
+from autosched.schedule.stage import Loop, Stage, closed
+from autosched.schedule.state import State
+
+
+def lower(state: State, name: str = "kernel") -> Func:
+    """The loop nest of a schedule, with closed forms where it has parameters."""
+    domains = infer_domains(state)
+    roots = [s for s in state.stages if s.at is None]
+    body: Stmt = Seq(tuple(_Nest(state, domains, s).build() for s in roots))
+    outputs = {t.name for t in state.outputs}
+    for stage in reversed(roots):
+        for buffer in _buffers(domains[stage.name]):
+            if buffer.name not in outputs:
+                body = Allocate(buffer, body)
+    params = tuple(
+        Buffer(t.name, tuple(Const(e, INDEX) for e in t.shape), t.dtype, Scope.PARAM)
+        for t in (*state.inputs, *state.outputs)
+    )
+    return Func(name, params, len(state.outputs), body)
+
+
+def _buffers(domain: Domain) -> list[Buffer]:
+    stage = domain.stage
+    shape = tuple(domain.regions[a.name].extent for a in stage.op.axes)
+    return [
+        Buffer(b, shape, dtype, stage.scope, stage.layout)
+        for b, dtype in zip(stage.op.buffers, stage.op.dtypes, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """Builds the nest of one stage together with everything computed inside it."""
+
+    state: State
+    domains: Mapping[str, Domain]
+    stage: Stage
+
+    @property
+    def domain(self) -> Domain:
+        return self.domains[self.stage.name]
+
+    def build(self) -> Stmt:
+        return self._loops(0, {}, ())
+
+    def _first_reduce(self) -> int:
+        return next((n for n, x in enumerate(self.stage.loops) if x.reduce), len(self.stage.loops))
+
+    def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        """The loops from number `n` on; `covered` says how far each axis has come in the outer ones."""
+        if n == self._first_reduce() and self.stage.op.reducer is not None and not any(
+            x.reduce for x in self.stage.loops[:n]
+        ):
+            update = self._update(n, covered, outer)
+            return Seq((self._init(n, covered), update))
+        return self._update(n, covered, outer)
+
+    def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        if n == len(self.stage.loops):
+            return self._leaf(covered)
+        loop = self.stage.loops[n]
+        var = self.domain.loop_var(loop)
+        extent, inside, conditions = self._step(loop, var, covered, init=False)
+        body = self._loops(n + 1, inside, (*outer, var))
+        for condition in conditions:
+            body = If(condition, body)
+        for child in reversed(self.state.attached(self.stage.name, loop.name)):
+            body = Seq((_Nest(self.state, self.domains, child).build(), body))
+            for buffer in _buffers(self.domains[child.name]):
+                body = Allocate(buffer, body)
+        body = self._prefetch(loop, var, (*outer, var), body)
+        return For(var, extent, self.domain.bounds[loop.name], loop.kind, body, loop.reduce)
+
+    def _init(self, n: int, covered: Mapping[str, Expr]) -> Stmt:
+        """The reduction's start values, over the spatial loops from number `n` on."""
+        rest = [x for x in self.stage.loops[n:] if not x.reduce]
+        if not rest or n == len(self.stage.loops):
+            return self._init_leaf(covered) if not rest else self._init_loop(rest, covered)
+        return self._init_loop(rest, covered)
+
+    def _init_loop(self, rest: list[Loop], covered: Mapping[str, Expr]) -> Stmt:
+        if not rest:
+            return self._init_leaf(covered)
+        loop, var = rest[0], Var(f"{self.stage.name}.{rest[0].name}.init")
+        extent, inside, conditions = self._step(loop, var, covered, init=True)
+        body = self._init_loop(rest[1:], inside)
+        for condition in conditions:
+            body = If(condition, body)
+        return For(var, extent, self.domain.bounds[loop.name], loop.kind, body)
+
+    def _step(
+        self, loop: Loop, var: Var, covered: Mapping[str, Expr], init: bool
+    ) -> tuple[Expr, dict[str, Expr], list[Expr]]:
+        """Extent of the loop, coverage inside it, and conditions that only a fused loop needs."""
+        inside = dict(covered)
+        conditions: list[Expr] = []
+        extent: Expr = self.domain.bounds[loop.name]
+        for axis, level, digit in digits(self.stage, self.domain.regions, loop, var):
+            exact = self._exact_extent(axis, level, inside, init)
+            if len(loop.parts) == 1:
+                extent = exact
+            elif exact is not part_bound(self.stage, self.domain.regions[axis], axis, level):
+                conditions.append(binary("lt", digit, exact))
+            inside[axis] = inside.get(axis, ZERO) + digit * self.stage.stride(axis, level)
+        return extent, inside, conditions
+
+    def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
+        stage = self.stage
+        stride = stage.stride(axis, level)
+        extent = ceildiv(self.domain.regions[axis].limit - covered.get(axis, ZERO), stride)
+        if level > 0:
+            extent = imin(closed(stage.factors(axis)[level - 1]), extent)
+        var = stage.op.axis(axis).var
+        reduce_vars = {a.var for a in stage.op.reduce_axes}
+        for form, limit in stage.op.guards:
+            mentioned = free_vars(form)
+            if var not in mentioned or (init and mentioned & reduce_vars):
+                continue
+            base = substitute(form, {a.var: self._value(a.name, covered) for a in stage.op.all_axes})
+            step = linear(form).coefficient(var) * stride
+            extent = imin(extent, ceildiv(limit - base, step))
+        return extent
+
+    def _value(self, axis: str, covered: Mapping[str, Expr]) -> Expr:
+        return self.domain.regions[axis].lo + covered.get(axis, ZERO)
+
+    def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
+        op = self.stage.op
+        values: dict[Expr, Expr] = {a.var: self._value(a.name, covered) for a in op.all_axes}
+        body = tuple(self._relocate(substitute(v, values)) for v in op.body)
+        return Store(op.buffers, self._local(covered), body, op.reducer, op.name)
+
+    def _init_leaf(self, covered: Mapping[str, Expr]) -> Stmt:
+        op = self.stage.op
+        assert op.reducer is not None
+        return Store(op.buffers, self._local(covered), op.reducer.identity, None, f"{op.name}.init")
+
+    def _local(self, covered: Mapping[str, Expr]) -> tuple[Expr, ...]:
+        return tuple(covered.get(a.name, ZERO) for a in self.stage.op.axes)
+
+    def _relocate(self, value: Expr) -> Expr:
+        """Reads of private buffers become relative to the buffer's origin."""
+
+        def go(e: Expr) -> Expr:
+            e = rebuild(e, go) if e.children else e
+            return self._moved(e) if isinstance(e, Load) else e
+
+        return go(value)
+
+    def _moved(self, load: Load) -> Load:
+        producer = self.state.producer(load.buffer)
+        if producer is None or producer.at is None:
+            return load
+        origin = self.domains[producer.name].origin()
+        return Load(load.buffer, tuple(i - o for i, o in zip(load.indices, origin, strict=True)), load.dtype)
+
+    def _prefetch(self, loop: Loop, var: Var, outer: tuple[Var, ...], body: Stmt) -> Stmt:
+        hints = [h for h in self.stage.prefetches if h.loop == loop.name]
+        if not hints:
+            return body
+        vars_inside = {self.domain.loop_var(x) for x in self.stage.loops} - set(outer)
+        ahead: dict[Expr, Expr] = {v: ZERO for v in vars_inside}
+        stmts: list[Stmt] = []
+        for hint in hints:
+            values: dict[Expr, Expr] = dict(self.domain.values)
+            for load in dict.fromkeys(x for v in self.stage.op.body for x in loads(v) if x.buffer == hint.buffer):
+                moved = self._moved(Load(load.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype))
+                ahead[var] = var + hint.distance
+                stmts.append(Prefetch(hint.buffer, tuple(substitute(i, ahead) for i in moved.indices)))
+        return Seq((*stmts, body))

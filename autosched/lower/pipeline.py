@@ -1,0 +1,26 @@
+"""What runs, in order, from a schedule to the loop nest that code is generated from.
+
+    once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
+    for each measured row     instantiate         integers for parameters, canonical expressions
+                              specialise_tails    constant extents for unrolled and vectorised loops
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Func, Seq
+from autosched.lower.instantiate import instantiate, simplify_stmt
+from autosched.lower.nest import lower
+from autosched.lower.tails import specialise_tails
+
+
+def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
+    """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges."""
+    concrete, simplify = instantiate(func, values)
+    body = simplify_stmt(specialise_tails(concrete.body, simplify), simplify)
+    return Func(concrete.name, concrete.params, concrete.n_outputs, body or Seq(())), simplify
+
+
+__all__ = ["concretise", "lower"]

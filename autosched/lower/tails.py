@@ -1,0 +1,121 @@
+"""Tails: unrolled and vectorised loops get constant extents, so hot code has no test in it.
+
+An extent min(T, X) is T on full tiles. Where X only moves in multiples of T, a tile that is not full
+has always the same size r = X mod T. So
+
+    register tile   ->  if X >= T: tile with extent T  else: tile with extent r
+    reduction loop over v that moves X  ->  full iterations, then the last one with extent r
+
+Extents whose remainder is not constant stay dynamic: a vectorised loop is masked, an unrolled one serial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, For, ForKind, If, Scope, Seq, Stmt, walk
+from autosched.ir.visit import free_vars, map_exprs
+from autosched.lower.instantiate import simplify_stmt
+
+_TILE_KINDS = (ForKind.UNROLL, ForKind.VECTORIZE)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The extent min(tile, rest), and the constant size of a tile that is not full."""
+
+    extent: Expr
+    tile: int
+    rest: Expr
+    size: int
+
+
+def specialise_tails(stmt: Stmt, simplify: Simplifier) -> Stmt:
+    """`stmt` with the rules above applied everywhere."""
+    match stmt:
+        case For(kind=ForKind.SERIAL | ForKind.PARALLEL):
+            split = _partition(stmt, simplify) if stmt.reduce else None
+            if split is not None:
+                return specialise_tails(split, simplify)
+            return replace(stmt, body=specialise_tails(stmt.body, simplify))
+        case Seq(stmts=stmts):
+            return Seq(tuple(specialise_tails(s, simplify) for s in stmts))
+        case If(cond=c, then=t, otherwise=o):
+            return If(c, specialise_tails(t, simplify), None if o is None else specialise_tails(o, simplify))
+        case Allocate(buffer=b, body=body) if b.scope is not Scope.REGISTER:
+            return Allocate(b, specialise_tails(body, simplify))
+        case Allocate() | For():
+            return _tile(stmt, simplify)
+    return stmt
+
+
+def _tile(stmt: Stmt, simplify: Simplifier) -> Stmt:
+    tail = next(iter(_tails(stmt, simplify)), None)
+    if tail is None:
+        if isinstance(stmt, Allocate):
+            return Allocate(stmt.buffer, specialise_tails(stmt.body, simplify))
+        assert isinstance(stmt, For)
+        return replace(stmt, body=specialise_tails(stmt.body, simplify))
+    full = _with_extent(stmt, tail, tail.tile, simplify)
+    rest = _with_extent(stmt, tail, tail.size, simplify) if tail.size else None
+    if rest is None:
+        return specialise_tails(full, simplify)
+    cond = binary("ge", tail.rest, Const(tail.tile, INDEX))
+    return If(cond, specialise_tails(full, simplify), specialise_tails(rest, simplify))
+
+
+def _tails(stmt: Stmt, simplify: Simplifier) -> list[Tail]:
+    """The tails decided outside of `stmt`: no variable bound inside moves them."""
+    bound = {s.var for s in walk(stmt) if isinstance(s, For)}
+    found: dict[Expr, Tail] = {}
+    for s in walk(stmt):
+        if isinstance(s, For) and s.kind in _TILE_KINDS and not free_vars(s.extent) & bound:
+            tail = _as_tail(s.extent, simplify)
+            if tail is not None:
+                found[s.extent] = tail
+    return list(found.values())
+
+
+def _as_tail(extent: Expr, simplify: Simplifier) -> Tail | None:
+    if not (isinstance(extent, Binary) and extent.op == "min" and isinstance(extent.a, Const)):
+        return None
+    tile, form = int(extent.a.value), simplify.affine(extent.b)
+    if any(c % tile for _, c in form.terms):
+        return None
+    return Tail(extent, tile, extent.b, form.constant % tile)
+
+
+def _with_extent(stmt: Stmt, tail: Tail, size: int, simplify: Simplifier) -> Stmt:
+    number = Const(size, INDEX)
+    changed = map_exprs(stmt, lambda e: number if e is tail.extent else e)
+    result = simplify_stmt(changed, simplify)
+    assert result is not None
+    return result
+
+
+def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
+    """Split a reduction loop in its full iterations and the rest, if some tile inside depends on it."""
+    for s in walk(loop.body):
+        if not (isinstance(s, For) and s.kind in _TILE_KINDS and loop.var in free_vars(s.extent)):
+            continue
+        tail = _as_tail(s.extent, simplify)
+        step = 0 if tail is None else -dict(simplify.affine(tail.rest).terms).get(loop.var, 0)
+        if tail is None or step <= 0:
+            continue
+        at_start = simplify(binary("add", tail.rest, loop.var * step))
+        full = simplify(imax(0, imin(loop.extent, (at_start - tail.tile) // step + 1)))
+        left = simplify(loop.extent - full)
+        if isinstance(full, Const) and isinstance(left, Const):
+            return _parts(loop, tail, full, left, simplify)
+    return None
+
+
+def _parts(loop: For, tail: Tail, full: Const, left: Const, simplify: Simplifier) -> Stmt:
+    number = Const(tail.tile, INDEX)
+    main_body = map_exprs(loop.body, lambda e: number if e is tail.extent else e)
+    parts = [simplify_stmt(replace(loop, extent=full, body=main_body), simplify)]
+    for n in range(int(left.value)):  # at most one: the extent is ceil(rest / tile)
+        parts.append(simplify_stmt(loop.body, simplify, {loop.var: Const(int(full.value) + n, INDEX)}))
+    return Seq(tuple(s for s in parts if s is not None))

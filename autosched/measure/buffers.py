@@ -1,0 +1,71 @@
+"""Guarded memory for kernels under test: 64-byte aligned buffers between redzones, and poison for what is not written.
+
+Poison is 0x7FFB repeated for floats (a NaN in every width that a float can have, so that reading it shows in the
+result) and 0xA5 for integers. Redzones are REDZONE bytes on either side: 0xA5 around what a kernel writes, the NaN
+around its inputs, so that elements read from beyond an input show, and copying one redzone into another as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+REDZONE = 256
+ALIGNMENT = 64
+GUARD = b"\xa5"
+POISON_FLOAT = b"\xfb\x7f"
+_LIBC = ctypes.CDLL(None)
+_LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.memcmp.restype = ctypes.c_int
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
+    """`n_bytes` of the poison of `dtype`."""
+    if not dtype.startswith("float"):
+        return np.full(n_bytes, GUARD[0], np.uint8)
+    return np.resize(np.frombuffer(POISON_FLOAT, np.uint8), n_bytes)
+
+
+class Buffer:
+    """`n_bytes` of memory from a multiple of 64 on, redzones directly before and behind. MemoryError if too big."""
+
+    def __init__(self, n_bytes: int, guard: bytes = GUARD) -> None:
+        try:
+            raw = np.empty(n_bytes + 2 * REDZONE + ALIGNMENT, np.uint8)
+        except ValueError:  # more than an array can have, which is more than a machine has
+            raise MemoryError(f"{n_bytes} bytes") from None
+        start = -(raw.ctypes.data + REDZONE) % ALIGNMENT + REDZONE
+        self.bytes: Bytes = raw[start : start + n_bytes]
+        self.address: int = raw.ctypes.data + start
+        self._zones: tuple[Bytes, Bytes] = (raw[start - REDZONE : start], raw[start + n_bytes :][:REDZONE])
+        self._guard: Bytes = np.resize(np.frombuffer(guard, np.uint8), REDZONE)
+        self.guard()
+
+    def guard(self) -> None:
+        for zone in self._zones:
+            zone[:] = self._guard
+
+    def poison(self, dtype: str) -> None:
+        if dtype.startswith("float"):
+            even = self.bytes[: len(self.bytes) & ~1]
+            even.view(np.uint16).fill(int.from_bytes(POISON_FLOAT, "little"))
+        else:
+            self.bytes.fill(GUARD[0])
+
+    def breach(self) -> str | None:
+        """Where the redzones were written, in words; None when they are intact."""
+        for zone, side in zip(self._zones, ("before its start", "after its end"), strict=True):
+            changed = np.flatnonzero(zone != self._guard)
+            if len(changed):
+                nearest = REDZONE - int(changed[-1]) if side.startswith("before") else int(changed[0]) + 1
+                return f"{len(changed)} bytes {side}, the nearest {nearest} bytes away"
+        return None
+
+    def equals(self, other: npt.NDArray[np.generic]) -> bool:
+        """Whether the bytes are those of the C-contiguous array `other` (memcmp: several times NumPy's speed)."""
+        assert other.flags.c_contiguous
+        return other.nbytes == len(self.bytes) and _LIBC.memcmp(self.address, other.ctypes.data, other.nbytes) == 0

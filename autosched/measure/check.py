@@ -1,0 +1,198 @@
+"""Runs a kernel on the data sets of a problem and says what is wrong with it. Only workers import this.
+
+One launch: outputs and scratch poisoned, call, then redzones, inputs and outputs are looked at, in this order, because
+a breach explains a wrong result better than the wrong numbers do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
+from autosched.measure.problem import DATA_SETS
+from autosched.runtime.tensors import ArraySpec
+
+Array = npt.NDArray[Any]
+_CHUNK = 1 << 16  # elements compared at a time: the temporaries stay in the cache
+
+
+class CandidateError(Exception):
+    """What a candidate did wrong: a class of `results.FAULTS` and a sentence."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded kernel and its scratch. `call(args, workspace, threads)` runs it once and returns its status."""
+
+    call: Callable[[int, int, int], int]
+    threads: int
+    workspace: Buffer
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output must be; `value` and `bound` are only read to explain a failure."""
+
+    low: Array
+    high: Array
+    value: Array
+    bound: Array
+
+
+class DataSet:
+    """One data set in guarded buffers, a kernel's arguments. Raises OSError, ValueError on damaged files."""
+
+    def __init__(
+        self, directory: Path, name: str, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]
+    ) -> None:
+        self.name, self.inputs, self.outputs = name, inputs, outputs
+        self._originals = [_open(directory / f"{name}.in{i}.npy", spec) for i, spec in enumerate(inputs)]
+        self._expected = [_open_expected(directory, name, j, spec) for j, spec in enumerate(outputs)]
+        self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
+        self._out = [Buffer(spec.nbytes) for spec in outputs]
+        buffers = [*self._in, *self._out]
+        self._pointers = (ctypes.c_void_p * len(buffers))(*(b.address for b in buffers))
+        self.args: int = ctypes.addressof(self._pointers)
+        self.restore()
+
+    def restore(self) -> None:
+        """Inputs, redzones and argument pointers as a kernel must find them."""
+        for buffer, original in zip(self._in, self._originals, strict=True):
+            buffer.bytes[:] = original.reshape(-1).view(np.uint8)
+        for k, buffer in enumerate((*self._in, *self._out)):
+            buffer.guard()
+            self._pointers[k] = buffer.address
+
+    def poison_outputs(self) -> None:
+        for buffer, spec in zip(self._out, self.outputs, strict=True):
+            buffer.poison(spec.dtype)
+
+    def examine(self, workspace: Buffer) -> None:
+        """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
+        try:
+            self._examine_bounds(workspace)
+            for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
+                if not buffer.equals(original):
+                    raise CandidateError("clobbered_input", self._clobbered(buffer, spec, original))
+        except CandidateError:
+            workspace.guard()
+            self.restore()
+            raise
+        for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
+            message = compare(spec, buffer.bytes.view(spec.dtype), expected)
+            if message:
+                raise CandidateError("wrong_result", f"{message} (data set {self.name})")
+
+    def _examine_bounds(self, workspace: Buffer) -> None:
+        named = [
+            *((f"input {s.name}", b) for s, b in zip(self.inputs, self._in, strict=True)),
+            *((f"output {s.name}", b) for s, b in zip(self.outputs, self._out, strict=True)),
+            ("the workspace", workspace),
+        ]
+        for name, buffer in named:
+            breach = buffer.breach()
+            if breach:
+                raise CandidateError("out_of_bounds", f"the kernel wrote outside {name}: {breach}")
+
+    def _clobbered(self, buffer: Buffer, spec: ArraySpec, original: Array) -> str:
+        got = buffer.bytes.view(np.uint8).reshape(-1, np.dtype(spec.dtype).itemsize)
+        changed = np.flatnonzero((got != original.reshape(-1).view(np.uint8).reshape(got.shape)).any(axis=1))
+        place = element(spec, int(changed[0]))
+        return f"the kernel changed {len(changed)} elements of its input {spec.name}, the first {place}"
+
+
+def _open(path: Path, spec: ArraySpec) -> Array:
+    array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.shape != tuple(spec.shape) or array.dtype != np.dtype(spec.dtype):
+        raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")
+    return array
+
+
+def _open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expected:
+    low, high = (_open(directory / f"{name}.out{j}.{part}.npy", spec) for part in ("low", "high"))
+    value, bound = (
+        np.load(directory / f"{name}.out{j}.{part}.npy", mmap_mode="r", allow_pickle=False)
+        for part in ("value", "bound")
+    )
+    return Expected(low.reshape(-1), high.reshape(-1), value.reshape(-1), bound.reshape(-1))
+
+
+def element(spec: ArraySpec, flat: int) -> str:
+    """'C[2, 3]' for a flat position."""
+    return f"{spec.name}[{', '.join(str(int(i)) for i in np.unravel_index(flat, spec.shape or (1,)))}]"
+
+
+def compare(spec: ArraySpec, got: Array, expected: Expected) -> str | None:
+    """A sentence on how the flat array `got` differs from what is expected, None when every element is in its bound."""
+    if got.dtype == np.bool_:  # a byte other than 0 and 1 is not a bool, and NumPy would take it for True
+        got, low, high = got.view(np.uint8), expected.low.view(np.uint8), expected.high.view(np.uint8)
+    else:
+        low, high = expected.low, expected.high
+    ok = np.empty((2, min(_CHUNK, len(got))), np.bool_)
+    with np.errstate(invalid="ignore"):
+        for start in range(0, len(got), _CHUNK):
+            part = got[start : start + _CHUNK]
+            above, below = ok[0, : len(part)], ok[1, : len(part)]
+            np.greater_equal(part, low[start : start + _CHUNK], out=above)
+            np.less_equal(part, high[start : start + _CHUNK], out=below)
+            if not np.logical_and(above, below, out=above).all():
+                return _explain(spec, got, low, high, expected)
+    return None
+
+
+def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Expected) -> str | None:
+    """As `compare`, for an array with elements outside their limits, which an expected NaN always is."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        right = (got >= low) & (got <= high)
+        poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
+        unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
+        if got.dtype.kind == "f":
+            right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(expected.bound)) & ~unwritten
+        wrong = np.flatnonzero(~right)
+        if not len(wrong):
+            return None
+        difference = got[wrong].astype(np.float64) - expected.value[wrong].astype(np.float64)
+        excess = np.abs(difference) - expected.bound[wrong]
+    worst = int(wrong[np.argmax(np.where(np.isnan(excess), np.inf, excess))])
+    text = (
+        f"{element(spec, worst)} is {_text(got[worst])}, expected {_text(expected.value[worst])} +- "
+        f"{expected.bound[worst]:.3g}; "
+        f"{len(wrong)} of {len(got)} elements are wrong"
+    )
+    never = int(unwritten.sum())
+    return f"{text}, {never} were never written or come from uninitialised scratch" if never else text
+
+
+def _text(number: Any) -> str:
+    return f"{number:.9g}" if isinstance(number, np.floating) else str(int(number))
+
+
+def check(kernel: Kernel, data_sets: list[DataSet]) -> None:
+    """One launch on each data set, each on poisoned scratch. Raises CandidateError."""
+    for data in data_sets:
+        kernel.workspace.poison("float32")
+        launch(kernel, data)
+
+
+def launch(kernel: Kernel, data: DataSet) -> None:
+    """One launch into poisoned outputs, and its examination. Raises CandidateError."""
+    data.poison_outputs()
+    status = kernel.call(data.args, kernel.workspace.address, kernel.threads)
+    if status != 0:
+        raise CandidateError("crash", f"the kernel returned status {status}, expected 0")
+    data.examine(kernel.workspace)
+
+
+def load_data_sets(directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> list[DataSet]:
+    return [DataSet(directory, name, inputs, outputs) for name in DATA_SETS]

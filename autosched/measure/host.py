@@ -1,0 +1,114 @@
+"""Places on this host that tuners share: the lock of a device, and scratch directories that never outlive their owner.
+
+Both are under the user's own cache directory (0700), never in a world-writable directory under a guessable name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autosched.errors import DeviceError
+
+_LOCK_WAIT_S = 600.0
+_ABANDONED_S = 60.0  # a directory this old without a live owner is removed; younger ones may still be on their way up
+_ALIVE = "alive"
+
+
+def state_directory() -> Path:
+    """`$XDG_CACHE_HOME/autosched` (default ~/.cache/autosched), made 0700. Raises DeviceError if it cannot be used."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    path = Path(base) / "autosched"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise DeviceError(f"the directory {path} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        raise DeviceError(
+            f"{path} must be a directory of the user's own that nobody else can write; set XDG_CACHE_HOME to another"
+        )
+    return path
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def device_lock(name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
+    """Holds the device `name` of this host for this user: nobody else times on it meanwhile.
+
+    The system drops the lock of a dead process. Raises DeviceError when it is not free within `wait_s` seconds.
+    """
+    path = state_directory() / f"{name}.lock"
+    descriptor = _open_lock(path)
+    try:
+        give_up, pause = time.monotonic() + wait_s, 0.001
+        while not _try_lock(descriptor):
+            if time.monotonic() > give_up:
+                raise DeviceError(
+                    f"another tuner has held {path} for {wait_s:.0f} s, so nothing can be timed on {name}; end it"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class ScratchDirectory:
+    """A new 0700 directory for one run; `close` removes it. Those of killed runs are removed by the next one."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        home = (parent or state_directory()) / "runs"
+        home.mkdir(mode=0o700, exist_ok=True)
+        _sweep(home)
+        self.path = Path(tempfile.mkdtemp(dir=home))
+        self._alive = _open_lock(self.path / _ALIVE)
+        _try_lock(self._alive)
+
+    def close(self) -> None:
+        """Removes the directory with all that is in it. May be called again."""
+        if self._alive >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._alive)
+            self._alive = -1
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _sweep(home: Path) -> None:
+    """Removes the directories whose owner, the holder of the lock on `alive`, is gone."""
+    now = time.time()
+    for path in home.iterdir():
+        try:
+            if now - path.stat().st_mtime < _ABANDONED_S:
+                continue
+            descriptor = _open_lock(path / _ALIVE)
+        except OSError:  # another tuner is removing it
+            continue
+        try:
+            if _try_lock(descriptor):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)

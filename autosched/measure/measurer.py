@@ -1,0 +1,235 @@
+"""Builds, verifies and times candidates; the tuner process itself never runs generated code.
+
+Phases do not overlap with timing: `measure` builds the whole batch in parallel first, waits until every worker is
+silent, and then lets one runner check and time one candidate after the other, holding the device's lock on this host.
+Deadlines are kept here. A runner that saw a fault of a class with `respawn` (see `results.FAULTS`) is killed with its
+process group; its successor passes a canary before the next candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from autosched.errors import UsageError
+from autosched.measure.crew import Builders, Crew, Runners
+from autosched.measure.host import device_lock
+from autosched.measure.problem import Problem
+from autosched.measure.process import Worker, WorkerError
+from autosched.measure.protocol import Drop, Failed, Hold, Measure, Message, Sample, Samples
+from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement, median_interval
+from autosched.target import Target, usable_cores
+
+_DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
+_CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
+_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
+
+
+class Measurer:
+    """Measures candidates of one problem. A context manager; `close` ends all workers and removes all files.
+
+    `floor_s`: seconds of samples for each candidate. `build_deadline_s`: for one compilation. `run_deadline_s`: least
+    deadline of a run, which is otherwise 30 times what is expected; `first_deadline_s`: while nothing is known.
+    `memory_limit`: bytes of data for one worker. `build_s`, `check_s`, `measure_s` add up the wall time of the phases;
+    waiting for the reference and for a fresh runner counts as checking.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Target,
+        threads: int,
+        *,
+        floor_s: float = 0.05,
+        build_workers: int | None = None,
+        build_deadline_s: float = 30.0,
+        run_deadline_s: float = 2.0,
+        first_deadline_s: float = 30.0,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.build_s = self.check_s = self.measure_s = 0.0
+        self._problem, self._threads, self._floor_s = problem, threads, floor_s
+        self._run_deadline_s, self._first_deadline_s = run_deadline_s, first_deadline_s
+        self._objects: dict[str, Path] = {}
+        self._build_failures: dict[str, Failure] = {}
+        self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
+        self._crew = Crew(problem, target, memory_limit or int(_MEMORY_SHARE * _machine_memory()))
+        self._end = weakref.finalize(self, Crew.close, self._crew)  # also when nobody calls close
+        self._builders = Builders(self._crew, build_workers or usable_cores(), build_deadline_s)
+        self._runners = Runners(self._crew)
+        self._builders.start(build_workers or usable_cores())
+        self._runners.prepare()
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills all workers and removes all objects. May be called again."""
+        self._end()
+
+    def build(self, jobs: Sequence[Job]) -> dict[str, Failure]:
+        """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key."""
+        new = {job.key: job for job in jobs if job.key not in self._objects and job.key not in self._build_failures}
+        for job in new.values():
+            if not 1 <= job.source.threads <= self._threads:
+                raise UsageError(
+                    f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
+                )
+        start = time.monotonic()
+        self._runners.prepare()
+        paths = {key: self._crew.directory / f"{len(self._objects) + i}.o" for i, key in enumerate(new)}
+        failures = self._builders.build(tuple(new.values()), paths)
+        self._build_failures.update(failures)
+        self._objects.update(paths)
+        self.build_s += time.monotonic() - start
+        return {job.key: self._build_failures[job.key] for job in jobs if job.key in self._build_failures}
+
+    def measure(self, jobs: Sequence[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
+        """One answer for each job, in order, as soon as it is there. `best_s`: the best time known, in seconds."""
+        failures = self.build(jobs)
+        self._await_reference()
+        for job in jobs:
+            if job.key in failures:
+                yield failures[job.key]
+                continue
+            result = self._measure_one(job, best_s)
+            if isinstance(result, Measurement):
+                best_s = result.seconds if best_s is None else min(best_s, result.seconds)
+            yield result
+
+    def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.02) -> list[FinalMeasurement | Failure]:
+        """Compares `jobs` on equal terms: `rounds` rounds, one sample of `sample_s` of each job in a round, the order
+        reversed from round to round, all in one runner. Answers in the order of `jobs`.
+
+        The interval is `median_interval`: 95 % from 6 rounds on. Each round checks each job's result again.
+        """
+        failures = self.build(jobs)
+        self._await_reference()
+        running = [job for job in jobs if job.key not in failures]
+        samples: dict[str, list[float]] = {job.key: [] for job in running}
+        with device_lock("cpu"):
+            self._runner()
+            self._drop()
+            for number in range(rounds):
+                for job in running if number % 2 == 0 else running[::-1]:
+                    if job.key in failures:
+                        continue
+                    result = self._sample(job, sample_s)
+                    if isinstance(result, Failure):
+                        failures[job.key] = result
+                    else:
+                        samples[job.key].append(result)
+            self._drop()
+        return [failures[job.key] if job.key in failures else _final(job.key, tuple(samples[job.key])) for job in jobs]
+
+    def _await_reference(self) -> None:
+        start = time.monotonic()
+        self._problem.wait()
+        self.check_s += time.monotonic() - start
+
+    def _runner(self) -> Worker:
+        start = time.monotonic()
+        worker, changed = self._runners.ready()
+        self.check_s += time.monotonic() - start
+        if changed:
+            self._slots.clear()
+        return worker
+
+    def _measure_one(self, job: Job, best_s: float | None) -> Measurement | Failure:
+        with device_lock("cpu"):
+            worker = self._runner()
+            try:
+                reply, check_s = self._hold(worker, job, 0, best_s)
+                if isinstance(reply, Failed):
+                    return self._failed(job, reply.fault, reply.message)
+                deadline_s = max(self._deadline(best_s), 10 * check_s)
+                reply = self._timed(worker, Measure(worker.next_id(), 0, self._floor_s, best_s), deadline_s)
+            except WorkerError as lost:
+                return self._failed(job, lost.fault, str(lost))
+        if isinstance(reply, Failed):
+            return self._failed(job, reply.fault, reply.message)
+        if not isinstance(reply, Samples) or not reply.samples or min(reply.samples) <= 0:
+            return self._failed(job, "protocol", f"the runner answered a measurement with {str(reply)[:200]}")
+        return Measurement(job.key, median(reply.samples), reply.samples, reply.early_stopped)
+
+    def _sample(self, job: Job, sample_s: float) -> float | Failure:
+        worker = self._runner()
+        try:
+            if job.key not in self._slots:
+                slot = len(self._slots)
+                reply, _ = self._hold(worker, job, slot, None)
+                if isinstance(reply, Failed):
+                    return self._failed(job, reply.fault, reply.message)
+                self._slots[job.key] = slot
+            request = Sample(worker.next_id(), self._slots[job.key], sample_s)
+            reply = self._timed(worker, request, self._deadline(None) + 4 * sample_s)
+        except WorkerError as lost:
+            return self._failed(job, lost.fault, str(lost))
+        if isinstance(reply, Failed):
+            return self._failed(job, reply.fault, reply.message)
+        if not isinstance(reply, Samples) or len(reply.samples) != 1 or reply.samples[0] <= 0:
+            return self._failed(job, "protocol", f"the runner answered a sample with {str(reply)[:200]}")
+        return reply.samples[0]
+
+    def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Message, float]:
+        """Loads and checks a candidate; (the answer, seconds it took)."""
+        source = job.source
+        path = str(self._objects[job.key])
+        request = Hold(worker.next_id(), slot, path, source.name, source.workspace_bytes, source.threads)
+        start = time.monotonic()
+        try:
+            reply = worker.ask(request, self._deadline(best_s, calls=2))
+        finally:
+            elapsed = time.monotonic() - start
+            self.check_s += elapsed
+        return reply, elapsed
+
+    def _timed(self, worker: Worker, request: Message, deadline_s: float) -> Message:
+        start, check_s = time.monotonic(), 0.0
+        try:
+            reply = worker.ask(request, deadline_s)
+            if isinstance(reply, Samples):
+                check_s = min(max(reply.check_s, 0.0), time.monotonic() - start)
+        finally:
+            self.check_s += check_s
+            self.measure_s += time.monotonic() - start - check_s
+        return reply
+
+    def _deadline(self, best_s: float | None, calls: int = 1) -> float:
+        """Seconds that a run may take before it counts as a hang."""
+        if best_s is None:
+            return self._first_deadline_s
+        allowance = self._floor_s + self._problem.n_bytes / _CHECK_BYTES_PER_S
+        return max(self._run_deadline_s, _DEADLINE_FACTOR * calls * best_s) + allowance
+
+    def _failed(self, job: Job, fault: str, message: str) -> Failure:
+        """Records a fault of a run; ends the runner if it is not to be trusted any more."""
+        if fault not in FAULTS:
+            fault, message = "protocol", f"the runner answered with an unknown class of failure: {message}"
+        if FAULTS[fault].respawn:
+            self._runners.discard()
+        return Failure(job.key, fault, message)
+
+    def _drop(self) -> None:
+        """Lets the runner forget its kernels."""
+        worker = self._runner()
+        self._slots.clear()
+        try:
+            worker.ask(Drop(worker.next_id()), self._run_deadline_s)
+        except WorkerError:
+            self._runners.discard()
+
+
+def _final(key: str, samples: tuple[float, ...]) -> FinalMeasurement:
+    return FinalMeasurement(key, median(samples), median_interval(samples), samples)
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

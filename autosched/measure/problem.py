@@ -1,0 +1,119 @@
+"""The data a workload's candidates are checked with, as .npy files that tuner and workers share.
+
+For each data set of DATA_SETS, input `i` is in `<set>.in<i>.npy`; output `j` has its reference value and error bound
+(float64 or int64, as `te.reference` gives them) in `<set>.out<j>.value.npy` and `.bound.npy`, and the same as a closed
+interval of the output's own dtype in `.low.npy` and `.high.npy`: a kernel's element x is right exactly when
+low <= x <= high. Comparing in the output's own dtype costs a fraction of a conversion to float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.runtime.tensors import ArraySpec
+
+if TYPE_CHECKING:
+    from autosched.te.dag import ComputeDAG
+
+DATA_SETS = ("normal", "structured")  # random normal; and distinct values that show permuted or dropped terms
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A workload's arrays in kernel-argument order, and the directory of the data sets (0700, made by the caller)."""
+
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+    directory: Path
+    _written: Future[None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
+
+    def wait(self) -> None:
+        """Returns when all files are written; raises what went wrong in writing them."""
+        if self._written is not None:
+            self._written.result()
+
+
+def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
+    """Starts writing the data sets of `dag`, derived from `seed`, into the existing `directory`, and returns at once.
+
+    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile.
+    """
+    from autosched.te.inputs import make_inputs
+    from autosched.te.reference import evaluate
+
+    inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
+    outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
+
+    def write() -> None:
+        for name in DATA_SETS:
+            arrays = make_inputs(dag, seed, name)
+            expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
+            write_data_set(directory, name, inputs, outputs, arrays, expected)
+
+    executor = ThreadPoolExecutor(1, thread_name_prefix="autosched-reference")
+    written = executor.submit(write)
+    executor.shutdown(wait=False)
+    return Problem(inputs, outputs, directory, written)
+
+
+def write_data_set(
+    directory: Path,
+    name: str,
+    inputs: tuple[ArraySpec, ...],
+    outputs: tuple[ArraySpec, ...],
+    arrays: Mapping[str, Array],
+    expected: list[tuple[Array, Array]],
+) -> None:
+    """Writes one data set; `expected` has (value, bound) for each output."""
+    for i, spec in enumerate(inputs):
+        array = np.ascontiguousarray(arrays[spec.name], dtype=spec.dtype)
+        np.save(directory / f"{name}.in{i}.npy", array.reshape(spec.shape), allow_pickle=False)
+    for j, (spec, (value, bound)) in enumerate(zip(outputs, expected, strict=True)):
+        bound = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
+        low, high = limits(value, bound, spec.dtype)
+        for part, array in (("value", value), ("bound", bound), ("low", low), ("high", high)):
+            np.save(directory / f"{name}.out{j}.{part}.npy", array.reshape(spec.shape), allow_pickle=False)
+
+
+def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
+    """The least and the greatest `dtype` that lie within `bound` of `value`, elementwise.
+
+    Floats: rounded inwards, except that an interval reaching beyond the dtype's range admits the infinity that a
+    correct kernel rounds to; an infinite value admits only itself; an expected NaN gives NaN limits. An infinite bound
+    admits everything (a NaN too, which no limits can say: see `check`).
+    """
+    kind = np.dtype(dtype)
+    if kind.kind != "f":
+        return _integer_limits(value, bound, kind)
+    wide = value.astype(np.float64)
+    with np.errstate(all="ignore"):
+        below = np.where(np.isinf(bound), -np.inf, np.where(np.isinf(wide), wide, wide - bound))
+        above = np.where(np.isinf(bound), np.inf, np.where(np.isinf(wide), wide, wide + bound))
+        low, high = below.astype(kind), above.astype(kind)
+        low = np.where((low < below) & np.isfinite(low), np.nextafter(low, kind.type(np.inf)), low)
+        high = np.where((high > above) & np.isfinite(high), np.nextafter(high, kind.type(-np.inf)), high)
+    return low, high
+
+
+def _integer_limits(value: Array, bound: Array, kind: np.dtype[Any]) -> tuple[Array, Array]:
+    if not bound.any():
+        exact = value.astype(kind)
+        return exact, exact
+    lowest, highest = (0, 1) if kind.kind == "b" else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    slack = np.floor(np.minimum(bound, 2.0**62)).astype(np.int64)
+    wide = value.astype(np.int64)
+    low = np.where(np.isinf(bound) | (wide < lowest + slack), lowest, wide - slack)
+    high = np.where(np.isinf(bound) | (wide > highest - slack), highest, wide + slack)
+    return low.astype(kind), high.astype(kind)

@@ -1,0 +1,220 @@
+"""A worker process as the tuner sees it: spawned, spoken to under a deadline, killed with its process group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from autosched.measure import protocol
+from autosched.measure.protocol import Message, ProtocolError
+
+# What a worker may know of the tuner's environment: finding programs, libraries and packages, and the language.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HOME", "LANG", "LC_ALL", "TMPDIR")
+_SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
+_CHUNK = 1 << 16
+
+
+class WorkerError(Exception):
+    """The worker cannot be used any more; `fault` is a class of `results.FAULTS`."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """A scrubbed copy: no OMP_* or other settings that would change what is measured; this package importable."""
+    passed = {name: environment[name] for name in _PASSED if name in environment}
+    package = str(Path(__file__).resolve().parents[2])
+    path = [package, *(p for p in passed.get("PYTHONPATH", "").split(os.pathsep) if p)]
+    return {**passed, **_SET, "PYTHONPATH": os.pathsep.join(path)}
+
+
+class Worker:
+    """One worker process. Call `spawn` from a thread that lives as long as the worker must (see PDEATHSIG)."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._log = process, log
+        self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        self._outgoing = memoryview(b"")
+        self._frames = protocol.Frames()
+        self._next_id = 0
+        self._seconds = 0.0
+        self._waiting_for = -1
+        self.deadline = 0.0  # monotonic time at which the answer to the last request is due
+        self.n_requests = 0
+
+    @classmethod
+    def spawn(cls, directory: Path, name: str) -> Worker:
+        """Starts a worker in its own session, working directory and error log in `directory`."""
+        log = directory / f"{name}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "autosched.measure.worker", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                cwd=directory,
+                env=worker_environment(os.environ),
+                start_new_session=True,
+                bufsize=0,
+            )
+        return cls(process, log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is to come."""
+        return self._waiting_for >= 0
+
+    def next_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def request(self, message: Message, seconds: float) -> None:
+        """Begins to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks."""
+        self._outgoing = memoryview(protocol.encode(message))
+        self._waiting_for = message.id
+        self._seconds = seconds
+        self.deadline = time.monotonic() + seconds
+        self.n_requests += 1
+
+    def descriptors(self) -> tuple[list[int], list[int]]:
+        """(to wait for reading, to wait for writing)."""
+        return [self._from], [self._to] if self._outgoing else []
+
+    def poll(self) -> Message | None:
+        """Sends and receives what can be without blocking; the answer when it is complete.
+
+        Raises WorkerError when the worker died, broke the protocol or is past its deadline; it is dead then.
+        """
+        try:
+            self._write()
+            alive = self._read()
+            body = self._frames.next()
+            if body is not None:
+                reply: Message = protocol.decode(body, protocol.REPLIES)
+                if reply.id != self._waiting_for:
+                    raise ProtocolError(f"an answer to request {reply.id} instead of {self._waiting_for}")
+                self._waiting_for = -1
+                return reply
+        except ProtocolError as error:
+            self.kill()
+            raise WorkerError("protocol", f"the worker's answer was refused: {error}") from None
+        if not alive:
+            raise self._died()
+        if time.monotonic() >= self.deadline:
+            self.kill()
+            raise WorkerError("hang", f"no answer within {self._seconds:.1f} s, the deadline; the worker was killed")
+        return None
+
+    def ask(self, message: Message, seconds: float) -> Message:
+        """`request`, then `answer`."""
+        self.request(message, seconds)
+        return self.answer()
+
+    def answer(self) -> Message:
+        """Waits for the answer to the last request. On any exception, Ctrl-C included, the worker is dead."""
+        try:
+            while True:
+                reply = self.poll()
+                if reply is not None:
+                    return reply
+                wait([self])
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group, and the end of the process awaited. May be called again."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _write(self) -> None:
+        while self._outgoing:
+            try:
+                written = os.write(self._to, self._outgoing[:_CHUNK])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # reading will tell that it died
+                self._outgoing = memoryview(b"")
+                return
+            self._outgoing = self._outgoing[written:]
+
+    def _read(self) -> bool:
+        """Takes in some of what has arrived; False at the end of the stream."""
+        try:
+            data = os.read(self._from, _CHUNK)
+        except BlockingIOError:
+            return True
+        self._frames.feed(data)
+        return bool(data)
+
+    def _died(self) -> WorkerError:
+        """What the process died of. Its output ended, so it is dead or about to be."""
+        try:
+            status = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerError("protocol", "the worker closed its output but went on running")
+        self.kill()
+        words = self._last_words()
+        if "out of memory" in words.lower() or "MemoryError" in words:
+            return WorkerError("out_of_memory", f"the worker ran out of memory{words}")
+        if status >= 0:
+            return WorkerError("crash", f"the worker left with exit code {status}{words}")
+        hint = ", perhaps by the system for lack of memory" if -status == signal.SIGKILL else ""
+        return WorkerError("crash", f"the worker was killed by {_signal_name(-status)}{hint}{words}")
+
+    def _last_words(self) -> str:
+        try:
+            with self._log.open("rb") as stream:
+                stream.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
+                text = " ".join(stream.read().decode(errors="replace").split())
+        except OSError:
+            return ""
+        return f": ...{text}" if text else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def wait(workers: list[Worker]) -> None:
+    """Sleeps until one of `workers` can be polled with profit, or the earliest deadline has come."""
+    poller = select.poll()
+    for worker in workers:
+        to_read, to_write = worker.descriptors()
+        for descriptor in to_read:
+            poller.register(descriptor, select.POLLIN)
+        for descriptor in to_write:
+            poller.register(descriptor, select.POLLOUT)
+    remaining = min(worker.deadline for worker in workers) - time.monotonic()
+    poller.poll(max(0.0, 1000 * remaining) + 1)  # milliseconds, rounded up: one wake-up at a deadline, not many

@@ -1,0 +1,212 @@
+"""Messages between the tuner and its workers: length-prefixed JSON, checked field by field on both sides.
+
+A frame is 4 bytes of little-endian length and that many bytes of UTF-8 JSON. The object has `kind`, which names one
+of the dataclasses below, and exactly that class's fields. A worker that has run generated code may answer anything,
+so everything else (unknown fields, wrong types, NaN, deep nesting, long frames) raises `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from autosched.runtime.tensors import ArraySpec
+from autosched.target import Target
+
+MAX_FRAME = 64 << 20
+_PREFIX = 4
+
+
+class ProtocolError(Exception):
+    """A frame that is not one of our messages."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """First message to a worker. `role` is "build" or "run"; `memory_limit` in bytes; `directory` holds the problem."""
+
+    id: int
+    role: str
+    target: Target
+    memory_limit: int
+    directory: str
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Compile `ir` and write the object code to the file `object_path`."""
+
+    id: int
+    ir: str
+    object_path: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read the problem's data sets into guarded buffers."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Load a kernel, check it and keep it in `slot`. `threads` is what it is called with."""
+
+    id: int
+    slot: int
+    object_path: str
+    entry: str
+    workspace_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Time the kernel of `slot`, check it once more. Times in seconds."""
+
+    id: int
+    slot: int
+    floor_s: float
+    best_s: float | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample of the kernel of `slot`, as many calls as fill `sample_s`; the last call's result is checked."""
+
+    id: int
+    slot: int
+    sample_s: float
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget all held kernels."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Run the worker's own known-good kernel."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The request was carried out."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of one call, one number for each sample; `check_s` is the part of the time that went into checking."""
+
+    id: int
+    samples: tuple[float, ...]
+    early_stopped: bool
+    check_s: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request failed; `fault` is a class of `results.FAULTS`."""
+
+    id: int
+    fault: str
+    message: str
+
+
+Message: TypeAlias = "Setup | Build | Load | Hold | Measure | Sample | Drop | Canary | Done | Samples | Failed"
+REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, Load, Hold, Measure, Sample, Drop, Canary)}
+REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Samples, Failed)}
+
+
+def encode(message: Message) -> bytes:
+    """One frame. Raises ProtocolError when it is longer than MAX_FRAME."""
+    body = json.dumps({"kind": type(message).__name__, **asdict(message)}, allow_nan=False).encode()
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a {type(message).__name__} message of {len(body)} bytes is over the limit {MAX_FRAME}")
+    return len(body).to_bytes(_PREFIX, "little") + body
+
+
+def decode(body: bytes, kinds: dict[str, type]) -> Any:
+    """The message in `body`, an instance of one of `kinds`. Raises ProtocolError."""
+    try:
+        data = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {str(error)[:100]}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in kinds:
+        raise ProtocolError(f"not a message of kind {', '.join(kinds)}")
+    name = data.pop("kind")
+    return _parse(data, kinds[name], name)
+
+
+class Frames:
+    """Cuts a byte stream into frame bodies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> bytes | None:
+        """The next complete body, or None. Raises ProtocolError as soon as a length is over the limit."""
+        if len(self._buffer) < _PREFIX:
+            return None
+        length = int.from_bytes(self._buffer[:_PREFIX], "little")
+        if length > MAX_FRAME:
+            raise ProtocolError(f"a frame of {length} bytes is over the limit {MAX_FRAME}")
+        if len(self._buffer) < _PREFIX + length:
+            return None
+        body = bytes(self._buffer[_PREFIX : _PREFIX + length])
+        del self._buffer[: _PREFIX + length]
+        return body
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not allowed")
+
+
+@lru_cache(maxsize=64)
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _parse(data: Any, hint: Any, where: str) -> Any:
+    """`data` as a value of the annotated type `hint`: dataclass, tuple[T, ...], T | None, str, int, float, bool."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        names = {f.name for f in fields(hint)}
+        if not isinstance(data, dict) or set(data) != names:
+            raise ProtocolError(f"{where} must have exactly the fields {', '.join(sorted(names))}")
+        return hint(**{name: _parse(data[name], _hints(hint)[name], f"{where}.{name}") for name in names})
+    if get_origin(hint) is tuple:
+        if not isinstance(data, list):
+            raise ProtocolError(f"{where} must be a list")
+        return tuple(_parse(item, get_args(hint)[0], where) for item in data)
+    if isinstance(hint, types.UnionType):
+        return None if data is None else _parse(data, get_args(hint)[0], where)
+    if hint is float and isinstance(data, (int, float)) and not isinstance(data, bool):
+        return _finite(data, where)
+    if type(data) is not hint:
+        raise ProtocolError(f"{where} must be of type {hint.__name__}, got {type(data).__name__}")
+    return data
+
+
+def _finite(number: int | float, where: str) -> float:
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ProtocolError(f"{where} is not a finite number")
+    return value

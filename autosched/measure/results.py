@@ -1,0 +1,134 @@
+"""What goes into and comes out of a measurement: jobs, measurements and the classes of failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.codegen.source import KernelSource
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate."""
+
+    meaning: str
+    action: str
+    respawn: bool
+
+
+# Every candidate that gives no time ends in exactly one of these classes; none of them stops a search.
+FAULTS: dict[str, Fault] = {
+    "build_error": Fault(
+        "LLVM rejected the IR text, or the compiler died on it (the message has its last words)",
+        "recorded as a bug of code generation; the candidate is never built again",
+        True,
+    ),
+    "build_timeout": Fault(
+        "the compiler was still busy at the build deadline and was killed",
+        "recorded; the cost model learns it as slow",
+        True,
+    ),
+    "crash": Fault(
+        "the worker died of a signal, left by itself, or the kernel returned a status other than 0",
+        "worker replaced, canary run, candidate recorded; counts as a bug of code generation",
+        True,
+    ),
+    "hang": Fault(
+        "no answer at the run deadline; the worker's process group was killed",
+        "worker replaced, canary run, candidate recorded and not tried again",
+        True,
+    ),
+    "out_of_memory": Fault(
+        "buffers or scratch do not fit under the worker's memory limit",
+        "recorded; the worker goes on, because nothing was launched",
+        False,
+    ),
+    "wrong_result": Fault(
+        "an output differs from the reference by more than its bound, or was not written",
+        "recorded as a bug of code generation, never a result",
+        False,
+    ),
+    "clobbered_input": Fault(
+        "the kernel changed one of its inputs",
+        "recorded as a bug; inputs are restored",
+        False,
+    ),
+    "out_of_bounds": Fault(
+        "bytes next to an input, an output or the scratch were written",
+        "recorded as a bug; worker replaced, because other memory may be damaged too",
+        True,
+    ),
+    "unstable_result": Fault(
+        "correct at first, wrong after the timing loop: a race, or state kept between calls",
+        "recorded as a bug, never a result",
+        False,
+    ),
+    "protocol": Fault(
+        "the worker's answer was malformed, too long, of another request, or held impossible times",
+        "answer thrown away, worker replaced, candidate recorded",
+        True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A candidate to measure; `key` names it in all answers and must be unique within a `Measurer`."""
+
+    key: str
+    source: KernelSource
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A verified candidate's time. `seconds` is the median of `samples`, each the mean seconds of one call.
+
+    `early_stopped`: the first sample was 3 times the best known, so only one more was taken (a censored time).
+    """
+
+    key: str
+    seconds: float
+    samples: tuple[float, ...]
+    early_stopped: bool = False
+
+    @property
+    def min_seconds(self) -> float:
+        return min(self.samples)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate without a time; `kind` is a key of FAULTS."""
+
+    key: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class FinalMeasurement:
+    """A candidate's time from an interleaved comparison: median, and an interval for the median."""
+
+    key: str
+    seconds: float
+    ci: tuple[float, float]
+    samples: tuple[float, ...] = ()
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The interval [x_(k), x_(n+1-k)] of order statistics that holds the median with at least `confidence`.
+
+    Distribution-free: P(x_(k) <= median <= x_(n+1-k)) >= 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja,
+    Order Statistics, 3rd ed., section 7.1). Below 6 samples no such interval reaches 95 %; then it is [min, max].
+    """
+    ordered = sorted(samples)
+    n, k, tail = len(ordered), 0, 0.0
+    while k < n // 2:
+        tail += math.comb(n, k) / 2.0**n
+        if 2 * tail > 1 - confidence:
+            break
+        k += 1
+    k = max(k, 1)
+    return ordered[k - 1], ordered[n - k]

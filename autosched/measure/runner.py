@@ -1,0 +1,149 @@
+"""What a running worker does with its requests: load a kernel, check it, time it. Only workers import this."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autosched.measure import timing
+from autosched.measure.buffers import Buffer
+from autosched.measure.check import CandidateError, DataSet, Kernel, check, launch, load_data_sets
+from autosched.measure.protocol import (
+    Canary,
+    Done,
+    Drop,
+    Failed,
+    Hold,
+    Load,
+    Measure,
+    Message,
+    ProtocolError,
+    Sample,
+    Samples,
+    Setup,
+)
+from autosched.runtime.jit import LoadedKernel, load_library, load_object
+
+_TIMER = ctypes.CFUNCTYPE(
+    ctypes.c_int64,
+    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+)
+
+
+@dataclass
+class Held:
+    """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
+
+    loaded: LoadedKernel
+    kernel: Kernel
+    reps: int = 0
+
+
+class Runner:
+    """State of a running worker: the compiled timing loop, the data sets, the kernels held by slot."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        names = (timing.TIME_ENTRY, timing.CANARY_ENTRY)
+        self._library, addresses = load_library(timing.HELPER_IR, setup.target, names)
+        self._timer = _TIMER(addresses[timing.TIME_ENTRY])
+        self._canary_address = addresses[timing.CANARY_ENTRY]
+        self._clock_address = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+        self._data: list[DataSet] = []
+        self._held: dict[int, Held] = {}
+
+    def handle(self, message: Message) -> Message:
+        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
+        try:
+            match message:
+                case Load():
+                    self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
+                    return Done(message.id)
+                case Hold():
+                    return self._hold(message)
+                case Measure():
+                    return self._measure(message)
+                case Sample():
+                    return self._sample(message)
+                case Drop():
+                    self._held.clear()
+                    return Done(message.id)
+                case Canary():
+                    return self._canary(message)
+            raise ProtocolError(f"a runner got {type(message).__name__}")
+        except CandidateError as fault:
+            return Failed(message.id, fault.fault, str(fault))
+        except MemoryError as error:
+            text = f"no memory under the worker's limit of {self._setup.memory_limit >> 20} MB: {error}"
+            return Failed(message.id, "out_of_memory", text[:500])
+
+    def _hold(self, message: Hold) -> Message:
+        self._held.pop(message.slot, None)  # its scratch goes before the next one's comes
+        try:
+            loaded = load_object(Path(message.object_path).read_bytes(), message.entry, message.threads)
+        except (RuntimeError, ValueError) as error:  # a symbol that nothing defines
+            return Failed(message.id, "build_error", " ".join(str(error).split())[:2000])
+        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes))
+        check(kernel, self._data)
+        self._held[message.slot] = Held(loaded, kernel)
+        return Done(message.id)
+
+    def _measure(self, message: Measure) -> Message:
+        held = self._slot(message.slot)
+        samples, early = timing.take_samples(self._clock(held), message.floor_s, message.best_s)
+        return Samples(message.id, samples, early, self._check_again(held))
+
+    def _sample(self, message: Sample) -> Message:
+        held = self._slot(message.slot)
+        run = self._clock(held)
+        if held.reps == 0:
+            held.reps = timing.calibrate(run, message.sample_s)
+        run(1)  # other kernels ran since
+        sample = run(held.reps) / held.reps
+        return Samples(message.id, (sample,), False, self._check_again(held))
+
+    def _slot(self, slot: int) -> Held:
+        if slot not in self._held:
+            raise ProtocolError(f"slot {slot} is empty")
+        return self._held[slot]
+
+    def _check_again(self, held: Held) -> float:
+        """One more launch after the timing loop, outputs poisoned, scratch as the loop left it; seconds it took."""
+        start = time.monotonic()
+        try:
+            launch(held.kernel, self._data[0])
+        except CandidateError as fault:
+            if fault.fault == "wrong_result":
+                raise CandidateError("unstable_result", f"correct before timing, then: {fault}") from None
+            raise
+        return time.monotonic() - start
+
+    def _clock(self, held: Held) -> Callable[[int], float]:
+        kernel = held.kernel
+        return self._clock_of(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
+
+    def _clock_of(self, address: int, args: int, workspace: int, threads: int) -> Callable[[int], float]:
+        def run(reps: int) -> float:
+            clock = (self._clock_address, time.CLOCK_MONOTONIC)
+            nanoseconds: int = self._timer(*clock, address, args, workspace, threads, reps)
+            if nanoseconds < 0:
+                raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
+            return nanoseconds * 1e-9
+
+        return run
+
+    def _canary(self, message: Canary) -> Message:
+        """Checks the built-in kernel and times it."""
+        given = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
+        result = np.full_like(given, np.nan)
+        pointers = (ctypes.c_void_p * 2)(given.ctypes.data, result.ctypes.data)
+        run = self._clock_of(self._canary_address, ctypes.addressof(pointers), 0, 1)
+        samples, _ = timing.take_samples(run, 0.0, None)
+        if not np.array_equal(result, given + given):
+            raise CandidateError("wrong_result", "the canary kernel's result is wrong")
+        return Samples(message.id, samples, False, 0.0)

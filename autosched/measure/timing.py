@@ -1,0 +1,107 @@
+"""The timing loop: compiled code calls the kernel and reads the clock, Python only chooses how many calls.
+
+The helper's IR is compiled once in each worker, together with the canary: a kernel known to be good, which shows that a
+fresh worker compiles, runs and tells the time before a candidate is charged with anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+SAMPLE_S = 1e-3  # a sample is as many calls as fill this, so that reading the clock (about 50 ns) vanishes
+MIN_SAMPLES, MAX_SAMPLES = 5, 50
+LONG_CALL_S, LONG_CALL_SAMPLES = 0.05, 3  # calls this long need no averaging
+VERY_LONG_CALL_S, VERY_LONG_CALL_SAMPLES = 0.5, 2
+EARLY_STOP_RATIO = 3.0
+CANARY_ELEMENTS = 1024
+
+# `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
+# one), or -1 when a call returned a status other than 0.
+TIME_ENTRY, CANARY_ENTRY = "autosched_time", "autosched_canary"
+HELPER_IR = """
+define i64 @autosched_time(ptr %clock, i32 %clock.id, ptr %kernel, ptr %args, ptr %ws, i64 %threads, i64 %reps) {
+entry:
+  %t = alloca [2 x i64], align 16
+  %r0 = call i32 %clock(i32 %clock.id, ptr %t)
+  %s0 = load i64, ptr %t
+  %n.at = getelementptr i64, ptr %t, i64 1
+  %n0 = load i64, ptr %n.at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %bad = phi i32 [ 0, %entry ], [ %sum, %loop ]
+  %status = call i32 %kernel(ptr %args, ptr %ws, i64 %threads)
+  %sum = or i32 %bad, %status
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %reps
+  br i1 %more, label %loop, label %done
+done:
+  %r1 = call i32 %clock(i32 %clock.id, ptr %t)
+  %s1 = load i64, ptr %t
+  %n1 = load i64, ptr %n.at
+  %s = sub i64 %s1, %s0
+  %ns = mul i64 %s, 1000000000
+  %n = sub i64 %n1, %n0
+  %total = add i64 %ns, %n
+  %ok = icmp eq i32 %sum, 0
+  %result = select i1 %ok, i64 %total, i64 -1
+  ret i64 %result
+}
+
+define i32 @autosched_canary(ptr %args, ptr %ws, i64 %threads) {
+entry:
+  %in = load ptr, ptr %args
+  %out.at = getelementptr ptr, ptr %args, i64 1
+  %out = load ptr, ptr %out.at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %src = getelementptr float, ptr %in, i64 %i
+  %x = load float, ptr %src
+  %y = fadd float %x, %x
+  %dst = getelementptr float, ptr %out, i64 %i
+  store float %y, ptr %dst
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, 1024
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 0
+}
+"""
+
+Clock = Callable[[int], float]  # repetitions -> seconds of all of them together
+
+
+def calibrate(run: Clock, sample_s: float) -> int:
+    """How many calls make a sample of at least `sample_s`; what it runs is the warm-up as well."""
+    reps = 1
+    while True:
+        seconds = run(reps)
+        if seconds >= sample_s:
+            return reps
+        wanted = math.ceil(1.2 * reps * sample_s / max(seconds, 1e-9))
+        reps = min(max(wanted, reps + 1), 16 * reps)  # a first call that was too fast to be true cannot mislead far
+
+
+def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tuple[float, ...], bool]:
+    """(seconds of a call for each sample, whether it stopped early).
+
+    Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls. When the first is
+    EARLY_STOP_RATIO times `best_s` and a second one confirms it, no further: the candidate has lost.
+    """
+    reps = calibrate(run, SAMPLE_S)
+    samples = [run(reps) / reps]
+    if best_s is not None and samples[0] > EARLY_STOP_RATIO * best_s:
+        samples.append(run(reps) / reps)
+        if samples[1] > EARLY_STOP_RATIO * best_s:
+            return tuple(samples), True
+    call_s, total = min(samples), sum(samples) * reps
+    least = MIN_SAMPLES
+    if call_s >= LONG_CALL_S:
+        least = VERY_LONG_CALL_SAMPLES if call_s >= VERY_LONG_CALL_S else LONG_CALL_SAMPLES
+    while len(samples) < least or (total < floor_s and len(samples) < MAX_SAMPLES):
+        seconds = run(reps)
+        samples.append(seconds / reps)
+        total += seconds
+    return tuple(samples), False

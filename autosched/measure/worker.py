@@ -1,0 +1,131 @@
+"""The process that builds, or runs and times, candidates: `python -m autosched.measure.worker PARENT_PID`.
+
+Requests come on standard input, replies leave on standard output, both as `protocol` frames. Before anything else the
+two are moved to other descriptors, so that generated code finds an empty standard input and writes into the error log.
+The worker dies with its parent (PDEATHSIG, end of input), writes no core file and has a limit on its memory; deadlines
+are the parent's. It imports NumPy and llvmlite and nothing else from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from autosched.measure import protocol
+from autosched.measure.protocol import Build, Done, Failed, Message, ProtocolError, Setup
+
+_PR_SET_PDEATHSIG = 1
+_MAX_FILE = 1 << 30  # bytes a worker may write into one file: an object, its log
+_MAX_OPEN_FILES = 256
+
+
+def harden(parent: int) -> None:
+    """Dies with the parent, no core file, bounded files; children of this process go with its process group."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, _MAX_FILE),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
+    ):
+        lower_limit(limit, value)
+
+
+def lower_limit(limit: int, value: int) -> None:
+    _, hard = resource.getrlimit(limit)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(limit, (value, value))
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The protocol's streams, moved away from descriptors 0 and 1."""
+    requests, replies = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return os.fdopen(requests, "rb", buffering=0), os.fdopen(replies, "wb", buffering=0)
+
+
+def requests(stream: BinaryIO) -> Iterator[Message]:
+    """Messages until the end of input. Raises ProtocolError."""
+    frames = protocol.Frames()
+    while True:
+        body = frames.next()
+        if body is not None:
+            yield protocol.decode(body, protocol.REQUESTS)
+            continue
+        data = stream.read(1 << 20)
+        if not data:
+            return
+        frames.feed(data)
+
+
+def build(message: Build, setup: Setup) -> Message:
+    """Compiles into a file beside the final one and renames it, so that a file that is there is whole."""
+    from autosched.runtime.jit import compile_object
+
+    try:
+        code = compile_object(message.ir, setup.target)
+    except (RuntimeError, ValueError) as error:
+        return Failed(message.id, "build_error", " ".join(str(error).split())[:2000] or type(error).__name__)
+    path = Path(message.object_path)
+    part = path.with_suffix(".part")
+    part.write_bytes(code)
+    part.rename(path)
+    return Done(message.id)
+
+
+def serve(stream: BinaryIO, out: BinaryIO) -> None:
+    incoming = requests(stream)
+    setup = next(incoming, None)
+    if not isinstance(setup, Setup):
+        raise ProtocolError("the first message must be Setup")
+    lower_limit(resource.RLIMIT_DATA, setup.memory_limit)
+    if setup.role == "run":
+        from autosched.measure.runner import Runner
+
+        runner = Runner(setup)
+        _send(out, Done(setup.id))
+        for message in incoming:
+            _send(out, runner.handle(message))
+        return
+    from autosched.runtime.jit import compile_object
+
+    compile_object("", setup.target)  # imports LLVM and makes its machine now, not at the first candidate's expense
+    _send(out, Done(setup.id))
+    for message in incoming:
+        if not isinstance(message, Build):
+            raise ProtocolError(f"a builder got {type(message).__name__}")
+        try:
+            _send(out, build(message, setup))
+        except MemoryError:
+            _send(out, Failed(message.id, "out_of_memory", "the compiler needs more memory than the worker may have"))
+
+
+def _send(out: BinaryIO, message: Message) -> None:
+    data = memoryview(protocol.encode(message))
+    while data:
+        data = data[out.write(data) :]
+
+
+def main() -> int:
+    harden(int(sys.argv[1]))
+    stream, out = take_pipes()
+    serve(stream, out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

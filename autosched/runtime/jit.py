@@ -1,0 +1,207 @@
+"""From LLVM IR text to machine code: the only place that knows llvmlite.
+
+`compile_object` needs no device and may run in any process; `load_object` links an object into this process. LLVM of
+the wheels is built with assertions: IR that breaks them aborts the process, so candidates are compiled in workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import sys
+import threading
+from functools import cache, lru_cache
+from typing import Any
+
+from autosched.errors import TargetError
+from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
+from autosched.target import Target, host_arch, parse_target
+
+# The IR arrives in its final form (vectors, unrolled, register tiles as values): what is left is to turn stack slots
+# into values. Names of llvmlite's ModulePassManager.add_<name>_pass, in order.
+PASSES: tuple[str, ...] = ("sroa",)
+CODEGEN_LEVEL = 3
+LOADS_PER_ENGINE = 64  # LLJIT keeps about 9 KB per library for its own lifetime, so it is replaced now and then
+
+_library_numbers = itertools.count()
+_LOCK = threading.RLock()  # the engine, the pool and the bound regions are made once
+
+
+class LoadedKernel:
+    """A kernel in this process. `address` is valid as long as the object lives; dropping it releases the code."""
+
+    __slots__ = ("_tracker", "address", "entry", "function", "threads")
+
+    def __init__(self, tracker: Any, entry: str, threads: int) -> None:
+        self._tracker = tracker
+        self.entry = entry
+        self.threads = threads
+        self.address: int = tracker[entry]
+        self.function = _PROTOTYPE(self.address)
+
+    def __call__(self, args: int, workspace: int) -> int:
+        """`args`: address of the array of pointers; `workspace`: address of the scratch. Returns the kernel's code."""
+        return int(self.function(args, workspace, self.threads))
+
+
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+def function_attributes(target: Target) -> str:
+    """The attributes every function of a kernel carries: processor, features and the full vector width."""
+    bits = 8 * target.vector_bytes
+    features = f'"target-features"="{target.features}" ' if target.features else ""
+    return (
+        f'nounwind "target-cpu"="{target.mcpu}" {features}'
+        f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+    )
+
+
+def compile_object(ir: str, target: Target) -> bytes:
+    """The relocatable object file of a module of IR text. Malformed IR raises RuntimeError with LLVM's message."""
+    machine = _machine(target)
+    return bytes(machine.emit_object(_optimised(ir, target, machine)))
+
+
+def emit_assembly(ir: str, target: Target) -> str:
+    """The assembly text of the same code as `compile_object` gives."""
+    machine = _machine(target)
+    return str(machine.emit_assembly(_optimised(ir, target, machine)))
+
+
+def export_object(ir: str, target: Target, threads: int) -> bytes:
+    """An object file that holds kernel and thread pool; it needs libc (with pthread) and libm only.
+
+    The exported function keeps the kernel's C prototype; regions run on at most `threads` threads.
+    """
+    llvm = _llvm()
+    machine = _machine(target)
+    module = _optimised(ir, target, machine)
+    pool = _parse(exported_pool_ir(target, threads), target)
+    module.link_in(pool)
+    module.get_function("autosched_parallel").linkage = llvm.Linkage.internal
+    return bytes(machine.emit_object(module))
+
+
+def load_object(obj: bytes, entry: str, threads: int) -> LoadedKernel:
+    """Link an object into this process; its parallel regions run on at most `threads` threads of the process's pool.
+
+    Raises TargetError when `threads` is out of range and RuntimeError when a symbol is not defined
+    anywhere (LLVM says on stderr which).
+    """
+    if not 1 <= threads <= MAX_THREADS:
+        raise TargetError(f"a kernel runs on 1 to {MAX_THREADS} threads, but {threads} were asked for")
+    builder = _llvm().JITLibraryBuilder()
+    builder.add_object_img(obj)
+    with _LOCK:
+        builder.import_symbol("autosched_parallel", _bound_parallel(threads))
+        tracker = _link(builder, (entry,), "kernel")
+    return LoadedKernel(tracker, entry, threads)
+
+
+def load_library(ir: str, target: Target, names: tuple[str, ...]) -> tuple[Any, dict[str, int]]:
+    """Compile and link helper code that may use the pool's symbols: (owner to keep alive, address of each name)."""
+    builder = _llvm().JITLibraryBuilder().add_object_img(compile_object(ir, target))
+    with _LOCK:
+        for symbol, address in _pool().items():
+            builder.import_symbol(symbol, address)
+        tracker = _link(builder, names, "library")
+    return tracker, {name: int(tracker[name]) for name in names}
+
+
+def set_threads(threads: int) -> None:
+    """The number of threads of regions that are not bound to a kernel's own number."""
+    with _LOCK:
+        address = _pool()["autosched_set_threads"]
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)(threads)
+
+
+def _link(builder: Any, exports: tuple[str, ...], prefix: str) -> Any:
+    builder.add_current_process()
+    for name in exports:
+        builder.export_symbol(name)
+    number = next(_library_numbers)
+    engine = _engine(number // LOADS_PER_ENGINE)
+    tracker = builder.link(engine, f"{prefix}{number}")
+    tracker.engine = engine  # disposed after the last of its kernels
+    return tracker
+
+
+@lru_cache(maxsize=1)
+def _llvm() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@lru_cache(maxsize=16)
+def _machine(target: Target) -> Any:
+    """LLVM's target machine: position-independent code, as JITLink and shared objects need."""
+    llvm = _llvm()
+    if target.kind != "cpu":
+        raise TargetError(f"LLVM compiles for processors, but the target is {target.kind}")
+    if target.arch != host_arch():
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.mcpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
+    )
+
+
+def _parse(ir: str, target: Target) -> Any:
+    llvm = _llvm()
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    module.triple = target.triple
+    module.data_layout = str(_machine(target).target_data)
+    return module
+
+
+def _optimised(ir: str, target: Target, machine: Any) -> Any:
+    llvm = _llvm()
+    module = _parse(ir, target)
+    if PASSES:
+        manager = llvm.create_new_module_pass_manager()
+        for name in PASSES:
+            getattr(manager, f"add_{name}_pass")()
+        options = llvm.create_pipeline_tuning_options(speed_level=CODEGEN_LEVEL)
+        manager.run(module, llvm.create_pass_builder(machine, options))
+    return module
+
+
+@lru_cache(maxsize=1)
+def _engine(generation: int) -> Any:
+    """A linker. JITLink turns an unknown symbol into a Python exception and gives the memory of dropped code back."""
+    llvm = _llvm()
+    if sys.platform.startswith("linux"):  # an interpreter may be linked without the C mathematics library
+        llvm.load_library_permanently("libm.so.6")
+    return llvm.create_lljit_compiler(_machine(parse_target("cpu")), use_jit_link=True)
+
+
+_POOL_SYMBOLS = ("autosched_run", "autosched_parallel", "autosched_set_threads", "autosched_pool_shutdown")
+_kept: list[Any] = []  # the pool's code must outlive its threads
+
+
+@lru_cache(maxsize=1)
+def _pool() -> dict[str, int]:
+    target = parse_target("cpu")
+    builder = _llvm().JITLibraryBuilder().add_object_img(compile_object(pool_ir(target), target))
+    tracker = _link(builder, _POOL_SYMBOLS, "pool")
+    _kept.append(tracker)
+    addresses = {name: int(tracker[name]) for name in _POOL_SYMBOLS}
+    atexit.register(ctypes.CFUNCTYPE(None)(addresses["autosched_pool_shutdown"]))
+    return addresses
+
+
+@cache
+def _bound_parallel(threads: int) -> int:
+    """Address of `autosched_parallel` with the number of threads bound: regions of one kernel never see another's."""
+    target = parse_target("cpu")
+    name = f"autosched_parallel_{threads}"
+    ir = "declare void @autosched_run(ptr, ptr, i64, i64)\n" + bound_parallel_ir(name, threads)
+    owner, addresses = load_library(ir, target, (name,))
+    _kept.append(owner)
+    return addresses[name]

@@ -1,0 +1,341 @@
+"""The thread pool that parallel loops of kernels run on, as LLVM IR text: no C compiler is needed anywhere.
+
+`pool_ir(target)` defines
+
+    void autosched_run(ptr fn, ptr env, i64 n_tasks, i64 n_threads)   a region on at most n_threads threads
+    void autosched_parallel(ptr fn, ptr env, i64 n_tasks)             the same on the threads set by
+    void autosched_set_threads(i64 n_threads)                         (1 at the beginning)
+    void autosched_pool_shutdown()                                    joins the workers; the next region makes new ones
+
+with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_threads.
+
+How a region runs. The caller is thread 0. Each worker owns one cache line with a word: IDLE, GO, ASLEEP or QUIT. The
+caller sets GO for as many workers as there are further tasks, wakes those that sleep (futex), and takes tasks itself;
+tasks are given out by an atomic counter. A worker takes its GO by compare-and-swap, so when no task is left the caller
+takes back what nobody has taken yet: a region never waits for a thread that the system has not scheduled. Idle workers
+spin for some tens of microseconds, then sleep.
+
+A region runs on the calling thread alone, with thread_id 0, when the pool is busy (a nested region, another thread's
+region), when there is one task or one thread, and on systems other than Linux. A forked child notices that its workers
+are gone and makes its own. If threads cannot be created, the region runs on those there are.
+"""
+
+from __future__ import annotations
+
+import sys
+from string import Template
+
+from autosched.errors import TargetError
+from autosched.target import Target
+
+MAX_THREADS = 256
+# (pause instruction, its declaration, iterations of the idle spin: 20-50 us, number of the futex system call)
+_ARCH: dict[str, tuple[str, str, int, int]] = {
+    "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()", 1500, 202),
+    "aarch64": ("call void @llvm.aarch64.isb(i32 15)", "declare void @llvm.aarch64.isb(i32)", 2000, 98),
+}
+
+_SERIAL = """
+define internal void @autosched_serial(ptr %fn, ptr %env, i64 %n) nounwind {
+entry:
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %loop, label %done
+loop:
+  %t = phi i64 [ 0, %entry ], [ %t1, %loop ]
+  call void %fn(ptr %env, i64 %t, i64 0)
+  %t1 = add i64 %t, 1
+  %more = icmp slt i64 %t1, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+_SERIAL_POOL = """
+define $link void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 %limit) nounwind {
+  call void @autosched_serial(ptr %fn, ptr %env, i64 %n)
+  ret void
+}
+define $link void @autosched_pool_shutdown() nounwind {
+  ret void
+}
+"""
+
+_STATE = """
+%slot = type { i32, i32, i64, [48 x i8] } ; word, thread id, pthread_t
+@autosched_slots = $link global [$max x %slot] zeroinitializer, align 64
+@autosched_busy = $link global i32 0, align 64
+@autosched_next = $link global i64 0, align 64
+@autosched_pending = $link global i64 0, align 64
+@autosched_region = $link global { ptr, ptr, i64 } zeroinitializer, align 64
+@autosched_workers = $link global i64 0, align 64
+@autosched_pid = $link global i32 0, align 64
+
+declare i64 @syscall(i64, ...) nounwind
+declare i32 @pthread_create(ptr, ptr, ptr, ptr) nounwind
+declare i32 @pthread_join(i64, ptr) nounwind
+declare i32 @getpid() nounwind
+declare i32 @sched_yield() nounwind
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.smin.i64(i64, i64)
+$declare_pause
+
+define internal void @autosched_wake(ptr %word, i32 %old) nounwind {
+entry:
+  %asleep = icmp eq i32 %old, 2
+  br i1 %asleep, label %wake, label %done
+wake:
+  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 129, i32 1, ptr null, ptr null, i32 0)
+  br label %done
+done:
+  ret void
+}
+
+define internal void @autosched_drain(ptr %fn, ptr %env, i64 %n, i64 %id) nounwind {
+entry:
+  br label %claim
+claim:
+  %t = atomicrmw add ptr @autosched_next, i64 1 monotonic
+  %more = icmp slt i64 %t, %n
+  br i1 %more, label %work, label %done
+work:
+  call void %fn(ptr %env, i64 %t, i64 %id)
+  br label %claim
+done:
+  ret void
+}
+"""
+
+_WORKER = """
+define internal ptr @autosched_worker(ptr %slot) nounwind {
+entry:
+  %id.p = getelementptr %slot, ptr %slot, i64 0, i32 1
+  %id.32 = load i32, ptr %id.p
+  %id = zext i32 %id.32 to i64
+  br label %idle
+idle:
+  br label %spin
+spin:
+  %i = phi i32 [ 0, %idle ], [ %i1, %relax ]
+  %w = load atomic i32, ptr %slot monotonic, align 64
+  switch i32 %w, label %relax [ i32 1, label %take
+                                i32 3, label %quit ]
+relax:
+  $pause
+  %i1 = add i32 %i, 1
+  %tired = icmp ugt i32 %i1, $spins
+  br i1 %tired, label %sleep, label %spin
+sleep:
+  %s = cmpxchg ptr %slot, i32 0, i32 2 acq_rel monotonic
+  br label %doze
+doze:
+  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %slot, i32 128, i32 2, ptr null, ptr null, i32 0)
+  %d = load atomic i32, ptr %slot monotonic, align 64
+  %still = icmp eq i32 %d, 2
+  br i1 %still, label %doze, label %idle
+take:
+  %g = cmpxchg ptr %slot, i32 1, i32 0 acquire monotonic
+  %got = extractvalue { i32, i1 } %g, 1
+  br i1 %got, label %run, label %idle
+run:
+  %fn = load ptr, ptr @autosched_region
+  %env.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 1
+  %env = load ptr, ptr %env.p
+  %n.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 2
+  %n = load i64, ptr %n.p
+  call void @autosched_drain(ptr %fn, ptr %env, i64 %n, i64 %id)
+  %p = atomicrmw sub ptr @autosched_pending, i64 1 release
+  br label %idle
+quit:
+  ret ptr null
+}
+
+; the number of workers there are, at most %want, after creating what is missing
+define internal i64 @autosched_staff(i64 %want) nounwind {
+entry:
+  %pid = call i32 @getpid()
+  %known = load i32, ptr @autosched_pid
+  %same = icmp eq i32 %pid, %known
+  br i1 %same, label %check, label %reset
+reset:
+  call void @llvm.memset.p0.i64(ptr align 64 @autosched_slots, i8 0, i64 $slot_bytes, i1 false)
+  store i64 0, ptr @autosched_workers
+  store i32 %pid, ptr @autosched_pid
+  br label %check
+check:
+  %have = load i64, ptr @autosched_workers
+  %enough = icmp sge i64 %have, %want
+  br i1 %enough, label %done, label %create
+create:
+  %id = add i64 %have, 1
+  %slot = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %id
+  store atomic i32 0, ptr %slot monotonic, align 64
+  %id.p = getelementptr %slot, ptr %slot, i64 0, i32 1
+  %id.32 = trunc i64 %id to i32
+  store i32 %id.32, ptr %id.p
+  %thread.p = getelementptr %slot, ptr %slot, i64 0, i32 2
+  %rc = call i32 @pthread_create(ptr %thread.p, ptr null, ptr @autosched_worker, ptr %slot)
+  %ok = icmp eq i32 %rc, 0
+  br i1 %ok, label %created, label %done
+created:
+  store i64 %id, ptr @autosched_workers
+  br label %check
+done:
+  %total = load i64, ptr @autosched_workers
+  %n = call i64 @llvm.smin.i64(i64 %total, i64 %want)
+  ret i64 %n
+}
+"""
+
+_REGION = """
+define $link void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 %limit) nounwind {
+entry:
+  %n.limit = call i64 @llvm.smin.i64(i64 %n, i64 %limit)
+  %threads = call i64 @llvm.smin.i64(i64 %n.limit, i64 $max)
+  %want = sub i64 %threads, 1
+  %alone = icmp slt i64 %want, 1
+  br i1 %alone, label %serial, label %lock
+lock:
+  %l = cmpxchg ptr @autosched_busy, i32 0, i32 1 acquire monotonic
+  %mine = extractvalue { i32, i1 } %l, 1
+  br i1 %mine, label %staff, label %serial
+serial:
+  call void @autosched_serial(ptr %fn, ptr %env, i64 %n)
+  ret void
+staff:
+  %workers = call i64 @autosched_staff(i64 %want)
+  store ptr %fn, ptr @autosched_region
+  %env.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 1
+  store ptr %env, ptr %env.p
+  %n.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 2
+  store i64 %n, ptr %n.p
+  store atomic i64 0, ptr @autosched_next monotonic, align 64
+  store atomic i64 %workers, ptr @autosched_pending monotonic, align 64
+  %some = icmp sgt i64 %workers, 0
+  br i1 %some, label %go, label %work
+go:
+  %i = phi i64 [ 1, %staff ], [ %i1, %go ]
+  %slot = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %i
+  %old = atomicrmw xchg ptr %slot, i32 1 acq_rel
+  call void @autosched_wake(ptr %slot, i32 %old)
+  %i1 = add i64 %i, 1
+  %left = icmp sle i64 %i1, %workers
+  br i1 %left, label %go, label %work
+work:
+  call void @autosched_drain(ptr %fn, ptr %env, i64 %n, i64 0)
+  %p = load atomic i64, ptr @autosched_pending acquire, align 64
+  %finished = icmp eq i64 %p, 0
+  br i1 %finished, label %done, label %retract
+retract:
+  %j = phi i64 [ 1, %work ], [ %j1, %next ]
+  %slot.j = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %j
+  %c = cmpxchg ptr %slot.j, i32 1, i32 0 monotonic monotonic
+  %back = extractvalue { i32, i1 } %c, 1
+  br i1 %back, label %drop, label %next
+drop:
+  %dropped = atomicrmw sub ptr @autosched_pending, i64 1 monotonic
+  br label %next
+next:
+  %j1 = add i64 %j, 1
+  %left.j = icmp sle i64 %j1, %workers
+  br i1 %left.j, label %retract, label %wait
+wait:
+  %k = phi i32 [ 0, %next ], [ %k1, %pause ], [ 0, %yield ]
+  %q = load atomic i64, ptr @autosched_pending acquire, align 64
+  %over = icmp eq i64 %q, 0
+  br i1 %over, label %done, label %pause
+pause:
+  $pause
+  %k1 = add i32 %k, 1
+  %long = icmp ugt i32 %k1, $spins
+  br i1 %long, label %yield, label %wait
+yield: ; a worker of ours may be waiting for this very core
+  %y = call i32 @sched_yield()
+  br label %wait
+done:
+  store atomic i32 0, ptr @autosched_busy release, align 64
+  ret void
+}
+"""
+
+_SHUTDOWN = """
+define $link void @autosched_pool_shutdown() nounwind {
+entry:
+  %l = cmpxchg ptr @autosched_busy, i32 0, i32 1 acquire monotonic
+  %mine = extractvalue { i32, i1 } %l, 1
+  br i1 %mine, label %count, label %leave
+count:
+  %workers = call i64 @autosched_staff(i64 0)
+  %total = load i64, ptr @autosched_workers
+  %some = icmp sgt i64 %total, 0
+  br i1 %some, label %quit, label %done
+quit:
+  %i = phi i64 [ 1, %count ], [ %i1, %quit ]
+  %slot = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %i
+  %old = atomicrmw xchg ptr %slot, i32 3 acq_rel
+  call void @autosched_wake(ptr %slot, i32 %old)
+  %thread.p = getelementptr %slot, ptr %slot, i64 0, i32 2
+  %thread = load i64, ptr %thread.p
+  %r = call i32 @pthread_join(i64 %thread, ptr null)
+  %i1 = add i64 %i, 1
+  %left = icmp sle i64 %i1, %total
+  br i1 %left, label %quit, label %done
+done:
+  store i64 0, ptr @autosched_workers
+  store atomic i32 0, ptr @autosched_busy release, align 64
+  br label %leave
+leave:
+  ret void
+}
+"""
+
+_DEFAULT = """
+@autosched_threads = global i64 1, align 64
+define void @autosched_set_threads(i64 %n) nounwind {
+  store atomic i64 %n, ptr @autosched_threads monotonic, align 64
+  ret void
+}
+define void @autosched_parallel(ptr %fn, ptr %env, i64 %n) nounwind {
+  %limit = load atomic i64, ptr @autosched_threads monotonic, align 64
+  call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 %limit)
+  ret void
+}
+"""
+
+
+def pool_ir(target: Target, system: str = sys.platform) -> str:
+    """The pool of this process: all four symbols."""
+    return _core(target, "", system) + _DEFAULT
+
+
+def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
+    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own."""
+    return _core(target, "weak", system) + bound_parallel_ir("autosched_parallel", threads)
+
+
+def bound_parallel_ir(name: str, threads: int) -> str:
+    """`void @name(ptr fn, ptr env, i64 n_tasks)`: a region on at most `threads` threads, whatever other kernels use."""
+    return (
+        f"define void @{name}(ptr %fn, ptr %env, i64 %n) nounwind {{\n"
+        f"  tail call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 {threads})\n  ret void\n}}\n"
+    )
+
+
+def _core(target: Target, linkage: str, system: str) -> str:
+    if not system.startswith("linux"):
+        return _SERIAL + Template(_SERIAL_POOL).substitute(link=linkage)
+    if target.arch not in _ARCH:
+        raise TargetError(
+            f"the thread pool has no code for the architecture {target.arch!r}; known are {', '.join(_ARCH)}"
+        )
+    pause, declare_pause, spins, futex = _ARCH[target.arch]
+    text = _SERIAL + _STATE + _WORKER + _REGION + _SHUTDOWN
+    return Template(text).substitute(
+        link=linkage,
+        pause=pause,
+        declare_pause=declare_pause,
+        spins=spins,
+        futex=futex,
+        max=MAX_THREADS,
+        slot_bytes=64 * MAX_THREADS,
+    )

@@ -1,0 +1,110 @@
+"""Arrays at the border: what a kernel accepts, without copies where that is possible.
+
+Accepted are NumPy arrays, objects with `__array_interface__`, and DLPack tensors in host memory. Inputs may be
+read-only; one that is not C-contiguous or not aligned to its element is copied. Outputs are written in place, so they
+must be contiguous, writable and apart from every other array of the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.errors import UsageError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+_HOST_DEVICES = (1, 3)  # DLPack device types: kDLCPU, kDLCUDAHost
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Name, shape and dtype (autosched's names, which are NumPy's) of one argument of a kernel."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
+    """An uninitialised C-contiguous array whose address is a multiple of `alignment` bytes."""
+    kind = np.dtype(dtype)
+    raw = np.empty(math.prod(shape) * kind.itemsize + alignment, np.uint8)
+    return np.ndarray(tuple(shape), kind, raw, -address_of(raw) % alignment)
+
+
+def address_of(array: Array) -> int:
+    """The address of the first element."""
+    return array.ctypes.data
+
+
+def as_input(spec: ArraySpec, value: object) -> Array:
+    """`value` as a contiguous array that fits `spec`; copied only where its layout demands it."""
+    array = value if type(value) is np.ndarray else _to_numpy(spec, value)
+    _check_form(spec, array, "input")
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    copy = aligned_empty(spec.shape, spec.numpy_dtype)
+    np.copyto(copy, array)
+    return copy
+
+
+def as_output(spec: ArraySpec, value: object) -> Array:
+    """`value` as an array that the kernel can write in place."""
+    array = value if type(value) is np.ndarray else _to_numpy(spec, value)
+    _check_form(spec, array, "output")
+    if not array.flags.writeable:
+        raise UsageError(f"output {spec.name} is read-only; give an array that can be written")
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise UsageError(f"output {spec.name} is not C-contiguous and aligned; give an array made by np.empty, say")
+    return array
+
+
+def check_apart(outputs: Sequence[tuple[ArraySpec, Array]], inputs: Sequence[tuple[ArraySpec, Array]]) -> None:
+    """Raises UsageError when an output shares memory with an input or with another output."""
+    for i, (spec, array) in enumerate(outputs):
+        for other, against in [*inputs, *outputs[:i]]:
+            if np.may_share_memory(array, against):  # exact for contiguous arrays
+                raise UsageError(f"output {spec.name} overlaps {other.name} in memory; give it an array of its own")
+
+
+def _check_form(spec: ArraySpec, array: Array, role: str) -> None:
+    if array.shape != spec.shape or array.dtype != spec.numpy_dtype:
+        got = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+        raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
+
+
+def _to_numpy(spec: ArraySpec, value: Any) -> Array:
+    """A view of a foreign array; NumPy subclasses become plain arrays."""
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if hasattr(value, "__dlpack__"):
+        if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:
+            raise UsageError(f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; copy it there")
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(f"{spec.name} is a {kind} that cannot be shared through DLPack: {error}") from error
+    if hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    raise UsageError(f"{spec.name} must be an array of {spec}, but got a {kind}; convert it with np.asarray")

@@ -1,0 +1,172 @@
+"""Primitives that change the loops of one stage: Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.errors import ScheduleError
+from autosched.ir.stmt import ForKind
+from autosched.schedule.stage import Loop, Num, PrefetchHint, Stage
+from autosched.schedule.state import State, reads
+
+MAX_FACTOR = 1 << 20
+
+
+def check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ScheduleError(message)
+
+
+def check_factor(where: str, factor: Num) -> None:
+    ok = isinstance(factor, str) or (isinstance(factor, int) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR)
+    check(ok, f"{where}: factor {factor!r} is not an integer from 1 to {MAX_FACTOR} nor the name of a parameter")
+
+
+def check_order(step: str, stage: Stage) -> Stage:
+    """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone."""
+    kinds = [loop.kind for loop in stage.loops]
+    parallel = [k is ForKind.PARALLEL for k in kinds]
+    check(parallel == sorted(parallel, reverse=True), f"{step}({stage.name}): parallel loops must be the outermost ones")
+    for loop in stage.loops:
+        check(not (loop.reduce and loop.kind is ForKind.PARALLEL), f"{step}({stage.name}, {loop.name}): a reduction loop cannot be parallel; rfactor it first")
+    vector = [loop for loop in stage.loops if loop.kind is ForKind.VECTORIZE]
+    check(len(vector) <= 1, f"{step}({stage.name}): only one loop can be vectorised")
+    if vector:
+        check(stage.loops[-1] is vector[0], f"{step}({stage.name}, {vector[0].name}): a vectorised loop must be the innermost one")
+    return stage
+
+
+def _annotate(state: State, step: str, stage_name: str, loop_name: str, kind: ForKind) -> State:
+    stage = state.stage(stage_name)
+    loop = stage.loop(loop_name)
+    check(loop.kind is ForKind.SERIAL, f"{step}({stage_name}, {loop_name}): the loop is {loop.kind.value} already")
+    loops = tuple(replace(x, kind=kind) if x is loop else x for x in stage.loops)
+    return state.with_stage(check_order(step, replace(stage, loops=loops)))
+
+
+@dataclass(frozen=True)
+class Split:
+    """for i in N  ->  for i.0 in ceil(N / (f1*..*fn)), for i.1 in f1, .., for i.n in fn.
+
+    i = ((i.0 * f1 + i.1) * f2 + ..) + i.n; a tail that does not divide makes the loops stop early.
+    Refused if the axis is split already: give all factors at once.
+    """
+
+    stage: str
+    axis: str
+    factors: tuple[Num, ...]
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"split({self.stage}, {self.axis})"
+        axis = stage.op.axis(self.axis)
+        check(not stage.factors(self.axis), f"{where}: the axis is split already; give all factors at once")
+        check(bool(self.factors), f"{where}: no factors given")
+        for factor in self.factors:
+            check_factor(where, factor)
+        old = stage.loop(self.axis)
+        check(len(old.parts) == 1 and old.kind is ForKind.SERIAL, f"{where}: the loop is fused or annotated; split it before")
+        check(not state.attached(self.stage, self.axis), f"{where}: a stage is computed at this loop; split it before")
+        levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), axis.reduce) for n in range(len(self.factors) + 1))
+        at = stage.position(self.axis)
+        loops = stage.loops[:at] + levels + stage.loops[at + 1 :]
+        return state.with_stage(replace(stage, loops=loops, splits=(*stage.splits, (self.axis, self.factors))))
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """The named loops take, in the order given, the places they occupy together; the others stay."""
+
+    stage: str
+    loops: tuple[str, ...]
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        check(len(set(self.loops)) == len(self.loops), f"reorder({self.stage}): a loop is named twice in {', '.join(self.loops)}")
+        chosen = [stage.loop(name) for name in self.loops]
+        check(not state.attached(self.stage), f"reorder({self.stage}): a stage is computed inside already; reorder before")
+        queue = iter(chosen)
+        loops = tuple(next(queue) if loop in chosen else loop for loop in stage.loops)
+        return state.with_stage(check_order("reorder", replace(stage, loops=loops)))
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """for i in N, for j in M  ->  for i@j in N*M  with  i = i@j // M, j = i@j % M; the loops must be adjacent."""
+
+    stage: str
+    loops: tuple[str, ...]
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        check(len(self.loops) >= 2, f"fuse({self.stage}): at least two loops are needed, got {len(self.loops)}")
+        at = stage.position(self.loops[0])
+        old = stage.loops[at : at + len(self.loops)]
+        names = tuple(x.name for x in old)
+        check(names == self.loops, f"fuse({self.stage}): {', '.join(self.loops)} are not adjacent loops in this order")
+        check(len({x.reduce for x in old}) == 1, f"fuse({self.stage}): spatial and reduction loops cannot be fused")
+        check(all(x.kind is ForKind.SERIAL for x in old), f"fuse({self.stage}): fuse before annotating")
+        attached = any(state.attached(self.stage, x) for x in names[:-1])
+        check(not attached, f"fuse({self.stage}): a stage is computed between the loops")
+        check(not state.attached(self.stage, names[-1]), f"fuse({self.stage}): a stage is computed at {names[-1]}; fuse before")
+        fused = Loop("@".join(names), tuple(p for x in old for p in x.parts), old[0].reduce)
+        loops = stage.loops[:at] + (fused,) + stage.loops[at + len(old) :]
+        return state.with_stage(replace(stage, loops=loops))
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The outermost loops are distributed over threads, collapsed into one task index."""
+
+    stage: str
+    loops: tuple[str, ...]
+
+    def apply(self, state: State) -> State:
+        check(state.stage(self.stage).at is None, f"parallel({self.stage}): only a stage at the root can be parallel")
+        for name in self.loops:
+            state = _annotate(state, "parallel", self.stage, name, ForKind.PARALLEL)
+        return state
+
+
+@dataclass(frozen=True)
+class Vectorize:
+    """The innermost loop becomes vectors (masked at the end); over a reduction axis it ends in a horizontal combine."""
+
+    stage: str
+    loop: str
+
+    def apply(self, state: State) -> State:
+        loop = state.stage(self.stage).loop(self.loop)
+        check(len(loop.parts) == 1, f"vectorize({self.stage}, {self.loop}): a fused loop cannot be vectorised")
+        check(not state.attached(self.stage, self.loop), f"vectorize({self.stage}, {self.loop}): a stage is computed inside")
+        return _annotate(state, "vectorize", self.stage, self.loop, ForKind.VECTORIZE)
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """The loop is written out, iteration by iteration."""
+
+    stage: str
+    loop: str
+
+    def apply(self, state: State) -> State:
+        return _annotate(state, "unroll", self.stage, self.loop, ForKind.UNROLL)
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """In loop `loop`, ask for what `buffer` will be read at `distance` iterations later."""
+
+    stage: str
+    buffer: str
+    loop: str
+    distance: int
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"prefetch({self.stage}, {self.buffer})"
+        stage.loop(self.loop)
+        check(self.buffer in reads(stage.op), f"{where}: the stage does not read {self.buffer}")
+        check(1 <= self.distance <= 4096, f"{where}: distance {self.distance} is not between 1 and 4096")
+        hint = PrefetchHint(self.buffer, self.loop, self.distance)
+        return state.with_stage(replace(stage, prefetches=(*stage.prefetches, hint)))

@@ -1,0 +1,119 @@
+"""Stages of a schedule: an operation, its loops in order, and where it is computed.
+
+    axis value = lo + sum over its loops of loop * stride,   strides from the split's inner factors
+
+A loop is one level of a split axis (or several, when fused). Levels count from the outside; level 0
+has no factor of its own, it runs as often as the extent needs. Factors are integers or parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import INDEX, Const, Expr, Param, Var, product
+from autosched.ir.stmt import ForKind, Layout, Reducer, Scope
+
+Num = int | str  # an integer, or the name of a parameter
+
+
+def closed(number: Num) -> Expr:
+    return Param(number) if isinstance(number, str) else Const(number, INDEX)
+
+
+@dataclass(frozen=True)
+class StageAxis:
+    var: Var
+    extent: Expr  # closed form
+    reduce: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.var.name
+
+
+@dataclass(frozen=True)
+class StageOp:
+    """What a stage computes. `guards` are pairs (linear form over axes, closed form): points with form < limit exist."""
+
+    name: str
+    axes: tuple[StageAxis, ...]
+    reduce_axes: tuple[StageAxis, ...]
+    body: tuple[Expr, ...]
+    reducer: Reducer | None
+    buffers: tuple[str, ...]  # one for each value; indexed by `axes`
+    dtypes: tuple[str, ...]
+    guards: tuple[tuple[Expr, Expr], ...] = ()
+
+    @property
+    def all_axes(self) -> tuple[StageAxis, ...]:
+        return self.axes + self.reduce_axes
+
+    def axis(self, name: str) -> StageAxis:
+        for axis in self.all_axes:
+            if axis.name == name:
+                return axis
+        names = ", ".join(a.name for a in self.all_axes)
+        raise ScheduleError(f"stage {self.name} has no axis {name!r}; its axes are {names}")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop: `parts` are (axis, level) pairs, more than one when fused (last varies fastest)."""
+
+    name: str
+    parts: tuple[tuple[str, int], ...]
+    reduce: bool
+    kind: ForKind = ForKind.SERIAL
+
+
+@dataclass(frozen=True)
+class At:
+    """Computed inside loop `loop` of stage `stage`."""
+
+    stage: str
+    loop: str
+
+
+@dataclass(frozen=True)
+class PrefetchHint:
+    buffer: str
+    loop: str
+    distance: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    op: StageOp
+    loops: tuple[Loop, ...]
+    splits: tuple[tuple[str, tuple[Num, ...]], ...] = ()  # axis -> inner factors, innermost last
+    at: At | None = None  # None: at the root
+    scope: Scope = Scope.GLOBAL
+    layout: Layout | None = None
+    prefetches: tuple[PrefetchHint, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    def factors(self, axis: str) -> tuple[Num, ...]:
+        return dict(self.splits).get(axis, ())
+
+    def stride(self, axis: str, level: int) -> Expr:
+        """How far one step of the loop (axis, level) moves along the axis."""
+        return product([closed(f) for f in self.factors(axis)[level:]])
+
+    def loop(self, name: str) -> Loop:
+        for loop in self.loops:
+            if loop.name == name:
+                return loop
+        raise ScheduleError(f"stage {self.name} has no loop {name!r}; its loops are {', '.join(x.name for x in self.loops)}")
+
+    def position(self, name: str) -> int:
+        return self.loops.index(self.loop(name))
+
+
+def default_stage(op: StageOp, scope: Scope = Scope.GLOBAL) -> Stage:
+    """One loop for each axis, spatial ones outside, computed at the root."""
+    loops = tuple(Loop(a.name, ((a.name, 0),), a.reduce) for a in op.all_axes)
+    return Stage(op, loops, scope=scope)

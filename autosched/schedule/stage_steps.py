@@ -1,0 +1,212 @@
+"""Primitives that change stages: ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv
+from autosched.ir.stmt import ForKind, Layout, Scope
+from autosched.ir.visit import loads, rebuild, substitute
+from autosched.schedule.loop_steps import check, check_factor
+from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
+from autosched.schedule.state import State, reads
+
+
+def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
+    def go(e: Expr) -> Expr:
+        e = rebuild(e, go) if e.children else e
+        return Load(new, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == buffer else e
+
+    return replace(op, body=tuple(go(v) for v in op.body))
+
+
+def _insert(state: State, stage: Stage, before: str | None) -> State:
+    """A new stage, placed before the stage named (at the front if None)."""
+    at = next((i for i, s in enumerate(state.stages) if s.name == before), 0)
+    return replace(state, stages=state.stages[:at] + (stage,) + state.stages[at:])
+
+
+@dataclass(frozen=True)
+class ComputeAt:
+    """Compute `stage` inside loop `loop` of `consumer`: just the region that is read there, into a private buffer.
+
+    Refused if a reader of the stage is outside that loop, if the stage is an output, or if the loop is vectorised.
+    """
+
+    stage: str
+    consumer: str
+    loop: str
+    scope: str = Scope.LOCAL.value
+
+    def apply(self, state: State) -> State:
+        stage, consumer = state.stage(self.stage), state.stage(self.consumer)
+        where = f"compute_at({self.stage}, {self.consumer}, {self.loop})"
+        position = consumer.position(self.loop)
+        check(stage is not consumer, f"{where}: a stage cannot be computed inside itself")
+        check(not state.is_output(stage), f"{where}: {self.stage} is an output; cache_write it first")
+        check(consumer.loop(self.loop).kind is not ForKind.VECTORIZE, f"{where}: the loop is vectorised")
+        check(all(x.kind is not ForKind.PARALLEL for x in stage.loops), f"{where}: {self.stage} has parallel loops")
+        check(all(at.stage != self.stage for at in state.chain(consumer)), f"{where}: {self.consumer} is computed inside {self.stage}")
+        readers = state.consumers(stage)
+        check(bool(readers), f"{where}: nothing reads {self.stage}")
+        for reader in readers:
+            inside = reader is consumer or any(
+                at.stage == self.consumer and consumer.position(at.loop) >= position for at in state.chain(reader)
+            )
+            check(inside, f"{where}: {reader.name} reads {self.stage} outside of that loop")
+        return state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
+
+
+@dataclass(frozen=True)
+class ComputeInline:
+    """Replace every read of `stage` by its expression; refused for reductions and outputs."""
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"compute_inline({self.stage})"
+        check(stage.op.reducer is None, f"{where}: a reduction cannot be inlined")
+        check(not state.is_output(stage), f"{where}: it is an output")
+        check(not state.attached(self.stage), f"{where}: a stage is computed inside it")
+        table = dict(zip(stage.op.buffers, stage.op.body, strict=True))
+        stages = tuple(replace(s, op=_inline(s.op, stage.op, table)) for s in state.stages if s is not stage)
+        return replace(state, stages=stages)
+
+
+def _inline(op: StageOp, producer: StageOp, table: dict[str, Expr]) -> StageOp:
+    def go(e: Expr) -> Expr:
+        e = rebuild(e, go) if e.children else e
+        if isinstance(e, Load) and e.buffer in table:
+            mapping: dict[Expr, Expr] = {a.var: i for a, i in zip(producer.axes, e.indices, strict=True)}
+            return substitute(table[e.buffer], mapping)
+        return e
+
+    return replace(op, body=tuple(go(v) for v in op.body)) if reads(op) & table.keys() else op
+
+
+@dataclass(frozen=True)
+class CacheRead:
+    """A copy `buffer.tag` of what `consumer` reads of `buffer`; place it with ComputeAt, store it with Pack."""
+
+    buffer: str
+    consumer: str
+    tag: str = "cache"
+
+    def apply(self, state: State) -> State:
+        consumer = state.stage(self.consumer)
+        where = f"cache_read({self.buffer}, {self.consumer})"
+        found = [x for v in consumer.op.body for x in loads(v) if x.buffer == self.buffer]
+        check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
+        name = f"{self.buffer}.{self.tag}"
+        check(all(s.name != name for s in state.stages), f"{where}: a stage {name} exists already; choose another tag")
+        shape = _shape(state, self.buffer)
+        axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
+        dtype = found[0].dtype
+        body = Load(self.buffer, tuple(a.var for a in axes), dtype)
+        op = StageOp(name, axes, (), (body,), None, (name,), (dtype,))
+        state = state.with_stage(replace(consumer, op=_replace_reads(consumer.op, self.buffer, name)))
+        return _insert(state, default_stage(op), self.consumer)
+
+
+def _shape(state: State, buffer: str) -> tuple[Expr, ...]:
+    producer = state.producer(buffer)
+    if producer is not None:
+        return tuple(a.extent for a in producer.op.axes)
+    tensor = next(t for t in state.inputs if t.name == buffer)
+    return tuple(Const(e, INDEX) for e in tensor.shape)
+
+
+@dataclass(frozen=True)
+class CacheWrite:
+    """The stage is computed into `stage.acc`; the stage itself becomes the copy out of it."""
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"cache_write({self.stage})"
+        check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
+        name = f"{self.stage}.acc"
+        check(all(s.name != name for s in state.stages), f"{where}: it has been done already")
+        buffers = tuple(f"{b}.acc" for b in stage.op.buffers)
+        inner = replace(stage.op, name=name, buffers=buffers)
+        index: tuple[Expr, ...] = tuple(a.var for a in stage.op.axes)
+        body = tuple(Load(b, index, d) for b, d in zip(buffers, stage.op.dtypes, strict=True))
+        copy = replace(stage.op, reduce_axes=(), body=body, reducer=None, guards=())
+        state = state.with_stage(replace(default_stage(copy, stage.scope), at=stage.at))
+        return _insert(state, default_stage(inner), self.stage)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Store the stage's buffer with outer dimensions in `order` and inner tiles (dimension, factor) last."""
+
+    stage: str
+    order: tuple[int, ...]
+    tiles: tuple[tuple[int, Num], ...] = ()
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"pack({self.stage})"
+        rank = len(stage.op.axes)
+        check(not state.is_output(stage), f"{where}: an output keeps its layout")
+        check(sorted(self.order) == list(range(rank)), f"{where}: {self.order} is not an order of {rank} dimensions")
+        for dim, factor in self.tiles:
+            check(0 <= dim < rank, f"{where}: there is no dimension {dim}")
+            check_factor(where, factor)
+        check(len({d for d, _ in self.tiles}) == len(self.tiles), f"{where}: a dimension is tiled twice")
+        layout = Layout(self.order, tuple((d, closed(f)) for d, f in self.tiles))
+        return state.with_stage(replace(stage, layout=layout))
+
+
+@dataclass(frozen=True)
+class Rfactor:
+    """C = reduce_k body  ->  C.rf[k.x] = reduce over the rest of k,  C = reduce_(k.x) C.rf.
+
+    k = k.o * factor + k.i with k.i < factor; `keep` says which part C.rf keeps as an axis: "inner"
+    (vector lanes; last dimension) or "outer" (blocks of K; first dimension).
+    """
+
+    stage: str
+    axis: str
+    factor: Num
+    keep: str = "inner"
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"rfactor({self.stage}, {self.axis})"
+        axis = stage.op.axis(self.axis)
+        check(axis.reduce, f"{where}: it is not a reduction axis")
+        check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
+        check(self.keep in ("inner", "outer"), f"{where}: keep must be 'inner' or 'outer', got {self.keep!r}")
+        check_factor(where, self.factor)
+        name = f"{self.stage}.rf"
+        check(all(s.name != name for s in state.stages), f"{where}: it has been done already")
+        inner, outer = self._factor(stage.op, axis, name)
+        state = state.with_stage(replace(default_stage(outer, stage.scope), at=stage.at))
+        return _insert(state, default_stage(inner), self.stage)
+
+    def _factor(self, op: StageOp, axis: StageAxis, name: str) -> tuple[StageOp, StageOp]:
+        factor = closed(self.factor)
+        k_o = StageAxis(Var(f"{axis.name}.o"), ceildiv(axis.extent, factor), self.keep == "inner")
+        k_i = StageAxis(Var(f"{axis.name}.i"), factor, self.keep == "outer")
+        kept, reduced = (k_i, k_o) if self.keep == "inner" else (k_o, k_i)
+        value = k_o.var * factor + k_i.var
+        axes = (*op.axes, kept) if self.keep == "inner" else (kept, *op.axes)
+        rest = tuple(a for a in op.reduce_axes if a is not axis)
+        buffers = tuple(f"{b}.rf" for b in op.buffers)
+        guards = (*((substitute(f, {axis.var: value}), n) for f, n in op.guards), (value, axis.extent))
+        inner = StageOp(
+            name,
+            axes,
+            (*rest, reduced),
+            tuple(substitute(v, {axis.var: value}) for v in op.body),
+            op.reducer,
+            buffers,
+            op.dtypes,
+            guards,
+        )
+        index: tuple[Expr, ...] = tuple(a.var for a in axes)
+        body = tuple(Load(b, index, d) for b, d in zip(buffers, op.dtypes, strict=True))
+        return inner, replace(op, reduce_axes=(replace(kept, reduce=True),), body=body, guards=())

@@ -1,0 +1,103 @@
+"""A schedule: stages in topological order (producers first) and the steps that led here.
+
+A `State` never changes; `state.apply(step)` gives a new one or raises `ScheduleError` before any
+change. The list of steps, with integers put in for parameters, is what a record stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import INDEX, Const
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import loads
+from autosched.schedule.stage import At, Stage, StageAxis, StageOp, default_stage
+from autosched.te.dag import ComputeDAG
+from autosched.te.tensor import ComputeOp, Tensor
+
+
+class Step(Protocol):
+    """A schedule primitive: a frozen record of plain data."""
+
+    def apply(self, state: State) -> State: ...
+
+
+@dataclass(frozen=True)
+class State:
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    steps: tuple[Step, ...] = ()
+
+    def apply(self, *steps: Step) -> State:
+        state = self
+        for step in steps:
+            state = replace(step.apply(state), steps=(*state.steps, step))
+        return state
+
+    def stage(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise ScheduleError(f"the schedule has no stage {name!r}; its stages are {', '.join(s.name for s in self.stages)}")
+
+    def producer(self, buffer: str) -> Stage | None:
+        """The stage that writes `buffer`, None for an input."""
+        return next((s for s in self.stages if buffer in s.op.buffers), None)
+
+    def consumers(self, stage: Stage) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if s is not stage and reads(s.op) & set(stage.op.buffers))
+
+    def is_output(self, stage: Stage) -> bool:
+        return bool({t.name for t in self.outputs} & set(stage.op.buffers))
+
+    def with_stage(self, stage: Stage) -> State:
+        """The stage of the same name replaced."""
+        return replace(self, stages=tuple(stage if s.name == stage.name else s for s in self.stages))
+
+    def attached(self, stage: str, loop: str | None = None) -> tuple[Stage, ...]:
+        """Stages computed inside `stage` (inside its loop `loop`), producers first."""
+        return tuple(s for s in self.stages if s.at is not None and s.at.stage == stage and loop in (None, s.at.loop))
+
+    def chain(self, stage: Stage) -> tuple[At, ...]:
+        """Where the stage is computed, where that is, and so on out to the root."""
+        result: list[At] = []
+        at = stage.at
+        while at is not None:
+            result.append(at)
+            at = self.stage(at.stage).at
+        return tuple(result)
+
+
+def reads(op: StageOp) -> set[str]:
+    return {load.buffer for value in op.body for load in loads(value)}
+
+
+def stage_op(op: ComputeOp, tensors: tuple[Tensor, ...]) -> StageOp:
+    """The schedule's view of a tensor operation; its tensors become buffers of the same names."""
+
+    def axis(a_var: object, extent: int, reduce: bool) -> StageAxis:
+        return StageAxis(a_var, Const(extent, INDEX), reduce)  # type: ignore[arg-type]
+
+    return StageOp(
+        op.name,
+        tuple(axis(a.var, a.extent, False) for a in op.axes),
+        tuple(axis(a.var, a.extent, True) for a in op.reduce_axes),
+        op.body,
+        op.reducer,
+        tuple(t.name for t in tensors),
+        tuple(t.dtype for t in tensors),
+    )
+
+
+def initial_state(dag: ComputeDAG) -> State:
+    """The unscheduled program: every stage at the root, loops as written."""
+    outputs = {t.name for t in dag.outputs}
+    stages = []
+    for op in dag.stages:
+        tensors = tuple(sorted((t for t in dag.tensors.values() if t.op is op), key=lambda t: t.index))
+        scope = Scope.PARAM if any(t.name in outputs for t in tensors) else Scope.GLOBAL
+        stages.append(default_stage(stage_op(op, tensors), scope))
+    return State(dag.inputs, dag.outputs, tuple(stages))

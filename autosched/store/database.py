@@ -1,0 +1,320 @@
+"""`Database`: append-only records in one SQLite file that several processes may write at the same time."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from autosched.errors import StoreError
+from autosched.store import jsonl, rows
+from autosched.store.records import (
+    MAX_MESSAGE,
+    RUN_STATES,
+    Candidate,
+    Outcome,
+    Record,
+    Run,
+    Workload,
+    canonical_steps,
+    checked_outcome,
+    checked_values,
+    now,
+    rank,
+    to_record,
+)
+from autosched.store.schema import default_path, one_sentence, open_connection, write_transaction
+
+BATCH = 256  # candidates read, or lines imported, at a time
+MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
+MALFORMED = "malformed"  # SQLite's word for a page that cannot be right
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Health:
+    """`problems` in SQLite's words (empty: the file is sound), readable records, rows whose hash does not fit."""
+
+    problems: tuple[str, ...]
+    n_records: int
+    n_damaged: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and self.n_damaged == 0
+
+
+class Database:
+    """The records in one file. A context manager; every method that writes is durable when it returns.
+
+    `path=None` is the default file. `create=False` refuses a file that does not exist. All errors are StoreError with
+    one sentence. Rows whose hash does not fit are left out and counted in `damaged`.
+    """
+
+    def __init__(self, path: Path | str | None = None, *, create: bool = True) -> None:
+        self.path = (default_path() if path is None else Path(path)).expanduser().absolute()
+        self._connection = open_connection(self.path, create=create)
+        with one_sentence(self.path):
+            self._inode = self.path.stat().st_ino
+        self._damaged: set[tuple[str, object]] = set()
+        self._runs: dict[int, Run] = {}
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def damaged(self) -> int:
+        """How many different damaged rows the reads so far have met."""
+        return len(self._damaged)
+
+    # Writing
+
+    def start_run(
+        self,
+        workload_hash: str,
+        name: str,
+        spec_json: str,
+        target_fingerprint: str,
+        target_json: str,
+        threads: int,
+        seed: int,
+    ) -> int:
+        """Registers a search and what it is about; returns the run's id."""
+        with self._write():
+            task = Workload(workload_hash, name, spec_json)
+            rows.insert_task(self._connection, task, target_fingerprint, target_json)
+            run = Run(0, uuid.uuid4().hex, workload_hash, target_fingerprint, threads, seed, now(), None, RUN_STATES[0])
+            return rows.insert_run(self._connection, run)
+
+    def finish_run(self, run_id: int, status: str = "finished") -> None:
+        """`status` is one of RUN_STATES."""
+        if status not in RUN_STATES:
+            raise StoreError(f"a run's status is one of {', '.join(RUN_STATES)}, got {status!r}")
+        with self._write():
+            self._connection.execute("UPDATE runs SET status = ?, finished = ? WHERE id = ?", (status, now(), run_id))
+
+    def append(
+        self,
+        run_id: int,
+        sketch: str,
+        steps_json: str,
+        values: Mapping[str, int],
+        round: int,
+        seconds: float | None,
+        samples: Sequence[float] = (),
+        failure: str | None = None,
+        message: str = "",
+    ) -> int:
+        """Adds one outcome of a candidate and returns the record's id.
+
+        `seconds` is the median time, or None with a `failure` class. A candidate of the same identity (workload,
+        target, threads, sketch, steps) keeps its id and gets one more outcome.
+        """
+        seconds = None if seconds is None else float(seconds)
+        times = tuple(float(s) for s in samples)
+        checked_outcome(seconds, times, failure)
+        steps, plain = canonical_steps(steps_json), checked_values(values)
+        run = self._run(run_id)
+        candidate = Candidate(
+            0, run_id, run.workload, run.target, run.threads, sketch, steps, plain, int(round), created := now()
+        )
+        outcome = Outcome(0, run_id, seconds, times, None, failure, message[:MAX_MESSAGE], created)
+        with self._write():
+            candidate_id = rows.insert_candidate(self._connection, candidate)
+            rows.insert_outcome(self._connection, candidate_id, outcome)
+        return candidate_id
+
+    def certify(self, record_id: int, seconds: float, ci: tuple[float, float], run_id: int | None = None) -> None:
+        """Adds the final, interleaved measurement of a record: median and interval (lo, hi) in seconds."""
+        lo, hi = float(ci[0]), float(ci[1])
+        checked_outcome(float(seconds), (lo, hi), None)
+        run = self.record(record_id).run_id if run_id is None else run_id
+        with self._write():
+            outcome = Outcome(0, run, float(seconds), (), (lo, hi), None, "", now())
+            rows.insert_outcome(self._connection, record_id, outcome)
+
+    # Reading
+
+    def best(self, workload_hash: str, target: str, threads: int, n: int = 1) -> list[Record]:
+        """The n best records, best first: certified ones by time, then the others by time; failures never."""
+        measured = [r for r in self.records(workload_hash, target, threads) if r.seconds is not None]
+        return sorted(measured, key=rank)[:n]
+
+    def records(self, workload_hash: str, target: str, threads: int) -> list[Record]:
+        """All records of a task, failures included, in the order in which they were first tried."""
+        with one_sentence(self.path):
+            found = rows.select(self._connection, rows.BY_TASK, (workload_hash, target, threads), self._damage)
+        return [r for r in (to_record(*pair) for pair in found) if r is not None]
+
+    def record(self, record_id: int) -> Record:
+        """Raises StoreError where there is none with this id, or where its row is damaged."""
+        with one_sentence(self.path):
+            found = rows.select(self._connection, rows.BY_ID_RANGE, (record_id, record_id), self._damage)
+        record = to_record(*found[0]) if found else None
+        if record is None:
+            raise StoreError(f"there is no record {record_id} in {self.path}: `autosched best` lists the ids")
+        return record
+
+    def workload(self, workload_hash: str) -> Workload:
+        found = [w for w in self.workloads() if w.hash == workload_hash]
+        if not found:
+            raise StoreError(f"there is no workload {workload_hash} in {self.path}: `autosched best` lists what is")
+        return found[0]
+
+    def workloads(self) -> list[Workload]:
+        query = "SELECT hash, name, spec, sha256 FROM workloads ORDER BY rowid"
+        return self._read("workloads", query, lambda row: Workload(*row[:-1]), slice(0, 3))
+
+    def targets(self) -> dict[str, str]:
+        """Fingerprint -> the target's description as JSON."""
+        query = "SELECT fingerprint, json, sha256 FROM targets ORDER BY rowid"
+        return dict(self._read("targets", query, lambda row: (row["fingerprint"], row["json"]), slice(0, 2)))
+
+    def runs(self) -> list[Run]:
+        columns = "id, uid, workload, target, threads, seed, started, finished, status, sha256"
+        return self._read("runs", f"SELECT {columns} FROM runs ORDER BY id", lambda row: Run(*row[:-1]), slice(1, 7))
+
+    # Whole file
+
+    def export_jsonl(self, path: Path | str) -> int:
+        """Writes all readable records to a JSON Lines file, complete or not at all; returns how many."""
+        return jsonl.write(Path(path).expanduser().absolute(), self._lines())
+
+    def import_jsonl(self, path: Path | str) -> tuple[int, int]:
+        """Adds a JSON Lines file: (lines kept, lines skipped as damaged). Doing it twice adds nothing."""
+        kept = skipped = 0
+        batch: list[jsonl.Line] = []
+        for line in jsonl.read(Path(path).expanduser().absolute()):
+            if line is None:
+                skipped += 1
+                continue
+            kept += 1
+            batch.append(line)
+            if len(batch) == BATCH:
+                self._merge(batch)
+                batch = []
+        self._merge(batch)
+        return kept, skipped
+
+    def check(self) -> Health:
+        """SQLite's integrity check, and the hash of every row."""
+        with one_sentence(self.path):
+            try:
+                answers = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check")]
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # too damaged even to be checked
+                answers = [str(error)]
+        n_records = sum(1 for _ in self._lines())
+        problems = tuple(a for a in answers if a != "ok")
+        return Health(problems, n_records, self.damaged)
+
+    # Inside
+
+    @contextmanager
+    def _write(self) -> Iterator[None]:
+        with one_sentence(self.path):
+            if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                raise StoreError(f"the database {self.path} was moved or deleted while it was in use: start again")
+            with write_transaction(self._connection):
+                yield
+
+    def _read(self, table: str, query: str, make: Callable[[sqlite3.Row], T], hashed: slice) -> list[T]:
+        """Rows of a small table through `make`; the last column is the hash over the columns `hashed`."""
+        found = []
+        with one_sentence(self.path):
+            for row in self._connection.execute(query):
+                made = rows.checked(row, hashed, make)
+                if made is None:
+                    self._damage(table, row[0])
+                else:
+                    found.append(made)
+        return found
+
+    def _damage(self, table: str, key: object) -> None:
+        self._damaged.add((table, key))
+
+    def _run(self, run_id: int) -> Run:
+        """What never changes of a run is read once."""
+        if run_id not in self._runs:
+            self._runs.update((run.id, run) for run in self.runs())
+        if run_id not in self._runs:
+            raise StoreError(f"there is no run {run_id} in {self.path}")
+        return self._runs[run_id]
+
+    def _lines(self) -> Iterator[jsonl.Line]:
+        """Every readable candidate as a line of its own, with the workload, target and runs that it needs."""
+        workloads = {w.hash: w for w in self.workloads()}
+        targets = self.targets()
+        runs = {run.id: run for run in self.runs()}
+        last = self._last_id()
+        for start in range(1, last + 1, BATCH):
+            with one_sentence(self.path):
+                found = self._salvage(start, min(start + BATCH - 1, last))
+            for candidate, outcomes in found:
+                if outcomes:
+                    workload = workloads.get(candidate.workload, Workload(candidate.workload, "unknown", "{}"))
+                    needed = {candidate.run_id, *(o.run_id for o in outcomes)}
+                    own_runs = tuple(runs.get(i) or jsonl.lost_run(candidate, i) for i in sorted(needed))
+                    target_json = targets.get(candidate.target, "{}")
+                    yield jsonl.Line(workload, target_json, own_runs, candidate, tuple(outcomes))
+
+    def _last_id(self) -> int:
+        """The largest candidate id, bounded by the file's size in case that number itself is damaged."""
+        with one_sentence(self.path):
+            log = Path(f"{self.path}-wal")
+            size = self.path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+            bound = size // MIN_ROW_BYTES
+            try:
+                newest = self._connection.execute("SELECT max(id) FROM candidates").fetchone()[0]
+            except sqlite3.DatabaseError as error:
+                if MALFORMED not in str(error):
+                    raise
+                return bound
+        if newest is None:
+            return 0
+        return min(newest, bound) if isinstance(newest, int) else bound  # a damaged index may give anything
+
+    def _salvage(self, first: int, last: int) -> list[tuple[Candidate, list[Outcome]]]:
+        """Candidates first..last; where the file itself is damaged, what can be reached by halving the range."""
+        try:
+            return rows.select(self._connection, rows.BY_ID_RANGE, (first, last), self._damage)
+        except sqlite3.DatabaseError as error:
+            if MALFORMED not in str(error):
+                raise
+            if first == last:
+                self._damage("candidates", first)
+                return []
+            middle = (first + last) // 2
+            return self._salvage(first, middle) + self._salvage(middle + 1, last)
+
+    def _merge(self, batch: Sequence[jsonl.Line]) -> None:
+        if batch:
+            with self._write():
+                for line in batch:
+                    self._merge_line(line)
+
+    def _merge_line(self, line: jsonl.Line) -> None:
+        """Adds what is new of a line. Its run numbers are positions in `line.runs`."""
+        rows.insert_task(self._connection, line.workload, line.candidate.target, line.target_json)
+        run_ids = {run.id: rows.insert_run(self._connection, run) for run in line.runs}
+        candidate = replace(line.candidate, run_id=run_ids[line.candidate.run_id])
+        candidate_id = rows.insert_candidate(self._connection, candidate)
+        found = rows.select(self._connection, rows.BY_ID_RANGE, (candidate_id, candidate_id), self._damage)
+        known = {replace(o, order=0) for _, outcomes in found for o in outcomes}
+        for outcome in line.outcomes:
+            own = replace(outcome, order=0, run_id=run_ids[outcome.run_id])
+            if own not in known:
+                rows.insert_outcome(self._connection, candidate_id, own)

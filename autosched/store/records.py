@@ -1,0 +1,231 @@
+"""What a record is, how it is identified, and which of its outcomes counts.
+
+A *candidate* is a sketch with integers put in, stored as schedule steps (canonical JSON: data, never code). Each time
+it is built and timed there is one *outcome*: a measurement or a failure. A `Record` is a candidate with the outcome
+that counts:
+
+1. If the latest outcome is a failure, the record is a failure (a kernel that was caught being wrong once is out).
+2. Otherwise, if a measurement is certified (the interleaved re-measurement at the end of a search, with an
+   interval), the latest certified one counts: it is the only kind whose comparison between candidates is fair.
+3. Otherwise the latest measurement counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NoReturn
+
+from autosched.errors import StoreError
+
+MAX_TEXT = 1_000_000  # characters of one stored JSON text or one imported line
+MAX_DEPTH = 32
+MAX_INT = 2**63 - 1  # SQLite's integer
+MAX_MESSAGE = 4_000  # a failure's message is cut here: enough for a compiler's first errors
+
+
+RUN_STATES = ("running", "finished", "interrupted", "failed")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What was tuned: `hash` is the content hash of its ComputeDAG, `spec` the JSON that rebuilds it."""
+
+    hash: str
+    name: str
+    spec: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search. `uid` names it across databases; one that was killed stays `running` (see RUN_STATES)."""
+
+    id: int
+    uid: str
+    workload: str
+    target: str
+    threads: int
+    seed: int
+    started: str
+    finished: str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One attempt at a candidate. Exactly one of `seconds` (median) and `failure` (class) is set.
+
+    `order` counts the attempts at this candidate from 0; `ci` is set for certified measurements only: (lo, hi) in
+    seconds.
+    """
+
+    order: int
+    run_id: int
+    seconds: float | None
+    samples: tuple[float, ...]
+    ci: tuple[float, float] | None
+    failure: str | None
+    message: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of the table `candidates`: what was tried, without how it went."""
+
+    id: int
+    run_id: int
+    workload: str
+    target: str
+    threads: int
+    sketch: str
+    steps: str
+    values: dict[str, int]
+    round: int
+    created: str
+
+    @property
+    def identity(self) -> str:
+        """sha256 (hex) of everything that makes two candidates the same; not of the run, the round or the time."""
+        return digest(self.workload, self.target, self.threads, self.sketch, self.steps)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A candidate and the outcome that counts (see the module's docstring).
+
+    `workload` is a content hash, `target` a fingerprint, `steps` canonical JSON, `seconds` a median or None for a
+    failure, `samples` seconds, `created` the UTC time of the candidate's first outcome in ISO 8601.
+    """
+
+    id: int
+    run_id: int
+    workload: str
+    target: str
+    threads: int
+    sketch: str
+    steps: str
+    values: dict[str, int]
+    seconds: float | None
+    samples: tuple[float, ...]
+    failure: str | None
+    message: str
+    round: int
+    created: str
+    ci: tuple[float, float] | None = None
+
+    @property
+    def certified(self) -> bool:
+        return self.ci is not None
+
+
+def to_record(candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | None:
+    """The record of a candidate, or None where no readable outcome is left."""
+    if not outcomes:
+        return None
+    counts = _counting(sorted(outcomes, key=lambda o: o.order))
+    return Record(
+        id=candidate.id,
+        run_id=candidate.run_id,
+        workload=candidate.workload,
+        target=candidate.target,
+        threads=candidate.threads,
+        sketch=candidate.sketch,
+        steps=candidate.steps,
+        values=candidate.values,
+        seconds=counts.seconds,
+        samples=counts.samples,
+        failure=counts.failure,
+        message=counts.message,
+        round=candidate.round,
+        created=candidate.created,
+        ci=counts.ci,
+    )
+
+
+def _counting(outcomes: Sequence[Outcome]) -> Outcome:
+    latest = outcomes[-1]
+    if latest.failure is not None:
+        return latest
+    certified = [o for o in outcomes if o.ci is not None]
+    return certified[-1] if certified else latest
+
+
+def rank(record: Record) -> tuple[bool, float, str]:
+    """Sort key of measured records, best first: certified ones lead, ties are broken by content, never by luck."""
+    seconds = math.inf if record.seconds is None else record.seconds
+    return (not record.certified, seconds, digest(record.sketch, record.steps))
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def canonical_json(value: object) -> str:
+    """One text for equal data: sorted keys, no spaces, ASCII. Raises ValueError for NaN and infinities."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(*fields: object) -> str:
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+
+def parse_data(text: str | bytes) -> object:
+    """JSON from outside: bounded in length, depth and integers, finite numbers only. Raises StoreError."""
+    if len(text) > MAX_TEXT:
+        raise StoreError(f"a JSON text has {len(text)} characters, more than the {MAX_TEXT} that a record may have")
+    try:
+        value: object = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"a JSON text of a record cannot be read: {error}") from error
+    _check_bounds(value, MAX_DEPTH)
+    return value
+
+
+def canonical_steps(steps_json: str) -> str:
+    """The canonical form of schedule steps given as JSON text."""
+    return canonical_json(parse_data(steps_json))
+
+
+def checked_values(values: Mapping[str, int]) -> dict[str, int]:
+    """Parameter values as plain integers (NumPy's integers included), sorted by name."""
+    plain = {str(name): int(values[name]) for name in sorted(values)}
+    _check_bounds(plain, 1)
+    return plain
+
+
+def checked_outcome(seconds: float | None, samples: Sequence[float], failure: str | None) -> None:
+    """Raises StoreError unless exactly one of seconds and failure is there, and all times are finite and above 0."""
+    if (seconds is None) == (failure is None):
+        raise StoreError("a record needs either a time or a failure class, and got both or neither")
+    times = [*samples] if seconds is None else [seconds, *samples]
+    wrong = [t for t in times if not (math.isfinite(t) and t > 0.0)]
+    if wrong:
+        raise StoreError(f"a measured time must be finite and above 0 s, got {wrong[0]!r}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that a record may hold")
+
+
+def _check_bounds(value: object, depth: int) -> None:
+    match value:
+        case None | bool() | str():
+            return
+        case int():
+            if abs(value) > MAX_INT:
+                raise StoreError("an integer of a record is outside of 64 bits")
+        case float():
+            if not math.isfinite(value):
+                raise StoreError("a number of a record is not finite")
+        case list() | dict():
+            if depth == 0:
+                raise StoreError(f"a JSON text of a record is nested deeper than {MAX_DEPTH}")
+            for item in value.values() if isinstance(value, dict) else value:
+                _check_bounds(item, depth - 1)
+        case _:
+            raise StoreError(f"a record holds {type(value).__name__}, which is not JSON data")

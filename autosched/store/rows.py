@@ -1,0 +1,155 @@
+"""Rows to objects and back: the SQL of candidates and outcomes, with the hash check of every row that is read."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from autosched.store.records import Candidate, Outcome, Run, Workload, canonical_json, digest
+
+T = TypeVar("T")
+Damage = Callable[[str, object], None]  # called with (table, row key) for a row whose hash does not fit
+
+CANDIDATE_COLUMNS = "id, run_id, workload, target, threads, sketch, steps, bindings, round, created, identity, sha256"
+MEASUREMENT_COLUMNS = "id, candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, sha256"
+FAILURE_COLUMNS = "id, candidate, attempt, run_id, class, message, created, sha256"
+
+HASHED = slice(1, -1)  # all but the row's id and the hash itself
+
+# Which candidates a query is about; completed by bound parameters only.
+BY_TASK = "workload = ? AND target = ? AND threads = ?"
+BY_ID_RANGE = "id BETWEEN ? AND ?"
+
+
+def insert_candidate(connection: sqlite3.Connection, candidate: Candidate) -> int:
+    """The id of the candidate's row: a new one, or the one that has the same identity already."""
+    identity = candidate.identity
+    found = connection.execute("SELECT id FROM candidates WHERE identity = ?", (identity,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    row = (
+        candidate.run_id,
+        candidate.workload,
+        candidate.target,
+        candidate.threads,
+        candidate.sketch,
+        candidate.steps,
+        canonical_json(candidate.values),
+        candidate.round,
+        candidate.created,
+        identity,
+    )
+    cursor = connection.execute(
+        "INSERT INTO candidates (run_id, workload, target, threads, sketch, steps, bindings, round, created, identity, "
+        "sha256) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, digest(*row)),
+    )
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: Outcome) -> None:
+    """Appends an attempt to a candidate; `outcome.order` is ignored, the next free number is taken."""
+    attempt = connection.execute(
+        "SELECT (SELECT count(*) FROM measurements WHERE candidate = ?1) "
+        "+ (SELECT count(*) FROM failures WHERE candidate = ?1)",
+        (candidate_id,),
+    ).fetchone()[0]
+    key = (candidate_id, attempt, outcome.run_id)
+    if outcome.failure is None:
+        ci = outcome.ci or (None, None)
+        row: tuple[object, ...] = (*key, outcome.seconds, canonical_json(outcome.samples), *ci, outcome.created)
+        connection.execute(
+            "INSERT INTO measurements (candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, sha256) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, digest(*row)),
+        )
+    else:
+        row = (*key, outcome.failure, outcome.message, outcome.created)
+        connection.execute(
+            "INSERT INTO failures (candidate, attempt, run_id, class, message, created, sha256) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, digest(*row)),
+        )
+
+
+def select(
+    connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
+) -> list[tuple[Candidate, list[Outcome]]]:
+    """Candidates in id order with their readable outcomes in order of attempts. `where` is BY_TASK or BY_ID_RANGE."""
+    candidates = connection.execute(f"SELECT {CANDIDATE_COLUMNS} FROM candidates WHERE {where} ORDER BY id", keys)
+    found: dict[int, tuple[Candidate, list[Outcome]]] = {}
+    for row in candidates:
+        candidate = checked(row, HASHED, _candidate)
+        if candidate is None:
+            damage("candidates", row["id"])
+        else:
+            found[candidate.id] = (candidate, [])
+    outcomes = (
+        ("measurements", MEASUREMENT_COLUMNS, _measurement),
+        ("failures", FAILURE_COLUMNS, _failure),
+    )
+    for table, columns, read in outcomes:
+        query = f"SELECT {columns} FROM {table} WHERE candidate IN (SELECT id FROM candidates WHERE {where})"
+        for row in connection.execute(query, keys):
+            outcome = checked(row, HASHED, read)
+            if outcome is None:
+                damage(table, row["id"])
+            elif row["candidate"] in found:
+                found[row["candidate"]][1].append(outcome)
+    for _, attempts in found.values():
+        attempts.sort(key=lambda o: o.order)
+    return list(found.values())
+
+
+def insert_task(connection: sqlite3.Connection, workload: Workload, target: str, target_json: str) -> None:
+    row = (workload.hash, workload.name, workload.spec)
+    connection.execute("INSERT OR IGNORE INTO workloads VALUES (?, ?, ?, ?)", (*row, digest(*row)))
+    pair = (target, target_json)
+    connection.execute("INSERT OR IGNORE INTO targets VALUES (?, ?, ?)", (*pair, digest(*pair)))
+
+
+def insert_run(connection: sqlite3.Connection, run: Run) -> int:
+    """The id of the run with this uid, made where it is new; `run.id` is ignored."""
+    fixed = (run.uid, run.workload, run.target, run.threads, run.seed, run.started)
+    connection.execute(
+        "INSERT OR IGNORE INTO runs (uid, workload, target, threads, seed, started, finished, status, sha256) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*fixed, run.finished, run.status, digest(*fixed)),
+    )
+    return int(connection.execute("SELECT id FROM runs WHERE uid = ?", (run.uid,)).fetchone()[0])
+
+
+def checked(row: sqlite3.Row, hashed: slice, read: Callable[[sqlite3.Row], T]) -> T | None:
+    """What `read` makes of a row; None where the hash (last column) over the columns `hashed` does not fit."""
+    try:
+        return read(row) if digest(*row[hashed]) == row["sha256"] else None
+    except (TypeError, ValueError, RecursionError):  # a flipped bit changed a column's type
+        return None
+
+
+def _candidate(row: sqlite3.Row) -> Candidate:
+    return Candidate(
+        row["id"],
+        row["run_id"],
+        row["workload"],
+        row["target"],
+        row["threads"],
+        row["sketch"],
+        row["steps"],
+        json.loads(row["bindings"]),
+        row["round"],
+        row["created"],
+    )
+
+
+def _measurement(row: sqlite3.Row) -> Outcome:
+    ci = None if row["ci_lo"] is None else (row["ci_lo"], row["ci_hi"])
+    samples = tuple(json.loads(row["samples"]))
+    return Outcome(row["attempt"], row["run_id"], row["seconds"], samples, ci, None, "", row["created"])
+
+
+def _failure(row: sqlite3.Row) -> Outcome:
+    return Outcome(row["attempt"], row["run_id"], None, (), None, row["class"], row["message"], row["created"])

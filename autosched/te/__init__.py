@@ -1,0 +1,51 @@
+"""Tensor expressions: how an operator is defined.
+
+>>> from autosched import te
+>>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 8), name="B")
+>>> k = te.reduce_axis(4, name="k")
+>>> C = te.compute((8, 8), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+>>> te.ComputeDAG(C).flops
+512
+"""
+
+from autosched.te.compute import (
+    abs,
+    cast,
+    ceil,
+    compute,
+    const,
+    cos,
+    equal,
+    erf,
+    exp,
+    floor,
+    floordiv,
+    if_then_else,
+    log,
+    logical_not,
+    maximum,
+    minimum,
+    mod,
+    not_equal,
+    placeholder,
+    pow,
+    reduce_axis,
+    round,
+    rsqrt,
+    select,
+    sigmoid,
+    sin,
+    sqrt,
+    tanh,
+    view,
+)
+from autosched.te.dag import ComputeDAG
+from autosched.te.reducers import all, any, argmax, argmin, max, min, prod, reducer, sum
+from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor
+
+__all__ = [
+    "Axis", "ComputeDAG", "ComputeOp", "PlaceholderOp", "Tensor", "abs", "all", "any", "argmax", "argmin", "cast",
+    "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "if_then_else", "log",
+    "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
+    "reduce_axis", "reducer", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tanh", "view",
+]  # fmt: skip

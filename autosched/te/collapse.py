@@ -1,0 +1,259 @@
+"""`collapse`: the same DAG over as few axes as possible.
+
+Axes of extent 1 and dimensions of size 1 go away, and adjacent axes that always travel together become one, so that
+a 1x1 convolution turns into a matrix product and an elementwise stage into one loop. No element moves: every tensor
+keeps its row-major order, so inputs and outputs are the same flat memory, seen through `Tensor.view`.
+
+Dimensions d, d+1 of a tensor merge iff every access, the write of its producer included, indexes them by two plain
+axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a * extent(b) + b is the flat index, and
+a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
+as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var
+from autosched.ir.simplify import Simplifier
+from autosched.te.dag import ComputeDAG
+from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, postorder, rewrite
+
+ZERO: Const = Const(0, INDEX)
+Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it consists of; () is a new one of size 1
+
+
+def collapse(dag: ComputeDAG) -> ComputeDAG:
+    """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
+    slim = _drop_units(dag)
+    return _regroup(slim, _Fixpoint(slim).grouping())
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """How dimensions are regrouped: for every tensor by its name, and for the reduce axes of every stage."""
+
+    dims: Mapping[str, Groups]
+    reduce: Mapping[str, Groups]
+
+
+def _drop_units(dag: ComputeDAG) -> ComputeDAG:
+    dims = {name: _units(tensor.shape, keep_one=True) for name, tensor in dag.tensors.items()}
+    reduce = {
+        op.name: _units([a.extent for a in op.reduce_axes], keep_one=len(op.body) > 1 and op.reducer is not None)
+        for op in dag.stages
+    }
+    return _regroup(dag, _Grouping(dims, reduce))
+
+
+def _units(extents: Sequence[int], keep_one: bool) -> Groups:
+    """The dimensions that are not of size 1; with `keep_one` the last one if there is no other."""
+    kept = tuple((d,) for d, extent in enumerate(extents) if extent != 1)
+    if kept or not keep_one:
+        return kept
+    return ((len(extents) - 1,),) if extents else ((),)
+
+
+class _Fixpoint:
+    """Which neighbours may merge: dimensions d, d+1 in `dims[tensor][d]`, axes p, p+1 in `pairs[stage, reduce][p]`."""
+
+    def __init__(self, dag: ComputeDAG) -> None:
+        self.dag = dag
+        self.dims = {name: [True] * max(len(t.shape) - 1, 0) for name, t in dag.tensors.items()}
+        self.pairs = {
+            (op.name, reduce): [True] * max(len(axes) - 1, 0)
+            for op in dag.stages
+            for reduce, axes in ((False, op.axes), (True, op.reduce_axes))
+        }
+        for op in dag.stages:
+            for var in _bare_uses(op.body):
+                self._strike_axis(op, var)
+        self.changed = True
+        while self.changed:
+            self.changed = False
+            for op in dag.stages:
+                self._visit(op)
+
+    def grouping(self) -> _Grouping:
+        reduce = {op.name: _chains(self.pairs[op.name, True], len(op.reduce_axes)) for op in self.dag.stages}
+        return _Grouping({n: _chains(self.dims[n], len(t.shape)) for n, t in self.dag.tensors.items()}, reduce)
+
+    def _strike_axis(self, op: ComputeOp, var: Var) -> None:
+        for reduce, axes in ((False, op.axes), (True, op.reduce_axes)):
+            for p in range(len(axes) - 1):
+                if var in (axes[p].var, axes[p + 1].var):
+                    self.pairs[op.name, reduce][p] = False
+
+    def _strike(self, flags: list[bool], place: int) -> None:
+        self.changed = self.changed or flags[place]
+        flags[place] = False
+
+    def _visit(self, op: ComputeOp) -> None:
+        spatial = self.pairs[op.name, False]
+        for tensor in op.outputs:
+            flags = self.dims[tensor.name]
+            for p in range(len(spatial)):
+                if spatial[p] != flags[p]:
+                    self._strike(spatial, p)
+                    self._strike(flags, p)
+        for load in self.dag.reads(op):
+            self._visit_load(op, load)
+
+    def _visit_load(self, op: ComputeOp, load: Load) -> None:
+        """Strike out the tensor's pairs that this access separates, then the axis pairs that it separates."""
+        shape, flags, indices = self.dag.tensors[load.buffer].shape, self.dims[load.buffer], load.indices
+        places = {
+            axis.var: (reduce, p, axis.extent)
+            for reduce, axes in ((False, op.axes), (True, op.reduce_axes))
+            for p, axis in enumerate(axes)
+        }
+        for d in range(len(flags)):
+            x, y = indices[d], indices[d + 1]
+            if isinstance(x, Const) and isinstance(y, Const):
+                continue
+            here = places.get(x) if isinstance(x, Var) else None
+            after = places.get(y) if isinstance(y, Var) else None
+            together = (
+                here is not None
+                and after is not None
+                and (here[0], here[1] + 1) == after[:2]
+                and self.pairs[op.name, here[0]][here[1]]
+                and after[2] == shape[d + 1]
+            )
+            if not together:
+                self._strike(flags, d)
+        for d, index in enumerate(indices):
+            if not isinstance(index, Var):
+                continue
+            reduce, p, _ = places[index]
+            pairs, axes = self.pairs[op.name, reduce], op.reduce_axes if reduce else op.axes
+            if p < len(pairs) and not (d < len(flags) and flags[d] and indices[d + 1] is axes[p + 1].var):
+                self._strike(pairs, p)
+            if p > 0 and not (d > 0 and flags[d - 1] and indices[d - 1] is axes[p - 1].var):
+                self._strike(pairs, p - 1)
+
+
+def _bare_uses(body: tuple[Expr, ...]) -> set[Var]:
+    """The variables that occur elsewhere than as a whole index of a load."""
+    found = {root for root in body if isinstance(root, Var)}
+    for node in postorder(body):
+        if not isinstance(node, Load):
+            found.update(child for child in node.children if isinstance(child, Var))
+    return found
+
+
+def _chains(together: list[bool], rank: int) -> Groups:
+    """Maximal runs of dimensions whose neighbours merge."""
+    groups: list[tuple[int, ...]] = []
+    for d in range(rank):
+        if d > 0 and together[d - 1]:
+            groups[-1] += (d,)
+        else:
+            groups.append((d,))
+    return tuple(groups)
+
+
+def _regroup(dag: ComputeDAG, grouping: _Grouping) -> ComputeDAG:
+    """The DAG over regrouped dimensions; what the caller sees of inputs and outputs keeps its shape."""
+    table: dict[str, Tensor] = {}
+    for tensor in dag.inputs:
+        assert isinstance(tensor.op, PlaceholderOp)
+        shape = _new_shape(tensor.shape, grouping.dims[tensor.name])
+        op = PlaceholderOp(tensor.name, tensor.op.order)
+        table[tensor.name] = _seen_as(Tensor(tensor.name, shape, tensor.dtype, op), tensor.public_shape)
+    for stage in dag.stages:
+        for made in _regroup_stage(dag, stage, grouping, table).outputs:
+            table[made.name] = made
+    outputs = [_seen_as(table[t.name], t.public_shape) for t in dag.outputs]
+    return ComputeDAG(outputs, dag.content_hash)
+
+
+def _seen_as(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    view = None if shape == tensor.shape else shape
+    return Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.op, tensor.index, view)
+
+
+def _new_shape(shape: tuple[int, ...], groups: Groups) -> tuple[int, ...]:
+    extents: list[int] = []
+    for group in groups:
+        extent = 1
+        for d in group:
+            extent *= shape[d]
+        extents.append(extent)
+    return tuple(extents)
+
+
+def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: Mapping[str, Tensor]) -> ComputeOp:
+    fused: dict[tuple[Expr, ...], Expr] = {}
+    taken = {a.name for a in (*op.axes, *op.reduce_axes)}
+    axes = _new_axes(op.axes, grouping.dims[op.outputs[0].name], fused, taken)
+    reduce_axes = _new_axes(op.reduce_axes, grouping.reduce[op.name], fused, taken)
+    kept = {a.var for a in (*axes, *reduce_axes)} | {v for run in fused for v in run}
+    simplify = Simplifier({a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes, *axes, *reduce_axes)})
+
+    def convert(node: Expr, new: Expr) -> Expr:
+        if isinstance(node, Var):
+            return node if node in kept else ZERO
+        if isinstance(node, Load):
+            indices = tuple(simplify(i) for i in new.children)
+            shape = dag.tensors[node.buffer].shape
+            groups = grouping.dims[node.buffer]
+            load: Load = Load(node.buffer, tuple(_new_index(indices, shape, g, fused) for g in groups), node.dtype)
+            return load
+        if isinstance(new, Binary) and new.op in COMPARISON and new.a.dtype == INDEX and _without_data(new):
+            return simplify(new)
+        return new
+
+    reducer = op.reducer if reduce_axes else None  # over one point a reduction is its operand
+    inputs = tuple(table[t.name] for t in op.inputs)
+    return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), reducer, inputs)
+
+
+def _without_data(expr: Expr) -> bool:
+    return not any(isinstance(node, Load) for node in postorder((expr,)))
+
+
+def _new_axes(
+    axes: tuple[Axis, ...], groups: Groups, fused: dict[tuple[Expr, ...], Expr], taken: set[str]
+) -> tuple[Axis, ...]:
+    """The axes for `groups`; a run of several is entered into `fused` as the variable that replaces it."""
+    made: list[Axis] = []
+    for group in groups:
+        if len(group) == 1:
+            made.append(axes[group[0]])
+            continue
+        extent = 1
+        for d in group:
+            extent *= axes[d].extent
+        name = _fresh("_".join(axes[d].name for d in group) or "i", taken)
+        var: Var = Var(name, INDEX)
+        if group:
+            fused[tuple(axes[d].var for d in group)] = var
+        made.append(Axis(var, extent, axes[group[0]].reduce if group else False))
+    return tuple(made)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate
+
+
+def _new_index(
+    indices: tuple[Expr, ...], shape: tuple[int, ...], group: tuple[int, ...], fused: Mapping[tuple[Expr, ...], Expr]
+) -> Expr:
+    """The index of a merged dimension: the merged axis, or the flat index of constants."""
+    run = tuple(indices[d] for d in group)
+    if len(run) == 1:
+        return run[0]
+    if run in fused:
+        return fused[run]
+    flat: Expr = ZERO
+    for d in group:
+        flat = flat * shape[d] + indices[d]
+    assert isinstance(flat, Const), f"{run} was merged but is neither a merged axis nor constant"
+    return flat

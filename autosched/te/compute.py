@@ -1,0 +1,322 @@
+"""`placeholder`, `compute`, `reduce_axis` and the functions of expressions: how a user defines an operator.
+
+`compute` traces the user's function once with symbolic axes. Reductions inside an expression are
+hoisted into stages `<name>.red`, `<name>.red1`, ... over just the axes they depend on, so that every
+stage is either elementwise or one reduction.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autosched.errors import ExpressionError
+from autosched.ir.expr import DTYPES, INDEX, Expr, Var, call
+from autosched.ir.expr import cast as ir_cast
+from autosched.ir.expr import select as ir_select
+from autosched.te.checks import check_op, check_shape
+from autosched.te.reducers import Reduce, Reduction, pair, to_expr, typed_const
+from autosched.te.tensor import (
+    Axis,
+    AxisVar,
+    ComputeOp,
+    PlaceholderOp,
+    Tensor,
+    TensorLoad,
+    postorder,
+    rewrite,
+)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+
+
+def placeholder(shape: Any, dtype: str = "float32", name: str | None = None) -> Tensor:
+    """An input of `shape` (integers > 0, () for a scalar)."""
+    label = _name(name, "input")
+    if dtype not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise ExpressionError(f"dtype {dtype!r} of placeholder {label} is not supported; use one of {known}")
+    return Tensor(label, check_shape(shape, f"placeholder {label}", dtype), dtype, PlaceholderOp(label))
+
+
+def reduce_axis(extent: Any, name: str | None = None) -> AxisVar:
+    """An axis 0 <= k < extent to reduce over; a range (0, extent) is accepted as well."""
+    label = _name(name, "r")
+    if isinstance(extent, (tuple, list)):
+        if len(extent) != 2 or extent[0] != 0 or isinstance(extent[0], bool):
+            raise ExpressionError(
+                f"the range of reduce axis {label} is {tuple(extent)} but must be an extent or (0, extent); "
+                "add an offset to the index instead"
+            )
+        extent = extent[1]
+    return AxisVar.fresh(label, check_shape((extent,), f"reduce axis {label}", "bool")[0], True)
+
+
+def compute(shape: Any, fn: Callable[..., Any], name: str | None = None) -> Any:
+    """The tensor T of `shape` with T[i, j, ...] = fn(i, j, ...); a tuple of tensors when `fn` returns a tuple.
+
+    The axes take the names of `fn`'s arguments. Integers are int64, Python numbers take the dtype of the expression
+    they meet.
+    """
+    label = _name(name, "compute")
+    extents = check_shape(shape, f"stage {label}", "bool")
+    axes = tuple(AxisVar.fresh(n, e, False) for n, e in zip(_axis_names(fn, len(extents), label), extents, strict=True))
+    try:
+        result = fn(*axes)
+    except ExpressionError as error:
+        raise ExpressionError(f"stage {label}: {error}") from error
+    except RecursionError as error:
+        raise ExpressionError(f"stage {label} nests far too many operations; reduce over a te.reduce_axis") from error
+    several = isinstance(result, (tuple, list))
+    values = tuple(_value(v, label) for v in (result if several else (result,)))
+    if not values:
+        raise ExpressionError(f"the function of stage {label} returned an empty tuple; return at least one expression")
+    tensors = _Stages(label).build(label, axes, values)
+    return tensors if several else tensors[0]
+
+
+def view(tensor: Tensor, shape: Any) -> Tensor:
+    """`tensor` as an output of another shape: the same elements in the same order, nothing is copied."""
+    if not isinstance(tensor, Tensor):
+        raise ExpressionError(f"te.view needs a tensor but got {tensor!r}, a {type(tensor).__name__}")
+    new = check_shape(shape, f"the view of tensor {tensor.name}", tensor.dtype)
+    if _count(new) != _count(tensor.shape):
+        raise ExpressionError(
+            f"the view {list(new)} of tensor {tensor.name} has {_count(new)} elements but its shape "
+            f"{list(tensor.shape)} has {_count(tensor.shape)}; a view keeps the number of elements"
+        )
+    if isinstance(tensor.op, PlaceholderOp):
+        raise ExpressionError(f"te.view is for outputs but {tensor.name} is a placeholder; declare it with that shape")
+    return replace(tensor, view=None if new == tensor.shape else new)
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _name(name: str | None, default: str) -> str:
+    if name is None:
+        return default
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ExpressionError(
+            f"the name {name!r} is not usable; a name is letters, digits, _ and . and begins with a letter or _"
+        )
+    return name
+
+
+def _axis_names(fn: Any, rank: int, label: str) -> list[str]:
+    if not callable(fn):
+        raise ExpressionError(f"the function of stage {label} is {fn!r}, a {type(fn).__name__}; pass a lambda")
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except ValueError:  # some built-in callables have no signature
+        return [f"i{d}" for d in range(rank)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    rest = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
+    if len(required) > rank or (len(positional) < rank and not rest):
+        raise ExpressionError(
+            f"the function of stage {label} takes {len(required)} arguments ({', '.join(p.name for p in required)}) "
+            f"but the shape has {rank} dimensions; give it one argument per dimension"
+        )
+    named = [p.name for p in positional][:rank]
+    return named + [f"{rest[0].name if len(rest[0].name) == 1 else 'i'}{d}" for d in range(len(named), rank)]
+
+
+def _value(value: Any, label: str) -> Expr:
+    if value is None:
+        raise ExpressionError(f"the function of stage {label} returned nothing; it must return an expression")
+    if isinstance(value, Tensor):
+        raise ExpressionError(
+            f"the function of stage {label} returned the tensor {value.name}; return one element, {value._example()}"
+        )
+    return to_expr(value, f"the function of stage {label}")
+
+
+@dataclass
+class _Stages:
+    """Makes the stages of one `compute` call; `hoisted` keeps a reduction that occurs twice from being made twice."""
+
+    label: str
+    hoisted: dict[Reduction, tuple[tuple[Tensor, ...], tuple[AxisVar, ...]]] = field(default_factory=dict)
+
+    def build(self, name: str, axes: tuple[AxisVar, ...], values: tuple[Expr, ...]) -> tuple[Tensor, ...]:
+        """The stage `name` over `axes` after the stages it needs; of an elementwise tuple each value gets a stage."""
+        top = values[0]
+        if isinstance(top, Reduce) and values == top.reduction.parts:
+            return self._stage(name, axes, top.reduction.sources, top.reduction).outputs
+        if len(values) == 1:
+            return self._stage(name, axes, values, None).outputs
+        return tuple(self._stage(f"{name}.v{i}", axes, (value,), None).outputs[0] for i, value in enumerate(values))
+
+    def _stage(
+        self, name: str, axes: tuple[AxisVar, ...], values: tuple[Expr, ...], reduction: Reduction | None
+    ) -> ComputeOp:
+        reduce_axes = reduction.axes if reduction else ()
+        known = (*axes, *reduce_axes)
+        exprs = rewrite(values, lambda node, new: self._hoist(name, node, known) if isinstance(node, Reduce) else new)
+        self._check_axes(name, postorder(exprs), known)
+        loops = _named_axes(known)
+        body = rewrite(exprs, lambda node, new: loops[node] if isinstance(node, AxisVar) else new)
+        inputs = {n.tensor.key: n.tensor for n in postorder(body) if isinstance(n, TensorLoad)}
+        op = ComputeOp(
+            name,
+            tuple(Axis(loops[a], a.extent) for a in axes),
+            tuple(Axis(loops[a], a.extent, True) for a in reduce_axes),
+            body,
+            reduction.reducer if reduction else None,
+            tuple(inputs.values()),
+        )
+        check_op(op)
+        return op
+
+    def _hoist(self, name: str, node: Reduce, known: tuple[AxisVar, ...]) -> Expr:
+        """The load that replaces `node`; its reduction becomes a stage over those axes of `known` that it uses."""
+        reduction = node.reduction
+        if reduction not in self.hoisted:
+            used = _free_axes(reduction)
+            self._check_axes(name, used, known)
+            axes = tuple(a for a in known if a in used)
+            count = len(self.hoisted)
+            self.hoisted[reduction] = ((), axes)  # takes its number before the reductions inside take theirs
+            op = self._stage(f"{self.label}.red{count or ''}", axes, reduction.sources, reduction)
+            self.hoisted[reduction] = (op.outputs, axes)
+        tensors, axes = self.hoisted[reduction]
+        self._check_axes(name, axes, known)
+        return tensors[node.index][axes]
+
+    def _check_axes(self, name: str, nodes: Sequence[Expr], known: tuple[AxisVar, ...]) -> None:
+        for node in nodes:
+            if not isinstance(node, Var) or node in known:
+                continue
+            if isinstance(node, AxisVar) and node.reduce:
+                raise ExpressionError(
+                    f"stage {name} uses the reduce axis {node.name} outside of a reduction over it; "
+                    f"wrap the expression in te.sum(..., axis={node.name}) or another reducer"
+                )
+            raise ExpressionError(f"stage {name} uses the axis {node.name}, which belongs to another stage")
+
+
+def _free_axes(reduction: Reduction) -> tuple[AxisVar, ...]:
+    """The axes a reduction depends on, those of reductions inside it included, in order of first use."""
+    found: dict[AxisVar, None] = {}
+    for node in postorder(reduction.sources):
+        if isinstance(node, Reduce):
+            found.update(dict.fromkeys(_free_axes(node.reduction)))
+        elif isinstance(node, AxisVar):
+            found[node] = None
+    return tuple(a for a in found if a not in reduction.axes)
+
+
+def _named_axes(axes: tuple[AxisVar, ...]) -> dict[AxisVar, Var]:
+    """A variable for each axis; a name that is taken gets a number: k, k_1, k_2."""
+    taken: set[str] = set()
+    table: dict[AxisVar, Var] = {}
+    for axis in axes:
+        name, count = axis.name, 0
+        while name in taken:
+            count += 1
+            name = f"{axis.name}_{count}"
+        taken.add(name)
+        table[axis] = Var(name, INDEX)
+    return table
+
+
+def const(value: Any, dtype: str | None = None) -> Expr:
+    """A constant; without `dtype` an int is int64, a float is float32."""
+    node = to_expr(value, "te.const")
+    return node if dtype is None else typed_const(value, dtype)
+
+
+def cast(value: Any, dtype: str) -> Expr:
+    """`value` converted to `dtype`; a float becomes an integer by cutting off the fraction."""
+    return ir_cast(to_expr(value, "te.cast"), dtype)
+
+
+def select(cond: Any, a: Any, b: Any) -> Expr:
+    """`a` where `cond` holds, else `b`. The branch not taken is not evaluated: it may be out of bounds."""
+    x, y = to_expr(a, "te.select"), to_expr(b, "te.select")
+    weak = isinstance(a, Expr) != isinstance(b, Expr)  # then the number takes the dtype of the expression
+    return ir_select(to_expr(cond, "te.select"), a if weak else x, b if weak else y)
+
+
+def if_then_else(cond: Any, a: Any, b: Any) -> Expr:
+    """The same as `select`."""
+    return select(cond, a, b)
+
+
+def _unary(fn: str) -> Callable[[Any], Expr]:
+    def function(x: Any) -> Expr:
+        return call(fn, to_expr(x, f"te.{fn}"))
+
+    function.__name__ = function.__qualname__ = fn
+    function.__doc__ = f"{fn}, elementwise."
+    return function
+
+
+exp = _unary("exp")
+log = _unary("log")
+tanh = _unary("tanh")
+sqrt = _unary("sqrt")
+rsqrt = _unary("rsqrt")
+erf = _unary("erf")
+floor = _unary("floor")
+ceil = _unary("ceil")
+round = _unary("round")
+abs = _unary("abs")
+sigmoid = _unary("sigmoid")
+sin = _unary("sin")
+cos = _unary("cos")
+
+
+def logical_not(cond: Any) -> Expr:
+    """Whether `cond` does not hold."""
+    return call("not", to_expr(cond, "te.logical_not"))
+
+
+def pow(x: Any, y: Any) -> Expr:
+    """x to the power y."""
+    return pair("pow", x, y)
+
+
+def minimum(a: Any, b: Any) -> Expr:
+    """The smaller of two values."""
+    return pair("min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Expr:
+    """The greater of two values."""
+    return pair("max", a, b)
+
+
+def floordiv(a: Any, b: Any) -> Expr:
+    """Integer division rounding towards minus infinity."""
+    return pair("floordiv", a, b)
+
+
+def mod(a: Any, b: Any) -> Expr:
+    """The remainder of `floordiv`; it has the sign of `b`."""
+    return pair("mod", a, b)
+
+
+def equal(a: Any, b: Any) -> Expr:
+    """Elementwise ==."""
+    return pair("eq", a, b)
+
+
+def not_equal(a: Any, b: Any) -> Expr:
+    """Elementwise !=."""
+    return pair("ne", a, b)
+
+
+__all__ = [
+    "abs", "cast", "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv",
+    "if_then_else", "log", "logical_not", "maximum", "minimum", "mod", "not_equal", "placeholder", "pow",
+    "reduce_axis", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "tanh", "view",
+]  # fmt: skip

@@ -1,0 +1,130 @@
+"""Input data for a DAG: deterministic, from a seed, of three kinds.
+
+normal       floats N(0, 1), integers -8 .. 8 (unsigned 0 .. 8), bools by a fair coin
+structured   non-zero integers +-1 .. +-31 from a hash of the element's index: every element is likely to differ
+             from its neighbours, so a permuted, shifted or dropped term shows
+integers     small integers -4 .. 4, zeros among them
+
+The magnitudes of the last two shrink where a reduction is long, so that a float32 sum of products of
+inputs stays below 2^24: such sums are exact in any order, and the reference's bound for them is 0.
+
+An input that is read below log, sqrt, rsqrt or pow, or in a divisor, is made positive (through elementwise stages
+as well, but not through reductions): a random sign would make the whole result NaN. This is no analysis of bounds:
+where an operator still yields NaN (log of a difference, say), the reference has NaN there too and the
+comparison expects it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.errors import UsageError
+from autosched.ir.expr import DTYPES, Binary, Call, Const, Expr, Load
+from autosched.te.dag import ComputeDAG
+from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, postorder
+
+KINDS = ("normal", "structured", "integers")
+
+_EXACT = 1 << 24  # integers up to this size are exact in float32
+_STRUCTURED_MAX = 31
+_INTEGERS_MAX = 4
+_NORMAL_INTEGER_MAX = 8
+_CHUNK = 1 << 16  # elements made at a time, so that the hash stays in cache
+
+
+def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, npt.NDArray[Any]]:
+    """An array for every input of `dag`, by name; `kind` is one of KINDS."""
+    if kind not in KINDS:
+        raise UsageError(f"the kind of inputs must be one of {', '.join(KINDS)} but is {kind!r}")
+    positive = positive_inputs(dag)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    longest = max((math.prod(a.extent for a in op.reduce_axes) for op in dag.stages), default=1)
+    limit = max(1, math.isqrt(_EXACT // longest))
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for position, tensor in enumerate(dag.inputs):
+        if kind == "normal":
+            array = _normal(tensor, rng)
+        elif kind == "structured":
+            array = _structured(tensor, min(limit, _STRUCTURED_MAX), seed, position)
+        else:
+            array = _integers(tensor, rng, min(limit, _INTEGERS_MAX))
+        arrays[tensor.name] = _made_positive(array, kind) if tensor.name in positive else array
+    return arrays
+
+
+def positive_inputs(dag: ComputeDAG) -> frozenset[str]:
+    """Names of the inputs that stand below a function defined on positive numbers only, or in a divisor."""
+    found: set[str] = set()
+    pending = [load.buffer for op in dag.stages for load in _restricted(op)]
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        op = dag.tensors[name].op
+        if isinstance(op, ComputeOp) and op.reducer is None:
+            pending.extend(load.buffer for load in dag.reads(op))
+    return frozenset(name for name in found if isinstance(dag.tensors[name].op, PlaceholderOp))
+
+
+def _restricted(op: ComputeOp) -> list[Load]:
+    roots: list[Expr] = []
+    for node in postorder(op.body):
+        match node:
+            case Call(fn="log" | "sqrt" | "rsqrt", args=(a,)):
+                roots.append(a)
+            case Binary(op="div" | "floordiv" | "mod", b=b):
+                roots.append(b)
+            case Binary(op="pow", a=a, b=b) if not _natural(b):
+                roots.append(a)
+    return [node for node in postorder(roots) if isinstance(node, Load)]
+
+
+def _natural(exponent: Expr) -> bool:
+    return isinstance(exponent, Const) and float(exponent.value).is_integer() and exponent.value > 0
+
+
+def _made_positive(array: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    if array.dtype.kind == "b":
+        return array
+    away_from_zero = array.dtype.kind == "f" and kind == "normal"  # near 0 errors would explode
+    return np.asarray(np.abs(array) + array.dtype.type(0.5) if away_from_zero else np.maximum(np.abs(array), 1))
+
+
+def _normal(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[Any]:
+    if tensor.dtype == "float32":
+        return np.asarray(rng.standard_normal(tensor.shape, dtype=np.float32))
+    if tensor.dtype == "float64":
+        return np.asarray(rng.standard_normal(tensor.shape))
+    return _integers(tensor, rng, _NORMAL_INTEGER_MAX)
+
+
+def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArray[Any]:
+    kind = DTYPES[tensor.dtype][0]
+    if kind == "b":
+        return rng.integers(0, 2, tensor.shape).astype(bool)
+    low = 0 if kind == "u" else -limit
+    return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(tensor.dtype)
+
+
+def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDArray[Any]:
+    """Numbers by SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)."""
+    kind = DTYPES[tensor.dtype][0]
+    sizes = np.arange(1, limit + 1)
+    choices = [False, True] if kind == "b" else sizes if kind == "u" else np.concatenate([-sizes, sizes])
+    table = np.resize(np.asarray(choices, dtype=tensor.dtype), 1 << 16)
+    count, start = math.prod(tensor.shape), ((seed * 1_000_003 + position) & 0xFFFF_FFFF) << 32
+    values = np.empty(count, dtype=tensor.dtype)
+    for lo in range(0, count, _CHUNK):
+        x = np.arange(start + lo, start + min(lo + _CHUNK, count), dtype=np.uint64)
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        np.take(table, x >> np.uint64(48), out=values[lo : lo + _CHUNK])
+    return values.reshape(tensor.shape)

@@ -1,0 +1,327 @@
+"""Values with error bounds: the rules of a running error analysis.
+
+A `Val` is what an exact evaluation gives (float64, or the integer type itself) and how far a kernel that
+works in the declared dtype may be from it. With u the unit roundoff of the dtype, every operation adds its
+own rounding to what the operands' errors become (Higham, "Accuracy and Stability of Numerical Algorithms",
+2nd ed., sections 2 and 3):
+
+    a + b, a - b    ea + eb + u |v|                 a * b   |a| eb + |b| ea + ea eb + u |v|
+    a / b           (ea + |v| eb) / (|b| - eb) + 3u |v|      (3u: also a reciprocal and a product)
+    exp             v (e^ea - 1) + 8u |v|           sqrt    |sqrt(a) - sqrt(a - ea)| + 2u |v|
+    min, max        max(ea, eb)                     select  both branches count where the condition is unsure
+    log, rsqrt, tanh, erf, sigmoid, sin, cos: derivative bound times ea, plus 8u |v| (4 ulp of a fast version)
+
+`err is None` means no error at all: inputs, copies, integer arithmetic, and float results that are exactly
+representable (`_exact`). Underflow, flushed or not, adds the smallest normal number. A result that may
+overflow the dtype has an infinite bound. An infinity or NaN of the exact evaluation has bound 0: it is expected.
+Steps (floor, comparisons, casts to integers) of an inexact value are sound: where the step may fall on
+either side, the bound holds the jump.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.ir.expr import DTYPES
+
+Array: TypeAlias = npt.NDArray[Any]
+
+# The reference computes in float64, so for float64 its own rounding is counted as well: twice the unit.
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-52}
+TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
+EXACT_INTEGER = {"float32": 2.0**24, "float64": 2.0**53}
+_LARGEST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
+_FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
+_NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
+
+
+@dataclass(frozen=True)
+class Val:
+    """`value` and the bound `err` on a kernel's distance from it (None: exact); shapes broadcast against each other."""
+
+    value: Array
+    err: Array | None = None
+
+
+def is_float(dtype: str) -> bool:
+    return DTYPES[dtype][0] == "f"
+
+
+def working_type(dtype: str) -> str:
+    """The NumPy type that values of `dtype` are evaluated in: floats in float64, everything else in itself."""
+    return "float64" if is_float(dtype) else dtype
+
+
+def constant(value: bool | int | float, dtype: str) -> Val:
+    """A constant as the kernel sees it: rounded to its dtype."""
+    if is_float(dtype):
+        return Val(np.asarray(np.dtype(dtype).type(value), dtype="float64"))
+    return Val(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
+
+
+def errors(*parts: Array | None) -> Array | None:
+    """The sum of errors, None when there is none."""
+    total: Array | None = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def error_of(x: Val) -> Array:
+    return np.zeros((), dtype="float64") if x.err is None else x.err
+
+
+def _exact(value: Array, dtype: str) -> bool:
+    """Whether a correctly rounded operation on exact operands, `value` in float64, has no error in `dtype`."""
+    head = value.flat[:64]
+    if dtype == "float64":
+        return integral(head) and integral(value) and bool(np.abs(value).max(initial=0.0) <= EXACT_INTEGER[dtype])
+    return all(np.array_equal(part, part.astype(dtype)) for part in (head, value))
+
+
+def integral(value: Array) -> bool:
+    return bool(np.array_equal(np.rint(value), value))
+
+
+def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0) -> Val:
+    """The result of an operation in `dtype` that rounds `units` times; `err` is what its operands' errors became."""
+    if not is_float(dtype):
+        return Val(value, err)
+    if err is None and units == 1.0 and _exact(value, dtype):
+        return Val(value)
+    total = np.abs(value) * (units * UNIT[dtype]) + TINY[dtype]
+    if err is not None:
+        total = total + err
+    return Val(value, tamed(value, total, dtype))
+
+
+def tamed(value: Array, err: Array, dtype: str) -> Array:
+    """`err` with non-finite values expected as they are, and infinite where the dtype may overflow."""
+    if float(err.sum()) < UNIT[dtype] * _LARGEST[dtype] / 16:  # NaN and infinity fail this as well
+        return err
+    shape = np.broadcast_shapes(value.shape, err.shape)
+    value, err = np.broadcast_to(value, shape), np.broadcast_to(err, shape)
+    err = np.where(np.isnan(err) | (np.abs(value) + err > _LARGEST[dtype]), np.inf, err)
+    return np.where(np.isfinite(value), err, 0.0)
+
+
+def binary(op: str, a: Val, b: Val, dtype: str) -> Val:
+    """`a op b` for operands of `dtype`, which the caller has unified."""
+    return _BINARY[op](a, b, dtype)
+
+
+def _add(a: Val, b: Val, dtype: str) -> Val:
+    return rounded(a.value + b.value, errors(a.err, b.err), dtype)
+
+
+def _sub(a: Val, b: Val, dtype: str) -> Val:
+    return rounded(a.value - b.value, errors(a.err, b.err), dtype)
+
+
+def _mul(a: Val, b: Val, dtype: str) -> Val:
+    left = None if a.err is None else np.abs(b.value) * a.err
+    right = None if b.err is None else np.abs(a.value) * b.err
+    both = None if a.err is None or b.err is None else a.err * b.err
+    return rounded(a.value * b.value, errors(left, right, both), dtype)
+
+
+def _div(a: Val, b: Val, dtype: str) -> Val:
+    value = a.value / b.value
+    err: Array | None = a.err
+    if a.err is not None or b.err is not None:
+        room = np.abs(b.value) - error_of(b)
+        err = np.where(room > 0, (error_of(a) + np.abs(value) * error_of(b)) / room, np.inf)
+    return rounded(value, err, dtype, units=3.0)
+
+
+def _pow(a: Val, b: Val, dtype: str) -> Val:
+    value = np.power(a.value, b.value)
+    if not is_float(dtype):
+        return Val(value)
+    size = np.abs(a.value)
+    grown = np.abs(np.power(size + error_of(a), b.value) - np.power(size, b.value))
+    shrunk = np.abs(np.power(np.maximum(size - error_of(a), 0.0), b.value) - np.power(size, b.value))
+    err: Array | None = np.maximum(grown, shrunk)
+    if b.err is not None:
+        log = np.log(np.where(size > 0, size, 1.0))
+        err = np.where(size > error_of(a), err + np.abs(value) * np.expm1(np.abs(log) * b.err), np.inf)
+    if a.err is None and b.err is None:
+        err = None
+    log_size = np.abs(np.log(np.where(size > 0, size, 1.0)) * b.value)
+    own = np.abs(value) * (_FAST + 2.0 * log_size) * UNIT[dtype]  # by way of exp(b log a)
+    return rounded(value, errors(err, own), dtype, _FAST)
+
+
+def _integer(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
+    """An integer operation; inexact integers (casts of inexact floats) make any result possible."""
+
+    def rule(a: Val, b: Val, dtype: str) -> Val:
+        value = np.asarray(function(a.value, b.value), dtype=dtype)
+        if a.err is None and b.err is None:
+            return Val(value)
+        return Val(value, np.where(error_of(a) + error_of(b) > 0, np.inf, 0.0))
+
+    return rule
+
+
+def _extremum(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
+    def rule(a: Val, b: Val, dtype: str) -> Val:
+        err = None if a.err is None and b.err is None else np.maximum(error_of(a), error_of(b))
+        return Val(function(a.value, b.value), err)
+
+    return rule
+
+
+def _compare(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
+    """A comparison; its error is 1 where the operands are closer than their errors."""
+
+    def rule(a: Val, b: Val, dtype: str) -> Val:
+        value = function(a.value, b.value)
+        slack = errors(a.err, b.err)
+        if slack is None:
+            return Val(value)
+        near = (slack > 0) & ~(np.abs(a.value - b.value) > slack)  # NaN differences are unsure
+        return Val(value, np.where(near, 1.0, 0.0))
+
+    return rule
+
+
+def _logical(function: Callable[..., Any], decides: bool) -> Callable[[Val, Val, str], Val]:
+    """and, or: an operand that is sure and `decides` settles the result."""
+
+    def rule(a: Val, b: Val, dtype: str) -> Val:
+        value = function(a.value, b.value)
+        if a.err is None and b.err is None:
+            return Val(value)
+        ua, ub = error_of(a) > 0, error_of(b) > 0
+        settled = (~ua & (a.value == decides)) | (~ub & (b.value == decides))
+        return Val(value, np.where((ua | ub) & ~settled, 1.0, 0.0))
+
+    return rule
+
+
+_BINARY: dict[str, Callable[[Val, Val, str], Val]] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "min": _extremum(np.minimum),
+    "max": _extremum(np.maximum),
+    "eq": _compare(np.equal),
+    "ne": _compare(np.not_equal),
+    "lt": _compare(np.less),
+    "le": _compare(np.less_equal),
+    "gt": _compare(np.greater),
+    "ge": _compare(np.greater_equal),
+    "and": _logical(np.logical_and, False),
+    "or": _logical(np.logical_or, True),
+    "floordiv": _integer(np.floor_divide),
+    "mod": _integer(np.mod),
+    "ceildiv": _integer(lambda a, b: -np.floor_divide(-a, b)),
+    "bitand": _integer(np.bitwise_and),
+    "bitor": _integer(np.bitwise_or),
+    "bitxor": _integer(np.bitwise_xor),
+    "shl": _integer(np.left_shift),
+    "shr": _integer(np.right_shift),
+}
+
+
+def _erf(x: Array) -> Array:
+    flat = np.fromiter(map(math.erf, np.ravel(x).tolist()), dtype="float64", count=x.size)
+    return flat.reshape(x.shape)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def _log_error(x: Val, value: Array, e: Array) -> Array:
+    return np.where(e < x.value, -np.log1p(-e / x.value), np.inf)
+
+
+def _sqrt_error(x: Val, value: Array, e: Array) -> Array:
+    below = np.abs(value - np.sqrt(np.maximum(x.value - e, 0.0)))
+    return np.where(e <= x.value, below, np.where(e < _NOISE, np.sqrt(e), np.inf))
+
+
+def _rsqrt_error(x: Val, value: Array, e: Array) -> Array:
+    return np.where(e < x.value, 1.0 / np.sqrt(x.value - e) - value, np.inf)
+
+
+# name -> (function, error of the result from the error of the argument, units of its own rounding)
+_FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Val, Array, Array], Array], float]] = {
+    "exp": (np.exp, lambda x, v, e: v * np.expm1(e), _FAST),
+    "log": (np.log, _log_error, _FAST),
+    "sqrt": (np.sqrt, _sqrt_error, 2.0),
+    "rsqrt": (lambda x: 1.0 / np.sqrt(x), _rsqrt_error, _FAST),
+    "tanh": (np.tanh, lambda x, v, e: np.minimum(e, 2.0), _FAST),
+    "erf": (_erf, lambda x, v, e: np.minimum(e * (2.0 / math.sqrt(math.pi)), 2.0), _FAST),
+    "sigmoid": (_sigmoid, lambda x, v, e: np.minimum(e * 0.25, 1.0), _FAST + 4.0),
+    "sin": (np.sin, lambda x, v, e: np.minimum(e, 2.0), _FAST),
+    "cos": (np.cos, lambda x, v, e: np.minimum(e, 2.0), _FAST),
+}
+_STEPS: dict[str, Callable[[Array], Array]] = {"floor": np.floor, "ceil": np.ceil, "round": np.rint}
+
+
+def call(fn: str, x: Val, dtype: str) -> Val:
+    """`fn(x)` in `dtype`."""
+    if fn == "neg":
+        return Val(-x.value, x.err)
+    if fn == "abs":
+        return Val(np.abs(x.value), x.err)
+    if fn == "not":
+        return Val(np.logical_not(x.value), x.err)
+    if fn in _STEPS:
+        return _step(_STEPS[fn], x, x.value)
+    function, propagate, units = _FUNCTIONS[fn]
+    value = np.asarray(function(x.value))
+    err = None if x.err is None else propagate(x, value, x.err)
+    if fn in ("sin", "cos"):  # the reduction of the argument leaves an absolute error
+        err = errors(err, np.asarray(_FAST * UNIT[dtype]))
+    return rounded(value, err, dtype, units)
+
+
+def _step(function: Callable[[Array], Array], x: Val, value: Array) -> Val:
+    """A monotone step function: an inexact argument may land on another step."""
+    result = np.asarray(function(value))
+    if x.err is None:
+        return Val(result)
+    jump = np.maximum(np.abs(function(value + x.err) - result), np.abs(function(value - x.err) - result))
+    return Val(result, np.where(np.isnan(jump), np.inf, jump))
+
+
+def select(cond: Val, a: Val, b: Val) -> Val:
+    """`a` where `cond`, else `b`; where the condition is unsure the bound reaches both."""
+    value = np.where(cond.value, a.value, b.value)
+    if a.err is None and b.err is None and cond.err is None:
+        return Val(value)
+    err = np.where(cond.value, error_of(a), error_of(b))
+    if cond.err is not None:
+        other = np.where(cond.value, b.value, a.value)
+        same = (other == value) | (np.isnan(other) & np.isnan(value))
+        gap = np.where(same, 0.0, np.abs(other.astype("float64") - value.astype("float64")))
+        far = gap + np.where(cond.value, error_of(b), error_of(a))
+        err = np.where(cond.err > 0, np.maximum(err, far), err)
+    return Val(value, err)
+
+
+def cast(x: Val, source: str, target: str) -> Val:
+    """Conversion between dtypes; floats become integers by truncation, anything becomes a bool by != 0."""
+    if target == "bool":
+        return _compare(np.not_equal)(x, Val(np.zeros((), x.value.dtype)), source)
+    if not is_float(target):
+        if is_float(source):
+            cut = _step(np.trunc, x, x.value)
+            return Val(cut.value.astype(target), cut.err)
+        return Val(x.value.astype(target), x.err)
+    value = x.value.astype("float64")
+    narrows = (not is_float(source) and DTYPES[source][1] >= 4) or (source == "float64" and target == "float32")
+    return rounded(value, x.err, target) if narrows else Val(value, x.err)

@@ -1,0 +1,308 @@
+"""The built-in workloads: one table of names, functions, arguments, defaults and benchmark shapes.
+
+The first fourteen are the operator set of the auto-scheduling literature (Ansor, OSDI 2020, section 7.1);
+their arguments are positional, in the order of the shape tuples.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autosched.errors import UsageError
+from autosched.te import operators_conv as conv
+from autosched.te import operators_elementwise as elementwise
+from autosched.te import operators_gemm as gemm
+from autosched.te import operators_normalise as normalise
+from autosched.te import operators_pool as pool
+from autosched.te.dag import ComputeDAG
+from autosched.te.operators_transposed import t2d
+from autosched.te.operators_winograd import winograd
+from autosched.te.tensor import Tensor
+
+FLOATS = ("float32", "float64")
+NUMBERS = (*FLOATS, "int8", "uint8", "int32", "int64")
+EVERYTHING = (*NUMBERS, "bool")
+
+_LEAST = {"pad": 0, "count_include_pad": 0}  # every other argument is at least 1
+_MOST = {"count_include_pad": 1}
+_CONV1 = ("N", "L", "CI", "CO", "k", "stride", "pad")
+_CONV2 = ("N", "H", "W", "CI", "CO", "k", "stride", "pad")
+_CONV3 = ("N", "D", "H", "W", "CI", "CO", "k", "stride", "pad")
+_ATTENTION = ("N", "seq", "heads", "dim")
+_IMAGE = ("N", "H", "W", "C")
+_WINDOW = (*_IMAGE, "k", "stride", "pad")
+_MATRIX = ("M", "N")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named operator.
+
+    `args` are its arguments in the order of a shape tuple, which gives at least the first `required` of
+    them (words, such as a layout, are never in a shape tuple). `defaults` go with `args`.
+    """
+
+    name: str
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
+    args: tuple[str, ...]
+    defaults: tuple[int | str, ...]
+    dtypes: tuple[str, ...]
+    summary: str
+    shapes: tuple[Shape, ...] = ()
+    required: int = 0
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The arguments that are numbers."""
+        return tuple(a for a, d in zip(self.args, self.defaults, strict=True) if isinstance(d, int))
+
+
+def _benchmark(
+    name: str, function: Callable[..., Tensor], args: tuple[str, ...], dtypes: tuple[str, ...], summary: str,
+    default: int, shapes: tuple[Shape, ...],
+) -> Workload:  # fmt: skip
+    """A workload of the literature; `default` is the number of the shape it has by itself."""
+    return Workload(name, function, args, shapes[default], dtypes, summary, shapes, len(args))
+
+
+def _named(
+    function: Callable[..., Tensor], args: tuple[str, ...], defaults: tuple[int | str, ...], dtypes: tuple[str, ...],
+    summary: str, required: int,
+) -> Workload:  # fmt: skip
+    return Workload(function.__name__, function, args, defaults, dtypes, summary, (), required)
+
+
+_BENCHMARKS = (
+    _benchmark(
+        "c1d", conv.c1d, _CONV1, NUMBERS, "convolution, 1 dimension: X[N,L,CI] * W[k,CI,CO]", 2,
+        ((1, 256, 64, 128, 3, 2, 1), (1, 128, 128, 256, 1, 2, 0), (1, 64, 256, 256, 5, 1, 2),
+         (1, 32, 512, 512, 3, 1, 1)),
+    ),
+    _benchmark(
+        "c2d", conv.c2d, _CONV2, NUMBERS, "convolution, 2 dimensions: X[N,H,W,CI] * W[k,k,CI,CO]", 2,
+        ((1, 224, 224, 3, 64, 7, 2, 3), (1, 56, 56, 64, 64, 1, 1, 0), (1, 14, 14, 256, 256, 3, 1, 1),
+         (1, 7, 7, 512, 512, 3, 1, 1)),
+    ),
+    _benchmark(
+        "c3d", conv.c3d, _CONV3, NUMBERS, "convolution, 3 dimensions: X[N,D,H,W,CI] * W[k,k,k,CI,CO]", 2,
+        ((1, 16, 224, 224, 3, 64, 7, 2, 3), (1, 16, 56, 56, 64, 64, 1, 1, 0), (1, 16, 14, 14, 256, 256, 3, 1, 1),
+         (1, 16, 7, 7, 512, 512, 3, 1, 1)),
+    ),
+    _benchmark(
+        "gmm", gemm.gmm, ("B", "N", "M", "K"), NUMBERS, "matrix product: X[B,N,K] * Y[B,K,M]", 2,
+        ((1, 128, 128, 128), (1, 512, 32, 512), (1, 512, 512, 512), (1, 1024, 1024, 1024)),
+    ),
+    _benchmark(
+        "grp", conv.grp, (*_CONV2, "dilation", "groups"), NUMBERS,
+        "grouped convolution: X[N,H,W,CI] * W[k,k,CI/groups,CO]", 2,
+        ((1, 56, 56, 64, 128, 3, 2, 1, 1, 4), (1, 56, 56, 64, 64, 1, 1, 0, 1, 4), (1, 14, 14, 256, 256, 3, 1, 1, 1, 4),
+         (1, 7, 7, 512, 512, 3, 1, 1, 1, 4)),
+    ),
+    _benchmark(
+        "dil", conv.dil, (*_CONV2, "dilation"), NUMBERS, "dilated convolution, layout as c2d", 2,
+        ((1, 224, 224, 3, 64, 7, 2, 3, 2), (1, 56, 56, 64, 64, 1, 1, 0, 2), (1, 14, 14, 256, 256, 3, 1, 1, 2),
+         (1, 7, 7, 512, 512, 3, 1, 1, 2)),
+    ),
+    _benchmark(
+        "dep", conv.dep, _WINDOW, NUMBERS, "depthwise convolution: X[N,H,W,C] * W[k,k,C]", 0,
+        ((1, 112, 112, 32, 3, 1, 1), (1, 112, 112, 64, 3, 2, 1), (1, 14, 14, 512, 3, 2, 1), (1, 7, 7, 1024, 3, 1, 1)),
+    ),
+    _benchmark(
+        "t2d", t2d, _CONV2, NUMBERS, "transposed convolution: X[N,H,W,CI] * W[k,k,CI,CO]", 1,
+        ((1, 4, 4, 512, 256, 4, 2, 1), (1, 8, 8, 256, 128, 4, 2, 1), (1, 16, 16, 128, 64, 4, 2, 1),
+         (1, 32, 32, 64, 3, 4, 2, 1)),
+    ),
+    _benchmark(
+        "cap", conv.cap, _CONV2, NUMBERS, "capsule convolution, 4x4 matrices: X[N,H,W,4,4,CI] * W[k,k,4,4,CI,CO]", 0,
+        ((1, 16, 16, 32, 32, 3, 2, 1), (1, 8, 8, 32, 32, 3, 1, 1), (1, 16, 16, 8, 16, 3, 2, 1),
+         (1, 8, 8, 16, 16, 3, 1, 1)),
+    ),
+    _benchmark(
+        "nrm", normalise.nrm, ("B", "M", "N"), FLOATS, "matrix 2-norm: Y[b] = sqrt(sum A[b,m,n]^2)", 2,
+        ((1, 256, 256), (1, 512, 512), (1, 1024, 1024), (1, 4096, 1024)),
+    ),
+    _benchmark(
+        "sfm", normalise.softmax, _MATRIX, FLOATS, "softmax over the last axis of A[M,N]", 2,
+        ((256, 256), (512, 512), (1024, 1024), (2048, 2048)),
+    ),
+    _benchmark(
+        "cbr", conv.cbr, _CONV2, FLOATS, "c2d, bias, batch norm, relu", 3,
+        ((1, 224, 224, 3, 64, 7, 2, 3), (1, 56, 56, 64, 128, 3, 2, 1), (1, 28, 28, 128, 256, 1, 2, 0),
+         (1, 7, 7, 512, 512, 3, 1, 1)),
+    ),
+    _benchmark(
+        "tbg", gemm.tbg, _ATTENTION, NUMBERS, "attention scores Q K^T: Q, K [N,seq,heads,dim]", 0,
+        ((1, 128, 12, 64), (1, 128, 16, 64), (1, 64, 12, 128), (1, 128, 12, 128)),
+    ),
+    _benchmark(
+        "tbs", gemm.tbs, _ATTENTION, FLOATS, "tbg and softmax over the last axis", 0,
+        ((1, 128, 12, 64), (1, 128, 16, 64), (1, 64, 12, 128), (1, 128, 12, 128)),
+    ),
+)  # fmt: skip
+
+_OTHERS = (
+    _named(gemm.matmul, ("M", "N", "K"), (512, 512, 512), NUMBERS, "A[M,K] * B[K,N]", 3),
+    _named(gemm.batch_matmul, ("B", "M", "N", "K"), (8, 256, 256, 256), NUMBERS, "X[B,M,K] * Y[B,K,N]", 4),
+    _named(gemm.dense, ("M", "N", "K"), (128, 1024, 1024), NUMBERS, "X[M,K] * W[K,N] + bias[N]", 3),
+    _named(
+        conv.conv2d, (*_CONV2, "dilation", "groups", "layout"), (1, 56, 56, 64, 64, 3, 1, 1, 1, 1, "NHWC"), NUMBERS,
+        "convolution in NHWC (W[k,k,CI/groups,CO]) or NCHW (W[CO,CI/groups,k,k])", 8,
+    ),
+    _named(
+        conv.depthwise, (*_WINDOW, "dilation", "layout"), (1, 112, 112, 32, 3, 1, 1, 1, "NHWC"), NUMBERS,
+        "depthwise convolution in NHWC (W[k,k,C]) or NCHW (W[C,k,k])", 7,
+    ),
+    _named(
+        winograd, ("N", "H", "W", "CI", "CO", "pad", "m"), (1, 56, 56, 64, 64, 1, 4), FLOATS,
+        "3x3 convolution by Winograd's F(m x m, 3 x 3), m = 2 or 4", 6,
+    ),
+    _named(
+        pool.max_pool2d, (*_WINDOW, "layout"), (1, 112, 112, 64, 3, 2, 1, "NHWC"), NUMBERS,
+        "maximum of k x k windows", 7,
+    ),
+    _named(
+        pool.avg_pool2d, (*_WINDOW, "count_include_pad", "layout"), (1, 112, 112, 64, 3, 2, 1, 1, "NHWC"), FLOATS,
+        "mean of k x k windows", 7,
+    ),
+    _named(
+        pool.global_max_pool2d, (*_IMAGE, "layout"), (1, 7, 7, 512, "NHWC"), NUMBERS, "maximum of each channel", 4
+    ),
+    _named(pool.global_avg_pool2d, (*_IMAGE, "layout"), (1, 7, 7, 512, "NHWC"), FLOATS, "mean of each channel", 4),
+    _named(normalise.softmax, _MATRIX, (1024, 1024), FLOATS, "softmax over the last axis of A[M,N]", 2),
+    _named(normalise.layer_norm, _MATRIX, (512, 768), FLOATS, "layer normalisation of X[M,N] with gamma and beta", 2),
+    _named(normalise.rms_norm, _MATRIX, (512, 768), FLOATS, "RMS normalisation of X[M,N] with gamma", 2),
+    _named(
+        normalise.batch_norm, (*_IMAGE, "layout"), (1, 56, 56, 64, "NHWC"), FLOATS, "batch normalisation, inference", 4
+    ),
+    _named(elementwise.relu, _MATRIX, (1024, 1024), NUMBERS, "max(X, 0)", 2),
+    _named(elementwise.gelu, _MATRIX, (1024, 1024), FLOATS, "X/2 (1 + erf(X / sqrt 2))", 2),
+    _named(elementwise.add, _MATRIX, (1024, 1024), NUMBERS, "A + B", 2),
+    _named(elementwise.elementwise, _MATRIX, (1024, 1024), NUMBERS, "relu(X * scale[N] + shift[N]) + R, a chain", 2),
+    _named(elementwise.transpose, _MATRIX, (1024, 1024), EVERYTHING, "X[M,N] -> [N,M]", 2),
+)  # fmt: skip
+
+WORKLOADS: dict[str, Workload] = {w.name: w for w in (*_BENCHMARKS, *_OTHERS)}
+
+
+def build(
+    name: str,
+    shape: Sequence[int] | None = None,
+    settings: Mapping[str, str | int] | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
+) -> tuple[ComputeDAG, dict[str, Any]]:
+    """The DAG of a workload and its canonical description {"name", "args", "dtype"}.
+
+    `shape` gives the leading numbers of the workload's arguments, `settings` (K=V) any of them by name and `dtype`;
+    `batch` replaces the first argument, or multiplies it where that is M. A name `path/to/file.py:function` is
+    the user's own operator (see `workload_file`), which takes settings only. Raises UsageError with one sentence.
+    """
+    if ".py:" in name or name.endswith(".py"):
+        return _from_file(name, shape, settings, batch, dtype)
+    workload = find(name)
+    values: dict[str, int | str] = dict(zip(workload.args, workload.defaults, strict=True))
+    if shape is not None:
+        values.update(zip(workload.numbers, _checked_shape(workload, shape), strict=False))
+    chosen = dict(settings or {})
+    wanted = str(chosen.pop("dtype", dtype or "float32"))
+    for key, value in chosen.items():
+        values[_argument(workload, key)] = value
+    args = {key: _value(workload, key, value) for key, value in values.items()}
+    if batch is not None:
+        _apply_batch(workload, args, batch)
+    if wanted not in workload.dtypes:
+        raise UsageError(f"{name}: dtype must be one of {', '.join(workload.dtypes)} but is {wanted!r}")
+    dag = ComputeDAG(workload.function(*args.values(), dtype=wanted))
+    return dag, {"name": name, "args": args, "dtype": wanted}
+
+
+def resolve(spec: Mapping[str, Any]) -> ComputeDAG:
+    """The DAG of a canonical description of a built-in workload, as a record database holds it.
+
+    A user's file is refused: a database may come from elsewhere and must not make code run.
+    """
+    name = str(spec["name"])
+    if name not in WORKLOADS:
+        raise UsageError(
+            f"the record's workload is {name!r}, which is not built in; pass the file and function yourself"
+        )
+    return build(name, settings={**spec["args"], "dtype": spec["dtype"]})[0]
+
+
+def find(name: str) -> Workload:
+    """The workload called `name`."""
+    workload = WORKLOADS.get(name)
+    if workload is None:
+        near = _nearest(name, WORKLOADS)
+        hint = f"did you mean {near}?" if near else f"choose one of {', '.join(WORKLOADS)} or path/to/file.py:function"
+        raise UsageError(f"there is no workload {name!r}; {hint}")
+    return workload
+
+
+def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    """The known words most like `word`, joined by "or"; empty when none is near."""
+    by_lower: dict[str, str] = {}
+    for candidate in known:
+        by_lower.setdefault(candidate.lower(), candidate)
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.55)
+    return " or ".join(by_lower[m] for m in matches)
+
+
+def _checked_shape(workload: Workload, shape: Sequence[int]) -> tuple[int, ...]:
+    numbers = workload.numbers
+    if not workload.required <= len(shape) <= len(numbers):
+        least, most = workload.required, len(numbers)
+        count = str(least) if least == most else f"{least} to {most}"
+        example = ",".join(map(str, workload.defaults[:least]))
+        raise UsageError(
+            f"{workload.name}: the shape needs {count} numbers ({','.join(numbers)}) but has {len(shape)} "
+            f"({','.join(map(str, shape))}); for example {example}"
+        )
+    return tuple(shape)
+
+
+def _argument(workload: Workload, key: str) -> str:
+    if key in workload.args:
+        return key
+    near = _nearest(key, (*workload.args, "dtype"))
+    hint = f"did you mean {near}?" if near else f"its arguments are {', '.join((*workload.args, 'dtype'))}"
+    raise UsageError(f"{workload.name} has no argument {key!r}; {hint}")
+
+
+def _value(workload: Workload, key: str, value: int | str) -> int | str:
+    """`value` as the type of the argument's default, within its range."""
+    if key not in workload.numbers:
+        return str(value)
+    least, most = _LEAST.get(key, 1), _MOST.get(key)
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        span = f"an integer >= {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{workload.name}: {key} must be {span} but is {value}")
+    return number
+
+
+def _apply_batch(workload: Workload, args: dict[str, int | str], batch: int) -> None:
+    first = workload.args[0]
+    if batch < 1:
+        raise UsageError(f"{workload.name}: the batch must be an integer >= 1 but is {batch}")
+    args[first] = int(args[first]) * batch if first == "M" else batch
+
+
+def _from_file(
+    name: str, shape: Sequence[int] | None, settings: Mapping[str, str | int] | None, batch: int | None,
+    dtype: str | None,
+) -> tuple[ComputeDAG, dict[str, Any]]:  # fmt: skip
+    from autosched.te import workload_file
+
+    if shape is not None or batch is not None:
+        word = "shape" if shape is not None else "batch"
+        raise UsageError(f"{name}: a function of your own takes no {word}; set its arguments by name, K=V")
+    return workload_file.load(name, {**(settings or {}), **({"dtype": dtype} if dtype else {})})

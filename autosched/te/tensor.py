@@ -1,0 +1,199 @@
+"""Tensors, axes and the operations that make tensors: what a user's definition is turned into.
+
+A `ComputeOp` has one value expression per output (several only for tuple reducers). Its spatial
+axes index the output; with a reducer, `body[i]` is the i-th reduced operand, accumulated over
+`reduce_axes`. Loads inside `body` name tensors; the objects are in `inputs`.
+
+While the user's function is being traced, two node kinds exist that know more than their base class:
+`AxisVar` (a variable that knows its extent) and `TensorLoad` (a load that knows its tensor). Two
+tensors may share a name until `ComputeDAG` links them; a `ComputeDAG` holds plain `Var` and `Load` only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn
+
+from autosched.errors import ExpressionError
+from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
+from autosched.ir.stmt import Reducer
+from autosched.ir.visit import rebuild
+
+_CREATED = itertools.count()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop of a stage's domain: `var` runs over 0 <= var < extent."""
+
+    var: Var
+    extent: int
+    reduce: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.var.name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AxisVar(Var):
+    """An axis while its stage is being traced; `uid` keeps axes apart that happen to share a name."""
+
+    extent: int = 1
+    reduce: bool = False
+    uid: int = 0
+
+    @staticmethod
+    def fresh(name: str, extent: int, reduce: bool) -> AxisVar:
+        """A new axis, different from every other one."""
+        axis: AxisVar = AxisVar(name, INDEX, extent, reduce, next(_CREATED))
+        return axis
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceholderOp:
+    """An input; `order` counts creations, which is the order of a kernel's arguments."""
+
+    name: str
+    order: int = field(default_factory=lambda: next(_CREATED))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComputeOp:
+    """A stage: for all `axes`, outputs[i][axes] = body[i], reduced over `reduce_axes` when there is a `reducer`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    body: tuple[Expr, ...]
+    reducer: Reducer | None
+    inputs: tuple[Tensor, ...]
+
+    def __repr__(self) -> str:
+        reduced = f" reduced over [{', '.join(a.name for a in self.reduce_axes)}]" if self.reducer else ""
+        return f"<stage {self.name}[{', '.join(a.name for a in self.axes)}]{reduced}>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the spatial axes."""
+        return tuple(axis.extent for axis in self.axes)
+
+    @cached_property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors this stage writes: one of its own name, or `<name>.v0`, `<name>.v1` for a tuple."""
+        names = [self.name] if len(self.body) == 1 else [f"{self.name}.v{i}" for i in range(len(self.body))]
+        return tuple(
+            Tensor(name, self.shape, value.dtype, self, i)
+            for i, (name, value) in enumerate(zip(names, self.body, strict=True))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A named n-dimensional array, `op` says where it comes from; `index` is its place among the op's outputs."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: PlaceholderOp | ComputeOp = field(repr=False)
+    index: int = 0
+    view: tuple[int, ...] | None = field(default=None)  # the shape the caller sees, same elements in the same order
+
+    def __getitem__(self, indices: Any) -> Expr:
+        """One element; `indices` are axes, integers or integer expressions, one per dimension."""
+        items = indices if isinstance(indices, tuple) else (indices,)
+        if self.view is not None:
+            raise ExpressionError(
+                f"the view {list(self.view)} of tensor {self.name} cannot be read by another stage; "
+                f"index {self.name} itself, whose shape is {list(self.shape)}"
+            )
+        if len(items) != len(self.shape):
+            raise ExpressionError(
+                f"tensor {self.name} has {len(self.shape)} dimensions but is indexed with {len(items)}: "
+                f"{self.name}[{', '.join(map(str, items))}]"
+            )
+        load: TensorLoad = TensorLoad(
+            self.name, tuple(self._index(d, item) for d, item in enumerate(items)), self.dtype, self
+        )
+        return load
+
+    def _index(self, dim: int, item: Any) -> Expr:
+        if isinstance(item, Expr):
+            return item
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise ExpressionError(
+                f"index {dim} of tensor {self.name} is {item!r}, a {type(item).__name__}, but must be an axis, "
+                "an integer or an integer expression"
+            )
+        return Const(int(item.__index__()), INDEX)
+
+    def __iter__(self) -> Iterator[Expr]:
+        raise ExpressionError(f"tensor {self.name} cannot be iterated over; index it with axes inside te.compute")
+
+    def _refuse(self, _other: object) -> NoReturn:
+        raise ExpressionError(
+            f"tensor {self.name} is used as a whole in arithmetic; write its elements, {self._example()}, "
+            "inside te.compute"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    def _example(self) -> str:
+        return f"{self.name}[{', '.join('ijklmnopqrstuvw'[: len(self.shape)]) or '()'}]"
+
+    @property
+    def public_shape(self) -> tuple[int, ...]:
+        return self.shape if self.view is None else self.view
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identity of the data: views of a tensor share it."""
+        return (id(self.op), self.index)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements in bytes."""
+        count = DTYPES[self.dtype][1]
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TensorLoad(Load):
+    """A `Load` that remembers which tensor its name means."""
+
+    tensor: Tensor
+
+
+def postorder(roots: Iterable[Expr]) -> list[Expr]:
+    """Every distinct node below `roots` once, children before parents, in order of first use; depth is not limited."""
+    done: dict[Expr, None] = {}
+    stack = [(root, False) for root in reversed(tuple(roots))]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        if expanded:
+            done[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((child, False) for child in reversed(node.children) if child not in done)
+    return list(done)
+
+
+def rewrite(roots: Iterable[Expr], fn: Callable[[Expr, Expr], Expr]) -> tuple[Expr, ...]:
+    """`roots` with every distinct node replaced bottom up by fn(node, node over already rewritten children)."""
+    exprs = tuple(roots)
+    done: dict[Expr, Expr] = {}
+    for node in postorder(exprs):
+        new = rebuild(node, done.__getitem__) if node.children else node
+        if isinstance(node, TensorLoad):
+            new = TensorLoad(node.buffer, new.children, node.dtype, node.tensor)
+        done[node] = fn(node, new)
+    return tuple(done[root] for root in exprs)

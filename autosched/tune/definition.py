@@ -1,0 +1,126 @@
+"""What the user wrote, with numbers put in: from a workload's name or function to its DAG.
+
+A workload is a built-in name, `path/to/file.py:function`, or a Python function whose arguments have names and defaults
+and which returns its output tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from autosched.te import ComputeDAG, Tensor
+
+Setting: TypeAlias = "int | str"
+Operator: TypeAlias = "Callable[..., Tensor | Sequence[Tensor]]"
+Workload: TypeAlias = "str | Operator"
+DEFAULT_DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A workload with its numbers: `shape` are the integer arguments in order, `spec` the JSON that rebuilds `dag`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    dag: ComputeDAG
+    spec: str
+
+
+def define(
+    workload: Workload,
+    shape: Sequence[int] | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    batch: int | None = None,
+    dtype: str = DEFAULT_DTYPE,
+) -> Definition:
+    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name, `batch` is the first.
+
+    A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
+    arguments that the workload does not have, and ExpressionError for what its function does wrong.
+    """
+    if not isinstance(workload, str):
+        return _of_function(workload, shape, settings, batch, dtype)
+
+    from autosched.te.registry import build
+
+    its_own = _is_own(workload) and dtype == DEFAULT_DTYPE
+    dag, spec = build(workload, shape, settings, batch, None if its_own else dtype)
+    return _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
+
+
+def redefine(spec: str, workload: Workload | None) -> Definition:
+    """The definition of a stored `spec`. Raises UsageError for a user's function that is not given as `workload`:
+    a database may come from elsewhere and must not name code to run."""
+    from autosched.te.registry import resolve
+
+    data: dict[str, Any] = json.loads(spec)
+    if workload is not None and _is_own(workload):
+        return define(workload, settings=data["args"])
+    return _definition(data["name"], resolve(data), data["args"], data["dtype"], data)
+
+
+def arguments(function: Operator) -> dict[str, Any]:
+    """Names and defaults of a workload function's arguments. Raises UsageError where one has no name or no default."""
+    parameters = inspect.signature(function).parameters.values()
+    name = getattr(function, "__name__", repr(function))
+    for p in parameters:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or p.default is p.empty:
+            raise UsageError(f"argument {p.name} of the workload {name} needs a name and a default, as in {p.name}=1")
+    return {p.name: p.default for p in parameters}
+
+
+def _of_function(
+    function: Operator,
+    shape: Sequence[int] | None,
+    settings: Mapping[str, Setting] | None,
+    batch: int | None,
+    dtype: str,
+) -> Definition:
+    from autosched.te import ComputeDAG
+
+    values = arguments(function)
+    name = getattr(function, "__name__", repr(function))
+    numbers = [a for a, default in values.items() if isinstance(default, int)]
+    given = [*(shape or ())]
+    if len(given) > len(numbers) or (batch is not None and not numbers):
+        raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
+    values.update(zip(numbers, given, strict=False))
+    if batch is not None:
+        values[numbers[0]] = batch
+    chosen = dict(settings or {})
+    if dtype != DEFAULT_DTYPE:
+        chosen["dtype"] = dtype
+    unknown = [a for a in chosen if a not in values]
+    if unknown:
+        raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
+    values.update(chosen)
+    dag = ComputeDAG(function(**values))
+    used = str(values.get("dtype") or _dtype(dag))
+    spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": used}
+    return _definition(name, dag, values, used, spec)
+
+
+def _definition(name: str, dag: ComputeDAG, args: Mapping[str, Any], dtype: str, spec: Mapping[str, Any]) -> Definition:
+    shape = tuple(value for value in args.values() if isinstance(value, int))
+    try:
+        text = json.dumps(spec, sort_keys=True)
+    except TypeError as error:
+        raise UsageError(f"the arguments of {name} must be numbers or words to be recorded: {error}") from error
+    return Definition(name, shape, dtype, dag, text)
+
+
+def _is_own(workload: Workload) -> bool:
+    """Whether it is the user's function, in a file or not."""
+    return not isinstance(workload, str) or ":" in workload
+
+
+def _dtype(dag: ComputeDAG) -> str:
+    return (dag.inputs or dag.outputs)[0].dtype

@@ -1,0 +1,121 @@
+"""What tuning asks of its surroundings: four small protocols and the records that cross them.
+
+The search space is a set of array functions over sketches (a module serves), the cost model judges whole
+populations, the measurer is the only one to touch the device, the recorder makes results durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement
+
+Population: TypeAlias = npt.NDArray[np.int64]  # [n, n_params] parameter values of one sketch
+Scores: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
+Keys: TypeAlias = npt.NDArray[np.uint64]  # [n]
+Mask: TypeAlias = npt.NDArray[np.bool_]  # [n]
+
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point of the search space: the number of a sketch and one value for each of its parameters."""
+
+    sketch: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is known of a measured candidate: its median time, or why it has none."""
+
+    candidate: Candidate
+    round: int
+    seconds: float | None
+    samples: tuple[float, ...] = ()
+    failure: str | None = None
+    message: str = ""
+    record_id: int | None = None
+
+
+class SketchLike(Protocol):
+    """A schedule with open numbers; all that tuning reads of it is what it is called."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def params(self) -> tuple[ParamLike, ...]: ...
+
+
+class ParamLike(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class SearchSpace(Protocol[S_contra]):
+    """Moves on the population of one sketch; every function is determined by its arguments and `rng`."""
+
+    def enumerate_grid(self, sketch: S_contra, limit: int, rng: np.random.Generator) -> Population:
+        """All rows of the sketch if there are at most `limit`, else at most `limit` distinct random ones."""
+        ...
+
+    def mutate(self, sketch: S_contra, rows: Population, rng: np.random.Generator, prob: float) -> Population: ...
+    def crossover(self, sketch: S_contra, a: Population, b: Population, rng: np.random.Generator) -> Population: ...
+    def neighbours(self, sketch: S_contra, row: npt.NDArray[np.int64]) -> Population: ...
+    def keys(self, rows: Population) -> Keys:
+        """Equal for equal rows, different for different ones."""
+        ...
+
+
+class CostModel(Protocol):
+    """Judges rows of sketch number `i` without lowering any of them."""
+
+    def legal(self, i: int, rows: Population) -> Mask: ...
+    def draft(self, i: int, rows: Population) -> Scores:
+        """Analytic latency in seconds."""
+        ...
+
+    def score(self, i: int, rows: Population) -> Scores:
+        """Higher is better; comparable between sketches."""
+        ...
+
+    def update(self, sketches: Sequence[int], rows: Sequence[npt.NDArray[np.int64]], seconds: Sequence[float]) -> bool:
+        """Adds measured rows (seconds inf: failed); says whether it was worth fitting the model again."""
+        ...
+
+
+class Measurer(Protocol):
+    """Builds, verifies and times, one candidate at a time; the totals are seconds of this session."""
+
+    @property
+    def build_s(self) -> float: ...
+    @property
+    def check_s(self) -> float: ...
+    @property
+    def measure_s(self) -> float: ...
+    def measure(self, jobs: Sequence[Job], best_s: float | None) -> Iterator[Measurement | Failure]: ...
+    def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]: ...
+
+
+class Recorder(Protocol):
+    """Keeps trials; what `append` returned for is durable."""
+
+    def history(self) -> Sequence[Trial]:
+        """Trials to resume from; empty for a fresh run."""
+        ...
+
+    def append(self, trial: Trial) -> int:
+        """Stores a trial, returns its record id."""
+        ...
+
+    def certify(self, record_id: int, seconds: float, ci: tuple[float, float]) -> None: ...
+    def finish(self, status: str) -> None:
+        """The session has ended: finished, interrupted, or failed (nothing valid was found)."""
+        ...

@@ -1,0 +1,52 @@
+"""Trials in the record database: the `Recorder` of a session, bound to one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosched.tune.protocols import Candidate, Trial
+from autosched.tune.task import Task
+
+if TYPE_CHECKING:
+    from autosched.store import Database, Record
+
+
+@dataclass(frozen=True)
+class DatabaseRecorder:
+    """`steps` gives a candidate's schedule steps as JSON; `resumed` are the records that the session starts from."""
+
+    database: Database
+    run_id: int
+    task: Task
+    steps: Callable[[Candidate], str]
+    resumed: tuple[Record, ...] = ()
+
+    def history(self) -> Sequence[Trial]:
+        """The resumed records that are candidates of this search space, oldest first."""
+        found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(self.resumed, key=lambda r: r.id)]
+        return [
+            Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)
+            for r, candidate in found
+            if candidate is not None
+        ]
+
+    def append(self, trial: Trial) -> int:
+        return self.database.append(
+            self.run_id,
+            self.task.sketches[trial.candidate.sketch].name,
+            self.steps(trial.candidate),
+            self.task.values(trial.candidate),
+            trial.round,
+            trial.seconds,
+            trial.samples,
+            trial.failure,
+            trial.message,
+        )
+
+    def certify(self, record_id: int, seconds: float, ci: tuple[float, float]) -> None:
+        self.database.certify(record_id, seconds, ci, self.run_id)
+
+    def finish(self, status: str) -> None:
+        self.database.finish_run(self.run_id, status)

@@ -1,0 +1,87 @@
+"""What a session leaves behind: the best candidate, how it was found and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autosched.runtime.kernel import Kernel
+    from autosched.tune.protocols import Trial
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step of the tuning curve: after `trial` trials and `elapsed_s` seconds the best time was `best_s`."""
+
+    trial: int
+    elapsed_s: float
+    best_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `tune`. All times in seconds.
+
+    `trials` counts measured candidates, `failed` those of them without a time (by class in `failures`), `resumed`
+    those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
+    start of the command; `search_s`, `model_s`, `build_s`, `check_s` and `measure_s` are
+    the parts of it. `best_ci_s` is an interval for the median. `peak_gflops` was measured in the same run.
+    """
+
+    workload: str
+    shape: tuple[int, ...]
+    dtype: str
+    target: str
+    threads: int
+    trials: int
+    failed: int
+    wall_s: float
+    search_s: float
+    model_s: float
+    build_s: float
+    check_s: float
+    measure_s: float
+    first_result_s: float
+    best_s: float
+    best_ci_s: tuple[float, float]
+    gflops: float
+    peak_gflops: float | None
+    fraction_of_peak: float | None
+    record_id: int | None
+    sketch: str
+    values: Mapping[str, int]
+    verified: bool = True
+    interrupted: bool = False
+    resumed: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    curve: tuple[Point, ...] = ()
+    records: tuple[Trial, ...] = field(default=(), repr=False)
+    schema_version: int = SCHEMA_VERSION
+    kernel: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
+
+    def compile(self) -> Kernel:
+        """The best candidate as a callable kernel in this process."""
+        if self.kernel is None:
+            raise ValueError("this Result was not made by autosched.tune, so that it has no kernel to compile")
+        return self.kernel()
+
+    def to_json(self) -> dict[str, object]:
+        """The object that `tune --json` prints (JSON data; `records` and the kernel are left out)."""
+        data: dict[str, object] = {"schema_version": self.schema_version}
+        for name in JSON_FIELDS:
+            value = getattr(self, name)
+            data[name] = list(value) if isinstance(value, tuple) else value
+        data["values"], data["failures"] = dict(self.values), dict(self.failures)
+        data["curve"] = [[p.trial, p.elapsed_s, p.best_s] for p in self.curve]
+        return data
+
+
+JSON_FIELDS = (
+    "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "search_s", "model_s", "build_s",
+    "check_s", "measure_s", "first_result_s", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
+    "record_id", "verified", "interrupted", "resumed", "sketch",
+)  # fmt: skip

@@ -1,0 +1,364 @@
+"""One tuning session: rounds of propose, measure, record, learn; then a fair comparison of the best few.
+
+Only this file knows the order of things. The search decides what to measure, the measurer is the only one that
+touches the device, the recorder makes every trial durable before anybody hears of it. A KeyboardInterrupt at any
+point ends the session with the best so far.
+
+Resuming takes the records' trials round by round, as if they had just been measured: the search and the cost model
+come to the state in which the records end, and a round that was cut short is completed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from autosched.errors import Interrupted, NoValidCandidate
+from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, median_interval
+from autosched.tune.callbacks import Callback, Event
+from autosched.tune.protocols import Candidate, Measurer, Recorder, Trial
+from autosched.tune.result import Point, Result
+from autosched.tune.search import Search
+from autosched.tune.task import Task, training_data
+
+if TYPE_CHECKING:
+    from autosched.runtime.kernel import Kernel
+
+FIRST_BATCH = 4  # a small first round: a verified result soon
+BATCH = (8, 16)  # later rounds, an eighth of the trials within these limits
+MODEL_SHARE = 0.1  # of the wall time may go into fitting the cost model
+MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short search's few fits
+FINAL_CANDIDATES = 4  # of the fastest are compared in the end
+FINAL_SHARE = 0.1  # of a time budget, kept for that comparison
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`trials`: candidates to measure, failures and resumed ones included. `budget_s`: seconds from the start."""
+
+    trials: int = 64
+    budget_s: float | None = None
+    seed: int = 0
+
+
+def run(
+    task: Task,
+    settings: Settings,
+    measurer: Measurer,
+    recorder: Recorder,
+    callbacks: Sequence[Callback] = (),
+    *,
+    peak_gflops: float | None = None,
+    started: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    kernel: Callable[[Candidate], Kernel] | None = None,
+) -> Result:
+    """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
+
+    Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was.
+    """
+    begun = clock() if started is None else started
+    session = _Session(task, settings, measurer, recorder, tuple(callbacks), peak_gflops, begun, clock, kernel)
+    return session.run()
+
+
+@dataclass
+class _Session:
+    task: Task
+    settings: Settings
+    measurer: Measurer
+    recorder: Recorder
+    callbacks: tuple[Callback, ...]
+    peak_gflops: float | None
+    started: float
+    clock: Callable[[], float]
+    kernel: Callable[[Candidate], Kernel] | None
+    search: Search[Any] = field(init=False)
+    trials: list[Trial] = field(default_factory=list)
+    best: Trial | None = None
+    best_ci: tuple[float, float] | None = None
+    curve: list[Point] = field(default_factory=list)
+    keys: dict[Candidate, str] = field(default_factory=dict)
+    resumed: int = 0
+    taught: int = 0  # trials that the cost model knows
+    phase: str = "start"
+    round: int = 0
+    search_s: float = 0.0
+    model_s: float = 0.0
+    emit_s: float = 0.0
+    first_result_s: float = 0.0
+    interrupted: bool = False
+
+    def run(self) -> Result:
+        try:
+            self._explore()
+            self._compare_best()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        outcome = "finished" if self.best else "failed"
+        self.recorder.finish("interrupted" if self.interrupted else outcome)
+        result = self._result()
+        for callback in self.callbacks:
+            callback.on_finish(result)
+        return result
+
+    # Rounds
+
+    def _explore(self) -> None:
+        self.search = Search(self.task.space, self.task.sketches, self.task.model, self.settings.seed)
+        history: dict[int, list[Trial]] = {}
+        for trial in self.recorder.history():
+            history.setdefault(trial.round, []).append(trial)
+        last = max(history, default=-1)
+        self._tell("on_start", resumed=sum(map(len, history.values())))
+        low, high = BATCH
+        while self.round <= last or not self._is_over():
+            known = history.get(self.round, [])
+            size = FIRST_BATCH if self.round == 0 else min(max(self.settings.trials // 8, low), high)
+            n = min(size, self.settings.trials - len(self.trials)) if self.round >= last else 0
+            picks = self._propose(n, known)
+            if not picks and not known and self.round >= last:
+                break  # the space is used up
+            self._adopt(known)
+            self._measure(picks)
+            self._learn()
+            self.round += 1
+
+    def _is_over(self) -> bool:
+        return len(self.trials) >= self.settings.trials or self._time_is_up()
+
+    def _time_is_up(self) -> bool:
+        """Whether the budget is used, save for the final share; never before a first batch or a first result."""
+        budget = self.settings.budget_s
+        if budget is None or (self.best is None and len(self.trials) < FIRST_BATCH):
+            return False
+        return self._elapsed() >= (1.0 - FINAL_SHARE) * budget
+
+    def _propose(self, n: int, known: Sequence[Trial]) -> list[Candidate]:
+        """What is left to measure of a round of `n`, of which `known` are already."""
+        if len(known) >= n:
+            return []
+        begun = self.clock()
+        self.phase = self.search.phase(self.settings.trials)
+        measured = {trial.candidate for trial in known}
+        picks = [c for c in self.search.propose(self.round, n, self.phase) if c not in measured]
+        self.search_s += self.clock() - begun
+        return picks[: n - len(known)]
+
+    def _adopt(self, known: Sequence[Trial]) -> None:
+        """Takes over trials of an earlier run."""
+        self.resumed += len(known)
+        for trial in known:
+            self._add(trial)
+
+    def _measure(self, picks: Sequence[Candidate]) -> None:
+        if not picks:
+            return
+        self._tell("on_round")
+        waiting = {}
+        jobs = []
+        for candidate in picks:
+            job = self._job(candidate)
+            if isinstance(job, Failure):
+                self._record(candidate, job)
+            else:
+                waiting[job.key] = candidate
+                jobs.append(job)
+        best_s = None if self.best is None else self.best.seconds
+        for answer in self.measurer.measure(jobs, best_s) if jobs else ():
+            self._record(waiting.pop(answer.key), answer)
+            if self._time_is_up():
+                return
+        for key, candidate in waiting.items():
+            self._record(candidate, Failure(key, "protocol", "the measurer gave no answer for this candidate"))
+
+    def _job(self, candidate: Candidate) -> Job | Failure:
+        begun = self.clock()
+        key = self.keys.setdefault(candidate, f"c{len(self.keys)}")
+        try:
+            return Job(key, self.task.source(candidate))
+        except Exception as error:  # a bug of code generation costs its candidate, not the session
+            return Failure(key, "build_error", f"code generation raised {type(error).__name__}: {error}")
+        finally:
+            self.emit_s += self.clock() - begun
+
+    def _record(self, candidate: Candidate, answer: Measurement | Failure) -> None:
+        if isinstance(answer, Failure):
+            trial = Trial(candidate, self.round, None, (), answer.kind, answer.message)
+        else:
+            trial = Trial(candidate, self.round, answer.seconds, answer.samples)
+        trial = replace(trial, record_id=self.recorder.append(trial))
+        self._add(trial)
+        self._tell("on_result", trial)
+
+    def _add(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        self.search.observe([trial])
+        if trial.seconds is None or (self.best is not None and trial.seconds >= (self.best.seconds or 0.0)):
+            return
+        if self.best is None:
+            self.first_result_s = self._elapsed()
+        self.best = trial
+        self.curve.append(Point(len(self.trials), self._elapsed(), trial.seconds))
+
+    def _learn(self) -> None:
+        """Tells the cost model of new trials, unless fitting has taken more than its share of the time so far."""
+        if self.model_s > MODEL_SHARE * self._elapsed() + MODEL_GRACE_S:
+            return
+        begun = self.clock()
+        self.task.model.update(*training_data(self.trials[self.taught :]))
+        self.taught = len(self.trials)
+        self.model_s += self.clock() - begun
+
+    # The end
+
+    def _compare_best(self) -> None:
+        """Measures the fastest few again, interleaved, and lets that decide.
+
+        A candidate that is caught being wrong now is a failure from here on, and the next fastest take the place of
+        those of a comparison that none survived.
+        """
+        self.phase = "final"
+        compared: set[Candidate] = set()
+        while True:
+            timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.seconds or 0.0)
+            self.best = timed[0] if timed else None
+            rivals = [t for t in timed if t.candidate not in compared][:FINAL_CANDIDATES]
+            compared.update(t.candidate for t in rivals)
+            made = [(self._job(t.candidate), t) for t in rivals]
+            jobs = {job.key: (job, t) for job, t in made if isinstance(job, Job)}
+            if not jobs:
+                return
+            self._tell("on_round")
+            answers = self.measurer.final([job for job, _ in jobs.values()])
+            for answer in answers:
+                self._confirm(jobs[answer.key][1], answer)
+            finals = [a for a in answers if not isinstance(a, Failure)]
+            if finals:
+                fastest = min(finals, key=lambda f: f.seconds)
+                self.best = replace(jobs[fastest.key][1], seconds=fastest.seconds, samples=fastest.samples)
+                self.best_ci = fastest.ci
+                return
+
+    def _confirm(self, trial: Trial, answer: FinalMeasurement | Failure) -> None:
+        """Records what the comparison said of a trial."""
+        if isinstance(answer, Failure):
+            failed = Trial(trial.candidate, trial.round, None, (), answer.kind, answer.message, trial.record_id)
+            self.recorder.append(failed)
+            self.trials[self.trials.index(trial)] = failed
+        elif trial.record_id is not None:
+            self.recorder.certify(trial.record_id, answer.seconds, answer.ci)
+
+    def _result(self) -> Result:
+        best = self.best
+        failures = Counter(t.failure for t in self.trials if t.failure is not None)
+        if best is None or best.seconds is None:
+            raise self._nothing(failures)
+        task, seconds, kernel = self.task, best.seconds, self.kernel
+        gflops = task.gflops(seconds)
+        return Result(
+            workload=task.workload,
+            shape=task.shape,
+            dtype=task.dtype,
+            target=task.target,
+            threads=task.threads,
+            trials=len(self.trials),
+            failed=sum(failures.values()),
+            wall_s=self._elapsed(),
+            search_s=self.search_s,
+            model_s=self.model_s,
+            build_s=self.measurer.build_s + self.emit_s,
+            check_s=self.measurer.check_s,
+            measure_s=self.measurer.measure_s,
+            first_result_s=self.first_result_s,
+            best_s=seconds,
+            best_ci_s=self.best_ci or (median_interval(best.samples) if best.samples else (seconds, seconds)),
+            gflops=gflops,
+            peak_gflops=self.peak_gflops,
+            fraction_of_peak=gflops / self.peak_gflops if self.peak_gflops else None,
+            record_id=best.record_id,
+            sketch=task.sketches[best.candidate.sketch].name,
+            values=task.values(best.candidate),
+            interrupted=self.interrupted,
+            resumed=self.resumed,
+            failures=dict(sorted(failures.items())),
+            curve=tuple(self.curve),
+            records=tuple(self.trials),
+            kernel=None if kernel is None else partial(kernel, best.candidate),
+        )
+
+    def _nothing(self, failures: Counter[str]) -> Interrupted | NoValidCandidate:
+        if self.interrupted:
+            return Interrupted(
+                f"interrupted before the first verified kernel of {self.task.workload}; "
+                f"{len(self.trials)} failed trials are recorded"
+            )
+        if not self.trials:
+            return NoValidCandidate(
+                f"the search space of {self.task.workload} on {self.task.target} with {self.task.threads} threads has "
+                f"no legal candidate, or the budget ended before the first: raise --budget or report this workload"
+            )
+        first = next(t for t in self.trials if t.failure is not None)
+        classes = ", ".join(f"{kind} {n}" for kind, n in failures.most_common())
+        return NoValidCandidate(
+            f"none of the {len(self.trials)} measured candidates of {self.task.workload} was valid ({classes}); "
+            f"the first failed with: {first.message}"
+        )
+
+    # What others hear
+
+    def _elapsed(self) -> float:
+        return self.clock() - self.started
+
+    def _tell(self, moment: str, trial: Trial | None = None, resumed: int | None = None) -> None:
+        if not self.callbacks:
+            return
+        event = self._event(trial, self.resumed if resumed is None else resumed)
+        for callback in self.callbacks:
+            match moment:
+                case "on_start":
+                    callback.on_start(event)
+                case "on_round":
+                    callback.on_round(event)
+                case _:
+                    callback.on_result(event)
+
+    def _event(self, trial: Trial | None, resumed: int) -> Event:
+        task, elapsed, done = self.task, self._elapsed(), len(self.trials)
+        seconds = trial.seconds if trial else None
+        best_s = self.best.seconds if self.best else None
+        best_gflops = task.gflops(best_s) if best_s else None
+        fresh = done - self.resumed
+        return Event(
+            workload=task.workload,
+            target=task.target,
+            threads=task.threads,
+            phase=self.phase,
+            round=self.round,
+            trial=done,
+            trials=self.settings.trials,
+            failed=sum(t.failure is not None for t in self.trials),
+            seconds=seconds,
+            failure=trial.failure if trial else None,
+            message=trial.message if trial else "",
+            gflops=task.gflops(seconds) if seconds else None,
+            best_s=best_s,
+            best_gflops=best_gflops,
+            peak_gflops=self.peak_gflops,
+            fraction_of_peak=best_gflops / self.peak_gflops if best_gflops and self.peak_gflops else None,
+            elapsed_s=elapsed,
+            eta_s=self._eta(elapsed, fresh) if fresh else None,
+            sketch=task.sketches[trial.candidate.sketch].name if trial else None,
+            n_sketches=len(task.sketches),
+            resumed=resumed,
+        )
+
+    def _eta(self, elapsed: float, fresh: int) -> float:
+        """Seconds to the end at the pace so far, or to the end of the budget."""
+        left = max(self.settings.trials - len(self.trials), 0) * elapsed / fresh
+        budget = self.settings.budget_s
+        return left if budget is None else min(left, max(budget - elapsed, 0.0))

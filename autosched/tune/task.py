@@ -1,0 +1,61 @@
+"""What is to be tuned: a workload on a target with its search space, put together once before the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.tune.protocols import Candidate, CostModel, SearchSpace, SketchLike, Trial
+
+if TYPE_CHECKING:
+    from autosched.codegen.source import KernelSource
+
+
+@dataclass(frozen=True)
+class Task:
+    """`workload`, `shape` and `dtype` as the user gave them, `flops` of one call (2 for a multiply-add).
+
+    `emit(sketch number, values by name)` is the only way from a candidate to code; it may raise for a candidate
+    that turns out not to be expressible, which is then a failed trial.
+    """
+
+    workload: str
+    shape: tuple[int, ...]
+    dtype: str
+    target: str
+    threads: int
+    flops: int
+    sketches: tuple[SketchLike, ...]
+    space: SearchSpace[Any]
+    model: CostModel
+    emit: Callable[[int, Mapping[str, int]], KernelSource]
+
+    def values(self, candidate: Candidate) -> dict[str, int]:
+        """The candidate's numbers by parameter name."""
+        params = self.sketches[candidate.sketch].params
+        return {p.name: v for p, v in zip(params, candidate.values, strict=True)}
+
+    def candidate(self, sketch: str, values: Mapping[str, int]) -> Candidate | None:
+        """The candidate that a record's sketch name and values mean; None if this search space has no such row."""
+        for i, known in enumerate(self.sketches):
+            if known.name == sketch and {p.name for p in known.params} == set(values):
+                row = tuple(int(values[p.name]) for p in known.params)
+                rows = np.array([row], dtype=np.int64)
+                return Candidate(i, row) if self.model.legal(i, rows).all() else None
+        return None
+
+    def source(self, candidate: Candidate) -> KernelSource:
+        return self.emit(candidate.sketch, self.values(candidate))
+
+    def gflops(self, seconds: float) -> float:
+        return self.flops / seconds / 1e9
+
+
+def training_data(trials: Sequence[Trial]) -> tuple[list[int], list[npt.NDArray[np.int64]], list[float]]:
+    """Sketch numbers, rows and seconds of trials for the cost model; a failure took for ever."""
+    rows = [np.array(t.candidate.values, dtype=np.int64) for t in trials]
+    return [t.candidate.sketch for t in trials], rows, [np.inf if t.seconds is None else t.seconds for t in trials]

@@ -1,0 +1,241 @@
+"""How one statement touches one buffer: strides and footprints, as closed forms.
+
+A statement stands in loops 0 .. m-1, outermost first. At depth d the loops d .. m-1 run freely and the others
+stand still. Then an index  sum_v c_v * v + const  covers
+
+    width(d) = sum over moving loops v of |c_v| * (bound_v - 1)      count(d) = min(shape, width(d) + 1)
+
+positions, and no more than the moving loops have iterations (a stride leaves gaps). `floordiv(e, f)` has the
+width of e divided by f, `mod(e, f)` at most f - 1: exact when tiles are aligned, which splits and packed layouts
+are. A variable that does not run inside the buffer's `Allocate` moves the buffer as a whole, hence nothing.
+The elements touched are the product of the counts; the lines follow from the flat span of the innermost dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, ceildiv, imax, imin, product
+from autosched.ir.linear import linear
+from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.visit import free_vars, is_closed
+from cost_model.formula import absolute, is_one, is_zero, least, most, real, times
+
+ZERO: Expr = Const(0, INDEX)
+ONE: Expr = Const(1, INDEX)
+# An index that depends on data or is no linear form: any element may be touched, each on another line.
+UNKNOWN_WIDTH = Const(1 << 40, INDEX)
+UNKNOWN_STRIDE = Const(64, INDEX)
+
+Widths = tuple[Expr, ...]  # by depth, 0 .. m
+
+
+@dataclass(frozen=True, eq=False)
+class Free:
+    """A loop as an access sees it: its variable and its largest trip count."""
+
+    var: Var
+    bound: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One buffer in one statement. Depth-indexed tuples have m + 1 entries, loop-indexed ones m."""
+
+    buffer: Buffer
+    kind: str  # read, write, update (read and written in place)
+    count: int  # loads (and stores) of the statement's text that this stands for
+    stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
+    elements: Widths  # distinct elements touched
+    lines: Widths  # distinct cache lines touched, real
+    line_bytes: int
+
+    def moves(self, loop: int) -> bool:
+        return not is_zero(self.stride[loop])
+
+    @property
+    def in_registers(self) -> bool:
+        return self.buffer.scope is Scope.REGISTER
+
+    @property
+    def traffic_factor(self) -> int:
+        """Transfers of a line: a written one is fetched and written back."""
+        return 1 if self.kind == "read" else 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Loops:
+    """The loops that move a buffer, with their places."""
+
+    free: tuple[Free, ...]
+    inside: frozenset[Var]  # variables running inside the buffer's allocation
+
+    @property
+    def depth(self) -> int:
+        return len(self.free)
+
+    def moving(self, expr: Expr) -> tuple[int, ...]:
+        names = free_vars(expr) & self.inside
+        return tuple(i for i, loop in enumerate(self.free) if loop.var in names)
+
+    def nothing(self) -> Widths:
+        return (ZERO,) * (self.depth + 1)
+
+    def widths(self, expr: Expr) -> Widths:
+        """Largest minus smallest value of `expr` at each depth; added up from the inside, so that depths share sums."""
+        terms = [(atom, c, self.moving(atom)) for atom, c in linear(expr).terms]
+        terms.sort(key=lambda t: -max(t[2], default=-1))
+        result = self.nothing()
+        for atom, coefficient, moving in terms:
+            if moving:
+                part, size = self._atom_widths(atom, moving), absolute(coefficient)
+                result = tuple(w + p * size for w, p in zip(result, part, strict=True))
+        return result
+
+    def _atom_widths(self, atom: Expr, moving: tuple[int, ...]) -> Widths:
+        match atom:
+            case Var():
+                place = moving[0]
+                width = self.free[place].bound - 1
+                return tuple(width if d <= place else ZERO for d in range(self.depth + 1))
+            case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
+                return tuple(w // b for w in self.widths(a))
+            case Binary(op="mod", a=a, b=b) if is_closed(b):
+                return tuple(imin(w, b - 1) for w in self.widths(a))
+            case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
+                return tuple(imax(x, y) for x, y in zip(self.widths(a), self.widths(b), strict=True))
+            case Cast(a=a):
+                return self.widths(a)
+        return tuple(UNKNOWN_WIDTH if d <= max(moving) else ZERO for d in range(self.depth + 1))
+
+    def step(self, expr: Expr, loop: int) -> Expr:
+        """How far one step of a loop moves `expr` (a step that crosses no tile border, for floordiv and mod)."""
+        var, result = self.free[loop].var, ZERO
+        for atom, coefficient in linear(expr).terms:
+            if var in free_vars(atom) & self.inside:
+                result = result + self._atom_step(atom, loop) * coefficient
+        return result
+
+    def _atom_step(self, atom: Expr, loop: int) -> Expr:
+        match atom:
+            case Var():
+                return ONE
+            case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
+                return self.step(a, loop) // b
+            case Binary(op="mod", a=a, b=b) if is_closed(b):
+                return self.step(a, loop) % b
+            case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
+                left = self.step(a, loop)
+                return self.step(b, loop) if is_zero(left) else left
+            case Cast(a=a):
+                return self.step(a, loop)
+        return UNKNOWN_STRIDE
+
+    def counts(self, index: Expr, shape: Expr, slack: int) -> Widths:
+        """Positions of one dimension that are touched at each depth."""
+        widths = [w + slack if not is_zero(w) else Const(slack, INDEX) for w in self.widths(index)]
+        result = [imin(shape, w + 1) if not is_zero(w) else ONE for w in widths]
+        moving = self.moving(index)
+        if not slack and not self._contiguous(index, moving):
+            result = [imin(c, self._iterations(moving, d)) for d, c in enumerate(result)]
+        return tuple(result)
+
+    def _iterations(self, moving: tuple[int, ...], depth: int) -> Expr:
+        return product([self.free[i].bound for i in reversed(moving) if i >= depth])
+
+    def _contiguous(self, index: Expr, moving: tuple[int, ...]) -> bool:
+        """Whether positions surely have no gaps: the innermost moving loop steps by one, none by a constant."""
+        steps = [self.step(index, i) for i in moving]
+        return not steps or (is_one(steps[-1]) and all(is_one(s) or not isinstance(s, Const) for s in steps))
+
+
+def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """(indices, shape) in the order of storage, outermost first, tiles of a packed layout last."""
+    if buffer.layout is None:
+        return list(indices), list(buffer.shape)
+    tiles = buffer.layout.tiles
+    place: list[Expr] = []
+    shape: list[Expr] = []
+    for dim in buffer.layout.order:
+        inner = product([f for d, f in tiles if d == dim])
+        place.append(indices[dim] // inner)
+        shape.append(ceildiv(buffer.shape[dim], inner))
+    for i, (dim, size) in enumerate(tiles):
+        inner = product([f for d, f in tiles[i + 1 :] if d == dim])
+        place.append((indices[dim] // inner) % size)
+        shape.append(size)
+    return place, shape
+
+
+def make_access(
+    buffer: Buffer,
+    kind: str,
+    positions: Sequence[tuple[Expr, ...]],
+    loops: Sequence[Free],
+    inside: frozenset[Var],
+    line_bytes: int,
+) -> Access:
+    """The access of a statement in `loops` to `positions`, index tuples that differ in constants only."""
+    view = _Loops(tuple(loops), inside)
+    index, shape = stored(buffer, positions[0])
+    slack = _slack(buffer, positions)
+    counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
+    elements = [product([c[d] for c in counts]) for d in range(view.depth + 1)]
+    moving = [view.moving(i) for i in index]
+    if len({v for m in moving for v in m}) < sum(map(len, moving)) and not any(
+        slack
+    ):  # a loop walks two dimensions at once
+        together = tuple(sorted({v for m in moving for v in m}))
+        elements = [imin(e, view._iterations(together, d)) for d, e in enumerate(elements)]
+    strides = [product(shape[i + 1 :]) for i in range(len(shape))]
+    stride = [ZERO] * view.depth
+    for place, step in zip(index, strides, strict=True):
+        for loop in view.moving(place):
+            stride[loop] = stride[loop] + view.step(place, loop) * step
+    spans = [view.widths(i) for i in index[-2:]]
+    lines = [
+        _lines([c[d] for c in counts], [s[d] for s in spans], shape, elements[d], buffer.itemsize, line_bytes)
+        for d in range(view.depth + 1)
+    ]
+    return Access(buffer, kind, len(positions), tuple(stride), tuple(elements), tuple(lines), line_bytes)
+
+
+def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> list[int]:
+    """Extra width of each stored dimension because several positions at constant distances are touched."""
+    places = [stored(buffer, p)[0] for p in positions]
+    result = []
+    for dim in zip(*places, strict=True):
+        offsets = [int(c.value) for c in (linear(i).constant for i in dim) if isinstance(c, Const)]
+        result.append(max(offsets) - min(offsets) if offsets else 0)
+    return result
+
+
+def _lines(
+    counts: list[Expr], widths: list[Expr], shape: list[Expr], elements: Expr, itemsize: int, line_bytes: int
+) -> Expr:
+    """Cache lines of a region: rows times the lines of a row, where short rows that lie close share lines.
+
+    A row of `s` bytes is max(1, s / line) lines: alignment is not known, and rows of packed panels are aligned.
+    """
+    per_line = itemsize / line_bytes
+    if not shape:
+        return real(1)
+    row = least(counts[-1], most(1.0, times(imin(shape[-1], widths[-1] + 1), per_line)))
+    if len(shape) == 1:
+        return row
+    last = shape[-1]
+    lines = times(counts[-2], row)
+    if not isinstance(last, Const) or int(last.value) * itemsize < line_bytes:
+        lines = least(lines, most(1.0, times(widths[-2] * last + widths[-1] + 1, per_line)))
+    return times(lines, product(counts[:-2]))
+
+
+def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
+    """Whether two index tuples differ by integers only."""
+    return all(linear(x).terms == linear(y).terms and _both_const(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _both_const(x: Expr, y: Expr) -> bool:
+    p, q = linear(x).constant, linear(y).constant
+    return p is q or (isinstance(p, Const) and isinstance(q, Const))

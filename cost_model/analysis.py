@@ -1,0 +1,342 @@
+"""Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
+
+    analyse(func, line_bytes) -> Analysis(statements, allocations, parallel)
+
+Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
+expressions over the parameters of the sketch; nothing is evaluated here.
+
+Trip counts. `For.bound` is the largest one and right for footprints. For work the mean is needed, because a loop
+that runs over a tail stops early. With extent = min(B, X - sum c_v v), as tails are written, and N iterations of
+the loops v together, all but the last run B times and the last one X - c (N - 1), c the smallest stride:
+
+    mean = ((N - 1) B + min(B, X - c (N - 1))) / N
+
+which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B).
+
+Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
+added up, the largest footprint counting where several statements touch one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
+from autosched.ir.linear import linear
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt, Store, buffers_of
+from autosched.ir.visit import free_vars, is_closed, loads
+from cost_model.access import Access, Free, make_access, same_but_constants
+from cost_model.formula import (
+    ONE,
+    ZERO,
+    factor,
+    is_one,
+    largest,
+    least,
+    minus,
+    most,
+    over,
+    plus,
+    real,
+    round_up,
+    times,
+    total,
+)
+from cost_model.operations import Operations, operations
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One loop around a statement; `key` is shared by all statements in the same loop."""
+
+    key: int
+    var: Var
+    bound: Expr  # largest trip count, integer
+    trips: Expr  # mean trip count, real
+    kind: ForKind
+    reduce: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    buffer: Buffer
+    depth: int  # loops around it
+    loops: tuple[Loop, ...]
+
+    @property
+    def elements(self) -> Expr:
+        return product(list(self.buffer.shape))
+
+    @property
+    def bytes(self) -> Expr:
+        return self.elements * self.buffer.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A `Store` in its loops, outermost first. `working_set[d]`: bytes that one iteration of loop d - 1 touches."""
+
+    stage: str
+    loops: tuple[Loop, ...]
+    weight: Expr  # the share of iterations in which the conditions around it hold, real
+    ops: Operations
+    itemsize: int
+    updates: bool  # combines into what is there
+    accesses: tuple[Access, ...]  # what is written first
+    accumulators: tuple[Buffer, ...]  # register buffers alive around it
+    working_set: tuple[Expr, ...]
+
+    @property
+    def depth(self) -> int:
+        return len(self.loops)
+
+    def iterations(self, depth: int) -> Expr:
+        """How often the body of the outer `depth` loops runs, real."""
+        return self._prefixes[depth]
+
+    @cached_property
+    def _prefixes(self) -> tuple[Expr, ...]:
+        return tuple(accumulate((loop.trips for loop in self.loops), times, initial=ONE))
+
+    @cached_property
+    def executions(self) -> Expr:
+        return times(self.iterations(self.depth), self.weight)
+
+    @property
+    def block(self) -> int:
+        """The place of the innermost block: from here on all loops are unrolled or vectorised."""
+        place = self.depth
+        while place > 0 and self.loops[place - 1].kind in (ForKind.UNROLL, ForKind.VECTORIZE):
+            place -= 1
+        return place
+
+    @property
+    def vector_loop(self) -> int | None:
+        return next((i for i in range(self.depth) if self.loops[i].kind is ForKind.VECTORIZE), None)
+
+    @property
+    def write(self) -> Access:
+        return self.accesses[0]
+
+    def registers(self, lanes: int) -> Expr:
+        """Vector registers that the accumulators around the statement take, integer."""
+        result: Expr = Const(0)
+        for buffer in self.accumulators:
+            rows = product(list(buffer.shape[:-1]))
+            result = result + (rows * ceildiv(buffer.shape[-1], lanes) if buffer.shape else Const(1))
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    statements: tuple[Statement, ...]
+    allocations: tuple[Allocation, ...]
+    parallel: tuple[tuple[Loop, ...], ...]  # loops from the root to each outermost parallel loop, that one last
+
+
+def analyse(func: Func, line_bytes: int = 64) -> Analysis:
+    """The closed forms of `func`, symbolic or concrete."""
+    walk = _Walk(buffers_of(func), line_bytes)
+    walk.visit(func.body, (), ONE, {})
+    shared = _working_sets(walk.found)
+    statements = []
+    for found in walk.found:
+        keys = [0, *(loop.key for loop in found.loops)]
+        statements.append(_statement(found, tuple(shared[key] for key in keys)))
+    return Analysis(tuple(statements), tuple(walk.allocations), tuple(walk.parallel.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A statement as the walk meets it, before working sets are known."""
+
+    store: Store
+    loops: tuple[Loop, ...]
+    weight: Expr
+    accesses: tuple[Access, ...]
+    accumulators: tuple[Buffer, ...]
+
+
+@dataclass
+class _Walk:
+    buffers: dict[str, Buffer]
+    line_bytes: int
+    found: list[_Found] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    parallel: dict[int, tuple[Loop, ...]] = field(default_factory=dict)
+    n_loops: int = 0
+
+    def visit(self, stmt: Stmt, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> None:
+        """`scopes`: buffer name -> number of loops around its allocation."""
+        match stmt:
+            case For() if is_one(stmt.bound):
+                self.visit(stmt.body, loops, weight, scopes)
+            case For():
+                self.n_loops += 1
+                loop = Loop(self.n_loops, stmt.var, stmt.bound, mean_trips(stmt, loops), stmt.kind, stmt.reduce)
+                if stmt.kind is ForKind.PARALLEL and not any(x.kind is ForKind.PARALLEL for x in loops):
+                    self.parallel[loop.key] = (*loops, loop)
+                self.visit(stmt.body, (*loops, loop), weight, scopes)
+            case Seq(stmts=stmts):
+                for child in stmts:
+                    self.visit(child, loops, weight, scopes)
+            case If(cond=cond, then=then, otherwise=otherwise):
+                share = _share(cond, loops)
+                self.visit(then, loops, times(weight, share), scopes)
+                if otherwise is not None:
+                    self.visit(otherwise, loops, times(weight, minus(1.0, share)), scopes)
+            case Allocate(buffer=buffer, body=body):
+                self.allocations.append(Allocation(buffer, len(loops), loops))
+                self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
+            case Store():
+                self.found.append(self._store(stmt, loops, weight, scopes))
+
+    def _store(self, store: Store, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
+        registers = tuple(self.buffers[name] for name in scopes if self.buffers[name].scope is Scope.REGISTER)
+        return _Found(store, loops, weight, tuple(self._accesses(store, loops, scopes)), registers)
+
+    def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
+        """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
+        free = [Free(loop.var, loop.bound) for loop in loops]
+
+        def access(name: str, kind: str, positions: Sequence[tuple[Expr, ...]]) -> Access:
+            inside = frozenset(loop.var for loop in loops[scopes.get(name, 0) :])
+            return make_access(self.buffers[name], kind, positions, free, inside, self.line_bytes)
+
+        read: dict[tuple[str, tuple[Expr, ...]], None] = {}
+        for value in store.values:
+            read.update(dict.fromkeys((load.buffer, load.indices) for load in loads(value)))
+        for name in store.buffers:
+            updated = store.reducer is not None or (name, store.indices) in read
+            yield access(name, "update" if updated else "write", [store.indices])
+        groups: list[tuple[str, list[tuple[Expr, ...]]]] = []
+        for name, indices in read:
+            if name in store.buffers and indices == store.indices:
+                continue
+            same = next((g for n, g in groups if n == name and same_but_constants(g[0], indices)), None)
+            if same is None:
+                groups.append((name, [indices]))
+            else:
+                same.append(indices)
+        for name, positions in groups:
+            yield access(name, "read", positions)
+
+
+def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
+    store = found.store
+    return Statement(
+        store.stage or store.buffers[0],
+        found.loops,
+        found.weight,
+        operations(store),
+        found.accesses[0].buffer.itemsize,
+        store.reducer is not None or found.accesses[0].kind == "update",
+        found.accesses,
+        found.accumulators,
+        working_set,
+    )
+
+
+def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:
+    """Loop key (0: the whole function) -> bytes that one iteration of its body touches, real; registers are free."""
+    touched: dict[int, dict[str, list[Expr]]] = {}
+    for found in statements:
+        keys = [0, *(loop.key for loop in found.loops)]
+        for depth, key in enumerate(keys):
+            table = touched.setdefault(key, {})
+            for access in found.accesses:
+                if not access.in_registers:
+                    table.setdefault(access.buffer.name, []).append(times(access.lines[depth], access.line_bytes))
+    return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
+
+
+def mean_trips(loop: For, outer: Sequence[Loop]) -> Expr:
+    """The mean trip count of `loop` inside `outer`, real; see the module's text."""
+    bound = real(loop.bound)
+    tail = None if is_closed(loop.extent) else _tail(loop.extent)
+    if tail is None:
+        return bound
+    limit, steps = tail
+    counts = [_values(atom, outer) for atom, _ in steps]
+    if not steps or any(c is None for c in counts):
+        return bound
+    place = {x.var: i for i, x in enumerate(outer)}
+    innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
+    times_run = factor(c for c in counts if c is not None)
+    before = minus(times_run, 1.0)
+    last = most(0.0, minus(limit, times(innermost[1], before)))
+    return over(plus(times(before, bound), least(bound, last)), times_run)
+
+
+def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
+    """(X, [(v, c_v)]), real, where `extent` contains X - sum c_v v; None where it does not look like that."""
+    match extent:
+        case Binary(op="min" | "max", a=a, b=b):
+            return next((t for t in map(_tail, (b, a)) if t is not None), None)
+        case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
+            inner = _tail(a)
+            return inner and (round_up(over(inner[0], b)), [(v, over(c, b)) for v, c in inner[1]])
+    form = linear(extent)
+    limit, steps = real(form.constant), []
+    for atom, coefficient in form.terms:
+        if isinstance(atom, Binary) and atom.op == "min" and (is_closed(atom.a) or is_closed(atom.b)):
+            limit = plus(limit, atom.a if is_closed(atom.a) else atom.b)  # a region clipped at its tensor's border
+        else:
+            steps.append((atom, real(coefficient * -1)))
+    return (limit, steps) if steps else None
+
+
+def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
+    """How many values a loop variable, or a digit of a fused one, takes; real."""
+    match atom:
+        case Var():
+            return next((x.trips for x in outer if x.var is atom), ONE)
+        case Binary(op="floordiv" | "mod" as op, a=a, b=b) if is_closed(b):
+            whole = _values(a, outer)
+            if whole is None:
+                return None
+            return least(whole, b) if op == "mod" else most(1.0, over(whole, b))
+    return None
+
+
+def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
+    """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true."""
+    match cond:
+        case Binary(op="and", a=a, b=b):
+            return times(_share(a, loops), _share(b, loops))
+        case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:
+            var = next(iter(free_vars(cond)))
+            trips = next((x.trips for x in loops if x.var is var), ONE)
+            once = over(1.0, most(1.0, trips))
+            return once if op == "eq" else minus(1.0, once)
+    return ONE
+
+
+def traffic(statement: Statement, access: Access, capacity: float) -> Expr:
+    """Bytes that the access moves into a cache of `capacity` bytes, real.
+
+    With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
+    the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
+    transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
+    with an excess that is negative where the working set fits and enormous where it does not.
+    """
+    if access.in_registers:
+        return ZERO
+    per_line = float(access.line_bytes * access.traffic_factor)
+    moved = [ZERO, *(times(times(access.lines[d], per_line), statement.iterations(d)) for d in range(statement.depth))]
+    result: Expr | None = None
+    for depth in range(statement.depth, -1, -1):
+        if depth == statement.depth:  # one iteration: always fits
+            result = moved[depth]
+            continue
+        assert result is not None
+        result = least(result, most(moved[depth], excess(statement, depth, capacity)))
+    return times(result if result is not None else ZERO, statement.weight)
+
+
+def excess(statement: Statement, depth: int, capacity: float) -> Expr:
+    """Not positive where the working set at `depth` fits into `capacity`, else larger than any traffic."""
+    return minus(times(statement.working_set[depth], 1e14), capacity * 1e14)

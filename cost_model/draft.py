@@ -1,0 +1,223 @@
+"""The analytic latency of a candidate on a CPU: seconds, in closed form.
+
+For every statement, in cycles of one core, over the whole kernel:
+
+    core    = blocks * max(arithmetic, loads, stores, issue, latency) + loops
+    memory  = max(L2 -> L1, L3 -> L2, DRAM -> L3)   (bytes of `analysis.traffic` over bandwidths)
+    cycles  = max(core, memory) + 0.15 * (the smaller ones)
+
+A block is what stands inside the loops that are neither unrolled nor vectorised. Its instructions are counted as the
+code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
+broadcast where it stands still, one lane at a time where it strides. `latency` is what a chain of dependent
+accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle. Accumulators and
+operands beyond the register file are spilled, a store and a load each, which nothing hides. Parallel time is
+the share of the tasks that the busiest thread gets; every parallel region costs one fork and join.
+
+The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import Const, Expr, ceildiv, product
+from autosched.ir.stmt import ForKind
+from cost_model import machine as m
+from cost_model.access import Access
+from cost_model.analysis import Analysis, Loop, Statement, traffic
+from cost_model.formula import (
+    ONE,
+    ZERO,
+    factor,
+    is_one,
+    is_zero,
+    largest,
+    least,
+    minus,
+    most,
+    over,
+    plus,
+    real,
+    round_up,
+    times,
+    total,
+    where,
+)
+from cost_model.machine import Machine
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One innermost block, real: instructions by kind, and the cycles each limit would take."""
+
+    unrolled: Expr  # copies of the statement by unrolling
+    chunks: Expr  # vectors of a copy
+    lanes: int
+    arithmetic: Expr  # slots of the arithmetic pipes
+    loads: Expr
+    stores: Expr
+    operands: Expr  # registers for loaded values
+    registers: Expr  # accumulators
+    spills: Expr
+    instructions: Expr
+    chains: Expr  # independent accumulations
+    chain_length: Expr  # dependent accumulations in the block
+    latency: Expr  # cycles
+    cycles: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """One statement over the whole kernel, real; cycles of one core unless said otherwise."""
+
+    statement: Statement
+    block: Block
+    blocks: Expr
+    loop_overhead: Expr
+    core: Expr
+    moved: tuple[Expr, Expr, Expr]  # bytes into L1, L2, L3
+    memory: tuple[Expr, Expr, Expr]  # cycles of the same
+    tasks: Expr
+    share: Expr  # of the work, done by the busiest thread
+    cycles: Expr  # of the busiest thread
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    costs: tuple[Cost, ...]
+    fork_join: Expr  # seconds
+    seconds: Expr
+
+
+def draft(analysis: Analysis, machine: Machine) -> Draft:
+    """The latency of the kernel in closed form."""
+    costs = tuple(statement_cost(s, machine) for s in analysis.statements)
+    entries = total(factor(loop.trips for loop in loops[:-1]) for loops in analysis.parallel)
+    fork_join = times(entries, m.FORK_JOIN_S if machine.threads > 1 else m.FORK_JOIN_S / 50)
+    seconds = plus(times(total(c.cycles for c in costs), 1.0 / m.CLOCK_HZ), fork_join)
+    return Draft(costs, fork_join, seconds)
+
+
+def statement_cost(statement: Statement, machine: Machine) -> Cost:
+    block = make_block(statement, machine)
+    blocks = times(statement.iterations(statement.block), statement.weight)
+    loops = _loop_overhead(statement)
+    core = plus(times(blocks, block.cycles), loops)
+    tasks, share = _parallel(statement, machine)
+    moved = tuple(total(traffic(statement, a, c) for a in statement.accesses) for c in machine.cache_bytes)
+    dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
+    memory = (
+        times(times(moved[0], 1.0 / m.L2_BANDWIDTH), share),
+        times(times(moved[1], 1.0 / m.L3_BANDWIDTH), share),
+        times(times(moved[2], 1.0 / m.DRAM_BANDWIDTH), dram_share),
+    )
+    limits = (times(core, share), *memory)
+    slowest = largest(limits)
+    cycles = plus(times(slowest, 1.0 - m.OVERLAP_LOSS), times(total(limits), m.OVERLAP_LOSS))
+    return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
+
+
+def make_block(statement: Statement, machine: Machine) -> Block:
+    """The innermost block's instructions and cycles; see the module's text."""
+    inner = statement.loops[statement.block :]
+    lanes = machine.lanes(statement.itemsize) if _vectorised(inner) else 1
+    unrolled = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
+    chunks = factor(ceildiv(x.bound, lanes) for x in inner if x.kind is ForKind.VECTORIZE)
+    arithmetic = times(times(unrolled, chunks), statement.ops.slots)
+    reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
+    writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
+    loads = total(_transfers(statement, a, lanes) for a in reads)
+    stores = total(_transfers(statement, a, lanes) for a in writes)
+    registers = real(statement.registers(machine.lanes(statement.itemsize))) if statement.accumulators else ZERO
+    operands = plus(chunks, 1.0) if statement.accumulators else ZERO
+    spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
+    instructions = total([arithmetic, loads, stores, 2.0])
+    width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
+    chains, length, latency = _chains(statement, inner, chunks)
+    limits = [
+        times(arithmetic, 1.0 / machine.pipes.fma),
+        times(loads, 1.0 / machine.pipes.load),
+        times(stores, 1.0 / machine.pipes.store),
+        over(instructions, width),
+        latency,
+    ]
+    cycles = plus(largest(limits), times(spills, m.SPILL))
+    return Block(
+        unrolled, chunks, lanes, arithmetic, loads, stores, operands, registers, spills, instructions, chains, length,
+        latency, cycles,
+    )  # fmt: skip
+
+
+def _vectorised(loops: Sequence[Loop]) -> bool:
+    return any(x.kind is ForKind.VECTORIZE for x in loops)
+
+
+def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
+    """Load (or store) instructions of the access in one block: one for each distinct address."""
+    result: Expr = real(access.count)
+    for i in range(statement.block, statement.depth):
+        loop, stride = statement.loops[i], access.stride[i]
+        if is_zero(stride):
+            continue
+        if loop.kind is ForKind.UNROLL:
+            result = times(result, loop.trips)
+        else:
+            whole = real(ceildiv(loop.bound, lanes))
+            result = times(result, whole if is_one(stride) else _strided(loop, stride, whole))
+    return result
+
+
+def _strided(loop: Loop, stride: Expr, whole: Expr) -> Expr:
+    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones."""
+    if isinstance(stride, Const):
+        return loop.trips
+    return where(real(stride) > 1.0, loop.trips, whole)
+
+
+def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[Expr, Expr, Expr]:
+    """(independent chains, dependent steps of each, cycles) of the accumulations in one block.
+
+    Steps of the loop just outside depend on each other when they update the same place; otherwise blocks overlap.
+    """
+    if not statement.updates:
+        return ONE, ZERO, ZERO
+    write, first = statement.write, statement.block
+    chains, length = ONE, ONE
+    for i, loop in enumerate(inner, first):
+        if write.moves(i):
+            chains = times(chains, chunks if loop.kind is ForKind.VECTORIZE else loop.trips)
+        elif loop.kind is ForKind.UNROLL:
+            length = times(length, loop.trips)
+        else:  # a reduction over lanes is a tree of shuffles at the end; the chunks are added up one by one
+            length = times(length, chunks)
+    carried = first > 0 and not write.moves(first - 1)
+    step = m.FMA_LATENCY + (0.0 if write.in_registers else m.STORE_FORWARD)
+    cycles = times(length, step) if carried else times(minus(length, 1.0), step)
+    return chains, length, cycles
+
+
+def _loop_overhead(statement: Statement) -> Expr:
+    """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block."""
+    terms = []
+    for i in range(statement.block):
+        loop = statement.loops[i]
+        if loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
+            continue
+        outside = statement.iterations(i)
+        terms.append(times(outside, m.LOOP_ENTRY))
+        if i < statement.block - 1:
+            terms.append(times(times(outside, loop.trips), m.LOOP_STEP))
+    return times(total(terms), statement.weight)
+
+
+def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
+    """(tasks of a parallel region, share of the work that the busiest thread does)."""
+    bounds = [x.bound for x in statement.loops if x.kind is ForKind.PARALLEL]
+    if not bounds:
+        return ONE, ONE
+    tasks = real(product(bounds))
+    if machine.threads == 1:
+        return tasks, ONE
+    waves = round_up(over(tasks, float(machine.threads)))
+    return tasks, least(1.0, over(waves, tasks))

@@ -1,0 +1,78 @@
+"""What a candidate must satisfy to be worth building, as closed forms that are true or false.
+
+These are limits of the machine and of code size, not of correctness: every row of a sketch's parameters gives a
+right program. A row that breaks one spills registers, overflows a cache that was meant to hold it, or takes LLVM
+seconds to compile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import Const, Expr, ceildiv, imax, product
+from autosched.ir.stmt import ForKind, Scope
+from cost_model.analysis import Analysis, Statement
+from cost_model.machine import Machine
+
+MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
+MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
+MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
+MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    name: str
+    holds: Expr  # bool
+
+
+def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
+    """All limits of one sketch; those that are constantly true are left out."""
+    found = [
+        Rule("registers", _registers(analysis, machine) <= machine.accumulator_limit),
+        Rule("local bytes", _bytes(analysis, Scope.LOCAL) <= MAX_LOCAL_BYTES),
+        Rule(
+            "workspace bytes",
+            _bytes(analysis, Scope.GLOBAL) + _bytes(analysis, Scope.LOCAL) * machine.threads <= MAX_WORKSPACE_BYTES,
+        ),
+        Rule(
+            "instructions",
+            _sum([_copies(s, machine) * len(s.accesses) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
+        ),
+    ]
+    found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= MAX_UNROLLED) for s in analysis.statements]
+    found += [Rule("extents", bound >= 1) for bound in _extents(analysis)]
+    return tuple(r for r in found if not (isinstance(r.holds, Const) and r.holds.value))
+
+
+def _sum(terms: list[Expr]) -> Expr:
+    result: Expr = Const(0)
+    for term in terms:
+        result = result + term
+    return result
+
+
+def _registers(analysis: Analysis, machine: Machine) -> Expr:
+    result: Expr = Const(0)
+    for statement in analysis.statements:
+        if statement.accumulators:
+            result = imax(result, statement.registers(machine.lanes(statement.itemsize)))
+    return result
+
+
+def _bytes(analysis: Analysis, scope: Scope) -> Expr:
+    return _sum([a.bytes for a in analysis.allocations if a.buffer.scope is scope])
+
+
+def _copies(statement: Statement, machine: Machine) -> Expr:
+    """Copies of the statement in the code: unrolled iterations times vectors."""
+    lanes = machine.lanes(statement.itemsize)
+    unrolled = product([x.bound for x in statement.loops if x.kind is ForKind.UNROLL])
+    return unrolled * product([ceildiv(x.bound, lanes) for x in statement.loops if x.kind is ForKind.VECTORIZE])
+
+
+def _extents(analysis: Analysis) -> list[Expr]:
+    """Distinct closed forms that must be positive: trip counts and buffer shapes."""
+    bounds = [x.bound for s in analysis.statements for x in s.loops]
+    shapes = [e for a in analysis.allocations for e in a.buffer.shape]
+    return [e for e in dict.fromkeys(bounds + shapes) if not isinstance(e, Const)]

@@ -1,0 +1,102 @@
+"""What a processor core can do in a cycle: the constants of the analytic latency, in one place.
+
+They only have to be right relative to each other: the draft ranks candidates of one machine, and the learned
+ranker corrects the rest. Cycles become seconds with a nominal clock.
+Sources: Agner Fog, "Instruction tables" and "The microarchitecture of Intel, AMD and VIA CPUs"; AMD software
+optimization guides (Zen 4: 512-bit operations take two passes); Arm software optimization guides (Neoverse).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.target import Target
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """Full-width vector instructions a core starts in one cycle."""
+
+    fma: float
+    load: float
+    store: float
+
+
+# LLVM processor name -> pipes at the target's vector width; others go by width.
+PIPES: dict[str, Pipes] = {
+    "znver1": Pipes(1.0, 1.0, 0.5),  # 256-bit operations take two passes
+    "znver4": Pipes(1.0, 1.0, 0.5),  # 512-bit operations take two passes
+    "znver5": Pipes(2.0, 2.0, 1.0),
+    "tigerlake": Pipes(1.0, 2.0, 1.0),  # client cores: one 512-bit FMA unit
+    "icelake-client": Pipes(1.0, 2.0, 1.0),
+    "rocketlake": Pipes(1.0, 2.0, 1.0),
+    "neoverse-v1": Pipes(4.0, 3.0, 2.0),
+    "neoverse-v2": Pipes(4.0, 3.0, 2.0),
+    "apple-m1": Pipes(4.0, 3.0, 2.0),
+}
+DEFAULT_PIPES = Pipes(2.0, 2.0, 1.0)
+
+# Vector instructions (slots of the FMA pipes) per element operation; functions are polynomials of this length.
+OP_SLOTS: dict[str, float] = {
+    "float_mad": 1.0, "float_addsub": 1.0, "float_mul": 1.0, "float_divmod": 8.0, "float_cmp": 1.0, "float_math": 16.0,
+    "float_other": 1.0, "int_mad": 2.0, "int_addsub": 0.5, "int_mul": 1.0, "int_divmod": 20.0, "int_cmp": 0.5,
+    "int_math": 1.0, "int_other": 0.5, "bool_op": 0.5, "select_op": 1.0,
+}  # fmt: skip
+# Slots of a function beyond "float_math" of the table above.
+CALL_SLOTS: dict[str, float] = {
+    "exp": 12, "log": 16, "tanh": 20, "erf": 20, "sigmoid": 18, "sin": 20, "cos": 20, "sqrt": 10, "rsqrt": 8, "pow": 40,
+}  # fmt: skip
+
+FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
+STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
+SPILL = 1.5  # cycles of a spilled register, each time the innermost block runs
+ISSUE_WIDTH = 6.0  # instructions a cycle from the micro-op cache
+DECODE_WIDTH = 3.0  # the same for unrolled code that does not fit into it
+UOP_CACHE = 4096  # instructions
+LOOP_STEP = 1.0  # cycles of one iteration of an outer loop (counter, compare, addresses)
+LOOP_ENTRY = 6.0  # cycles of entering and leaving a loop (set-up, a branch mispredicted now and then)
+L2_BANDWIDTH = 40.0  # bytes a cycle from L2 into L1
+L3_BANDWIDTH = 16.0  # from L3 into L2, one core
+DRAM_BANDWIDTH = 8.0  # one core
+DRAM_SHARED = 30.0  # all cores together
+OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
+CACHE_SHARE = 0.8  # of a cache that a working set may fill
+CLOCK_HZ = 3.0e9
+FORK_JOIN_S = 5.0e-6
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts about a target that the cost model reads."""
+
+    target: Target
+    threads: int
+    pipes: Pipes
+
+    def lanes(self, itemsize: int) -> int:
+        return max(1, self.target.vector_bytes // itemsize)
+
+    @property
+    def line_bytes(self) -> int:
+        return self.target.line_bytes or 64
+
+    @property
+    def registers(self) -> int:
+        return self.target.n_vector_registers
+
+    @property
+    def accumulator_limit(self) -> int:
+        """Registers that may hold accumulators: 28 of 32, 14 of 16; the rest are for operands."""
+        return self.registers - max(2, self.registers // 8)
+
+    @property
+    def cache_bytes(self) -> tuple[float, float, float]:
+        """Usable bytes of L1, L2 and a thread's share of L3."""
+        t = self.target
+        l3 = max(t.l3_bytes / self.threads, t.l2_bytes)
+        return CACHE_SHARE * t.l1_bytes, CACHE_SHARE * t.l2_bytes, CACHE_SHARE * l3
+
+
+def machine(target: Target, threads: int) -> Machine:
+    """The cost model's view of `target` with `threads` threads."""
+    return Machine(target, max(1, threads), PIPES.get(target.mcpu, DEFAULT_PIPES))

@@ -1,0 +1,31 @@
+"""How good a ranking is. `predicted`: higher is better; `seconds`: measured, lower is better; both `[n]`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Reals: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+def pairwise_accuracy(predicted: Reals, seconds: Reals) -> float:
+    """The share of pairs of different times that are ordered rightly, ties counting half; nan for no pair."""
+    right = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[None, :] - seconds[:, None])
+    differs = seconds[:, None] != seconds[None, :]
+    return float((right[differs] * 0.5 + 0.5).mean()) if differs.any() else float("nan")
+
+
+def recall_at_k(predicted: Reals, seconds: Reals, k: int) -> float:
+    """The share of the k fastest that are among the k best predicted (Ansor's recall of top-k)."""
+    k = min(k, len(seconds))
+    fastest = set(np.argsort(seconds, kind="stable")[:k].tolist())
+    chosen = set(np.argsort(-predicted, kind="stable")[:k].tolist())
+    return len(fastest & chosen) / k if k else float("nan")
+
+
+def best1_at_k(predicted: Reals, seconds: Reals, k: int) -> float:
+    """The fastest of all over the fastest of the k best predicted, in (0, 1] (TenSet's top-k score)."""
+    chosen = np.argsort(-predicted, kind="stable")[:k]
+    return float(seconds.min() / seconds[chosen].min()) if len(chosen) else float("nan")

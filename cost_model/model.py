@@ -1,0 +1,131 @@
+"""The cost model of one tuning session: judges populations of all sketches of a workload.
+
+    legal, draft, features, score (i, matrix)      update(sketches, rows, seconds)
+
+`i` is the number of a sketch, `matrix` int64 `[n, n_params]`. A sketch is analysed when it is first asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.errors import ExpressionError
+from autosched.ir.program import Floats, Ints, Program
+from autosched.ir.stmt import Func
+from autosched.target import Target
+from cost_model import features, legality
+from cost_model.analysis import Analysis, analyse
+from cost_model.draft import Draft, draft
+from cost_model.machine import Machine, machine
+from cost_model.ranker import Ranker, labels
+
+
+@dataclass(frozen=True, eq=False)
+class SketchModel:
+    """The compiled closed forms of one sketch, each made when first used."""
+
+    func: Func
+    params: tuple[str, ...]
+    machine: Machine
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        return analyse(self.func, self.machine.line_bytes)
+
+    @cached_property
+    def latency(self) -> Draft:
+        return draft(self.analysis, self.machine)
+
+    @cached_property
+    def rules(self) -> tuple[legality.Rule, ...]:
+        return legality.rules(self.analysis, self.machine)
+
+    @cached_property
+    def legal_program(self) -> Program:
+        return Program([rule.holds for rule in self.rules], self.params)
+
+    @cached_property
+    def draft_program(self) -> Program:
+        return Program([self.latency.seconds], self.params)
+
+    @cached_property
+    def feature_program(self) -> Program:
+        return Program(features.symbolic(self.analysis, self.latency, self.machine), self.params)
+
+
+class CostModel:
+    """Analytic from the first candidate, learned from the measured ones."""
+
+    def __init__(
+        self,
+        funcs: Sequence[Func],
+        param_names: Sequence[tuple[str, ...]],
+        target: Target,
+        threads: int,
+        *,
+        seed: int = 0,
+        fit_threads: int = 1,
+    ) -> None:
+        """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns."""
+        facts = machine(target, threads)
+        self.sketches = tuple(SketchModel(f, tuple(p), facts) for f, p in zip(funcs, param_names, strict=True))
+        self.ranker = Ranker(seed, fit_threads)
+        self._rows: list[npt.NDArray[np.float32]] = []
+        self._seconds: list[float] = []
+
+    @property
+    def n_rows(self) -> int:
+        """Measured candidates known."""
+        return len(self._seconds)
+
+    def legal(self, i: int, matrix: Ints) -> npt.NDArray[np.bool_]:
+        """bool `[n]`: whether every rule of `cost_model.legality` holds."""
+        if not self.sketches[i].rules:
+            return np.ones(matrix.shape[0], bool)
+        return np.asarray(self.sketches[i].legal_program(matrix).all(axis=0))
+
+    def broken_rules(self, i: int, row: Ints) -> tuple[str, ...]:
+        """The names of the rules that one candidate breaks, to tell a user why."""
+        holds = self.sketches[i].legal_program(row[None, :])[:, 0]
+        return tuple(rule.name for rule, ok in zip(self.sketches[i].rules, holds, strict=True) if not ok)
+
+    def draft(self, i: int, matrix: Ints) -> Floats:
+        """float64 `[n]`: analytic latency in seconds."""
+        seconds: Floats = self.sketches[i].draft_program(matrix)[0]
+        return seconds
+
+    def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
+        """float32 `[n, F]`, columns as in `features.FEATURES`."""
+        return features.evaluate(self.sketches[i].feature_program, matrix)
+
+    def score(self, i: int, matrix: Ints) -> Floats:
+        """float64 `[n]`, higher is better, comparable between sketches: log2 of predicted executions a second."""
+        if not self.ranker.fitted:
+            return -np.log2(self.draft(i, matrix))
+        return self.ranker.predict(self.features(i, matrix)).astype(np.float64)
+
+    def update(self, sketches: Sequence[int], rows: Sequence[Ints], seconds: Sequence[float | None]) -> bool:
+        """Adds measured candidates (None or inf: failed); refits when the data has grown enough; says if it did."""
+        if not len(sketches) == len(rows) == len(seconds):
+            raise ExpressionError(
+                f"update got {len(sketches)} sketches, {len(rows)} rows and {len(seconds)} times; they must be as many"
+            )
+        found = [np.inf if s is None else float(s) for s in seconds]
+        by_sketch: dict[int, list[int]] = {}
+        for n, i in enumerate(sketches):
+            by_sketch.setdefault(i, []).append(n)
+        table: dict[int, npt.NDArray[np.float32]] = {}
+        for i, places in by_sketch.items():
+            table.update(zip(places, self.features(i, np.stack([rows[n] for n in places])), strict=True))
+        self._rows += [table[n] for n in range(len(found))]
+        self._seconds += found
+        if not np.isfinite(self._seconds).any() or not self.ranker.should_refit(self.n_rows):
+            return False
+        measured, group = np.array(self._seconds), np.zeros(self.n_rows, np.int64)
+        self.ranker.fit(np.stack(self._rows), labels(measured, group), group)
+        return True

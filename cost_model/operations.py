@@ -1,0 +1,114 @@
+"""Counting the arithmetic of a statement by kind, Ansor's classes of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Expr, Load, Select
+from autosched.ir.stmt import Store
+from autosched.ir.visit import substitute
+from cost_model.machine import CALL_SLOTS, OP_SLOTS
+
+KINDS = tuple(OP_SLOTS)
+FLOPS = {
+    "float_mad": 2,
+    "float_addsub": 1,
+    "float_mul": 1,
+    "float_divmod": 1,
+    "float_cmp": 1,
+    "float_math": 1,
+    "float_other": 1,
+}
+_BINARY = {
+    "add": "addsub", "sub": "addsub", "mul": "mul", "div": "divmod", "floordiv": "divmod", "mod": "divmod",
+    "ceildiv": "divmod", "min": "cmp", "max": "cmp", "pow": "math",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes."""
+
+    counts: tuple[tuple[str, int], ...]
+    slots: float
+
+    def count(self, kind: str) -> int:
+        return dict(self.counts).get(kind, 0)
+
+    @property
+    def flops(self) -> int:
+        return sum(FLOPS.get(kind, 0) * n for kind, n in self.counts)
+
+
+def operations(store: Store) -> Operations:
+    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices."""
+    counts: dict[str, int] = {}
+    slots = 0.0
+    values = _combined(store)
+    fused = {_fused_product(e) for e in _nodes(values)} - {None}
+    for expr in _nodes(values):
+        kind = "" if expr in fused else _kind(expr)
+        if kind:
+            counts[kind] = counts.get(kind, 0) + 1
+            slots += _slots(expr, kind)
+    return Operations(tuple(sorted(counts.items())), slots)
+
+
+def _combined(store: Store) -> tuple[Expr, ...]:
+    """The values, with the reducer's combination written out."""
+    if store.reducer is None:
+        return store.values
+    operands: dict[Expr, Expr] = dict(zip(store.reducer.rhs, store.values, strict=True))
+    return tuple(substitute(result, operands) for result in store.reducer.results)
+
+
+def _nodes(values: Sequence[Expr]) -> list[Expr]:
+    seen: dict[Expr, None] = {}
+    stack = list(values)
+    while stack:
+        expr = stack.pop()
+        if expr not in seen:
+            seen[expr] = None
+            if not isinstance(expr, Load):
+                stack.extend(expr.children)
+    return list(seen)
+
+
+def _fused_product(expr: Expr) -> Expr | None:
+    """The product that a sum turns into a multiply-add."""
+    if isinstance(expr, Binary) and expr.op in ("add", "sub"):
+        return next((c for c in expr.children if isinstance(c, Binary) and c.op == "mul"), None)
+    return None
+
+
+def _kind(expr: Expr) -> str:
+    prefix = "float_" if DTYPES[expr.dtype][0] == "f" else "int_"
+    match expr:
+        case Binary(op=op) if op in COMPARISON:
+            return ("float_" if DTYPES[expr.a.dtype][0] == "f" else "int_") + "cmp"
+        case Binary(op=op) if op in LOGICAL:
+            return "bool_op"
+        case Binary(op="add" | "sub") if _fused_product(expr) is not None:
+            return prefix + "mad"
+        case Binary(op=op) if op in BITWISE:
+            return "int_other"
+        case Binary(op=op):
+            return prefix + _BINARY[op]
+        case Call(fn="not"):
+            return "bool_op"
+        case Call(fn=fn):
+            return prefix + ("math" if fn in CALL_SLOTS else "other")
+        case Select():
+            return "select_op"
+        case Cast():
+            return prefix + "other"
+    return ""
+
+
+def _slots(expr: Expr, kind: str) -> float:
+    if isinstance(expr, Call) and expr.fn in CALL_SLOTS:
+        return CALL_SLOTS[expr.fn]
+    if isinstance(expr, Binary) and expr.op == "pow":
+        return CALL_SLOTS["pow"]
+    return OP_SLOTS[kind]

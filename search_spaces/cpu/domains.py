@@ -1,0 +1,41 @@
+"""The values a parameter may take."""
+
+from __future__ import annotations
+
+from search_spaces.space import Param
+
+MAX_REGISTER_TILE = 16
+_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024)
+_VECTORS = (1, 2, 3, 4, 5, 6)
+
+
+def register_tile(name: str, extent: int, group: str) -> Param:
+    """How many points of an axis are unrolled in the register tile: any number, it need not divide."""
+    return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
+
+
+def tile_count(name: str, extent: int, group: str) -> Param:
+    """How many inner tiles make a middle tile."""
+    values = {c for c in _COUNTS if c <= extent} | {extent} if extent <= 1024 else {c for c in _COUNTS if c <= extent}
+    return Param(name, tuple(sorted(values)), "tile", group, extent)
+
+
+def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> Param:
+    """Elements of an axis in vectors: whole vectors, no more than cover the axis."""
+    most = -(-extent // lanes)
+    values = tuple(sorted({lanes * v for v in vectors if v <= most})) or (lanes,)
+    return Param(name, values, "vector", group, max(extent, lanes))
+
+
+def unroll(name: str, extent: int) -> Param:
+    """How many iterations of a reduction loop are written out."""
+    values = {u for u in (1, 2, 4, 8) if u <= extent}
+    if extent <= 7:
+        values.add(extent)
+    return Param(name, tuple(sorted(values)), "unroll")
+
+
+def blocks(name: str, extent: int, threads: int) -> Param:
+    """Block lengths that cut an axis in a few pieces for each thread."""
+    pieces = [threads * n for n in (1, 2, 3, 4, 8, 16)]
+    return Param(name, tuple(sorted({-(-extent // p) for p in pieces if p <= extent} | {extent})), "tile")

@@ -1,0 +1,176 @@
+"""Stages without a reduction: inlined, computed where they are used, or at the root.
+
+    Inline         cheap stages and pure data movement vanish into their readers (Ansor's R2)
+    Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+    Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
+    Elementwise    the rest: parallel over rows or chunks, vectors innermost
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import DTYPES
+from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
+from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.draft import Context, Draft
+from search_spaces.cpu.facts import (
+    extent,
+    fused_consumer,
+    has_condition,
+    has_reuse,
+    is_copy,
+    is_expensive,
+    reads_nothing,
+    reads_of,
+)
+
+SMALL_AXIS = 4
+
+
+@dataclass(frozen=True)
+class Inline:
+    name: str = "inline"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        state = draft.state
+        if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+            return False
+        if is_copy(stage) or reads_nothing(stage):
+            return True
+        readers = state.consumers(stage)
+        if all(r.op.reducer is None for r in readers):
+            return len(readers) == 1 or not is_expensive(stage)
+        reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
+        return not reused and not has_condition(stage) and (not is_expensive(stage) or len(readers) == 1)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str = "host"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is not None:
+            return False
+        state = draft.state
+        producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
+        if any(fused_consumer(state, s) is stage for s in producers):
+            return True
+        rows = [s for s in producers if not has_reuse(s, reads_of(state, s)) and len(s.op.axes) < len(stage.op.axes)]
+        return any(_leads(s, stage) for s in rows)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        return [draft]
+
+
+def _leads(producer: Stage, host: Stage) -> bool:
+    """Whether the producer's axes are as long as the host's leading axes."""
+    lead = host.op.axes[: len(producer.op.axes)]
+    return [extent(a) for a in producer.op.axes] == [extent(a) for a in lead]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root."""
+
+    name: str = "placement"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        alternatives = []
+        attached = self._attach(draft, stage, context)
+        if attached is not None:
+            alternatives.append(attached)
+        alternatives += Elementwise().apply(draft, stage, context)
+        return alternatives
+
+    def _attach(self, draft: Draft, stage: Stage, context: Context) -> Draft | None:
+        roots = {
+            (chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in draft.state.consumers(stage)
+        }
+        if len(roots) != 1:
+            return None
+        loops = dict(draft.row_loops)
+        host = roots.pop()
+        if host not in loops:
+            return None
+        try:
+            placed = draft.apply(ComputeAt(stage.name, host, loops[host]))
+        except ScheduleError:
+            return None
+        placed = _vector_steps(placed, stage, context)
+        return placed.finish(stage.name, note=f"{stage.name}@{host}")
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A nest of its own: outer axes parallel, the contiguous axis in chunks of vectors; a transposed read is tiled."""
+
+    name: str = "elementwise"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        name = stage.name
+        note = "" if draft.state.is_output(stage) else f"{name}@root"
+        if not stage.op.axes:
+            return [draft.finish(name, note=note)]
+        last = stage.op.axes[-1]
+        group = f"{name}.{last.name}"
+        lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
+        params = [vector]
+        factors = [vector.name]
+        if extent(last) > 64 * lanes:
+            params.insert(0, tile_count(f"{group}.m", -(-extent(last) // lanes), group))
+            params[0] = replace(params[0], extent=extent(last))
+            factors.insert(0, params[0].name)
+        steps: list[Step] = [Split(name, last.name, tuple(factors))]
+        outer = [a.name for a in stage.op.axes[:-1]]
+        across = _transposed_axis(draft, stage)
+        tail: list[str] = []
+        if across is not None:
+            tile = register_tile(f"{name}.{across}.r", extent(stage.op.axis(across)), "")
+            params.append(tile)
+            steps.append(Split(name, across, (tile.name,)))
+            outer = [f"{across}.0" if a == across else a for a in outer]
+            tail = [f"{across}.1"]
+        middle = [f"{last.name}.{n}" for n in range(1, len(factors))]
+        parallel = [*outer, f"{last.name}.0"]
+        steps += [
+            Reorder(name, (*parallel, *middle, *tail, f"{last.name}.{len(factors)}")),
+            Parallel(name, tuple(parallel)),
+            *(Unroll(name, x) for x in tail),
+            Vectorize(name, f"{last.name}.{len(factors)}"),
+        ]
+        return [draft.with_params(params).apply(*steps).finish(name, note=note)]
+
+
+def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
+    """The last axis of an attached stage in vectors."""
+    if not stage.op.axes:
+        return draft
+    last = stage.op.axes[-1]
+    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
+    steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
+    return draft.with_params([width]).apply(*steps)
+
+
+def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
+    """An outer axis along which some read is contiguous while the written axis is not."""
+    last = stage.op.axes[-1].name
+    for read in reads_of(draft.state, stage):
+        if read.is_unit(last):
+            continue
+        for axis in stage.op.axes[:-1]:
+            if read.strides[axis.name] == 1:
+                return axis.name
+    return None

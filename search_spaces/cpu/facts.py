@@ -1,0 +1,142 @@
+"""What the rules ask about a stage: how its reads move with an axis, who consumes it, what can be fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.linear import linear
+from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.schedule import Stage, State
+from autosched.schedule.stage import StageAxis
+from autosched.schedule.state import reads
+
+EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
+
+
+def extent(axis: StageAxis) -> int:
+    assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
+    return int(axis.extent.value)
+
+
+def buffer_shape(state: State, name: str) -> tuple[int, ...]:
+    """The shape of an input or of a stage's buffer, before any packing."""
+    producer = state.producer(name)
+    if producer is not None:
+        return tuple(extent(a) for a in producer.op.axes)
+    return next(t for t in state.inputs if t.name == name).shape
+
+
+@dataclass(frozen=True)
+class Read:
+    """One load of a stage, and the elements it moves by when an axis advances by one (None: not linear)."""
+
+    load: Load
+    strides: dict[str, int | None]
+
+    def moves(self, axis: str) -> bool:
+        return self.strides[axis] != 0
+
+    def is_unit(self, axis: str) -> bool:
+        return self.strides[axis] in (0, 1)
+
+    def dim_of(self, axis: Var) -> int | None:
+        """The one dimension that is indexed by the axis alone, if that is all the axis does."""
+        dims = [n for n, i in enumerate(self.load.indices) if axis in free_vars(i)]
+        return dims[0] if len(dims) == 1 and self.load.indices[dims[0]] is axis else None
+
+
+def reads_of(state: State, stage: Stage) -> tuple[Read, ...]:
+    found = dict.fromkeys(x for v in stage.op.body for x in loads(v))
+    return tuple(Read(x, _strides(state, stage, x)) for x in found)
+
+
+def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
+    result: dict[str, int | None] = {}
+    steps: list[int] = []
+    for size in reversed(buffer_shape(state, load.buffer)):
+        steps.insert(0, 1 if not steps else steps[0] * last)
+        last = size
+    for axis in stage.op.all_axes:
+        total: int | None = 0
+        for index, step in zip(load.indices, steps, strict=True):
+            form = linear(index)
+            if any(not isinstance(a, Var) and axis.var in free_vars(a) for a, _ in form.terms):
+                total = None
+                break
+            coefficient = form.coefficient(axis.var)
+            assert isinstance(coefficient, Const) and total is not None
+            total += int(coefficient.value) * step
+        result[axis.name] = total
+    return result
+
+
+def has_reuse(stage: Stage, rows: tuple[Read, ...]) -> bool:
+    """A read that stands still along an output axis: tiling pays (Ansor, section 4.1: data reuse)."""
+    wide = [a for a in stage.op.axes if extent(a) > 1]
+    return stage.op.reducer is not None and any(not r.moves(a.name) for r in rows for a in wide)
+
+
+def packable(read: Read, stage: Stage, axis: StageAxis) -> bool:
+    """Whether the read can be stored with `axis` innermost: one plain index, and each element is used repeatedly."""
+    reused = any(not read.moves(a.name) and extent(a) > 1 for a in stage.op.axes)
+    return reused and read.dim_of(axis.var) is not None
+
+
+def vector_axes(stage: Stage, rows: tuple[Read, ...]) -> tuple[StageAxis, ...]:
+    """Spatial axes whose lanes are adjacent or equal in every read (packing counts), best first."""
+    found = []
+    for n, axis in enumerate(stage.op.axes):
+        bad = [r for r in rows if not r.is_unit(axis.name) and not packable(r, stage, axis)]
+        if not bad and extent(axis) > 1:
+            packs = sum(not r.is_unit(axis.name) for r in rows)
+            scattered = n != len(stage.op.axes) - 1  # the output's lanes are apart
+            found.append((packs + scattered, -min(extent(axis), 64), -n, axis))
+    return tuple(f[3] for f in sorted(found, key=lambda f: f[:3]))
+
+
+def lane_reduction(stage: Stage, rows: tuple[Read, ...]) -> StageAxis | None:
+    """A reduction axis along which the reads are adjacent, the longest; None if there is none."""
+    good = [
+        a
+        for a in stage.op.reduce_axes
+        if all(r.is_unit(a.name) for r in rows) and any(r.strides[a.name] == 1 for r in rows) and extent(a) > 1
+    ]
+    return max(good, key=extent, default=None)
+
+
+def fused_consumer(state: State, stage: Stage) -> Stage | None:
+    """The one elementwise stage that reads `stage` point by point and nothing else of it (Ansor's R4)."""
+    consumers = state.consumers(stage)
+    if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
+        return None
+    host = consumers[0]
+    found = [x for v in host.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    axes = tuple(a.var for a in host.op.axes)
+    same = all(x.indices == axes for x in found)
+    shapes = [extent(a) for a in stage.op.axes] == [extent(a) for a in host.op.axes]
+    return host if same and shapes else None
+
+
+def is_copy(stage: Stage) -> bool:
+    """Moves data without arithmetic or conditions: a transpose, a slice, a broadcast."""
+    return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
+
+
+def has_condition(stage: Stage) -> bool:
+    return any(isinstance(e, Select) for v in stage.op.body for e in subexpressions(v))
+
+
+def is_expensive(stage: Stage) -> bool:
+    def costly(e: Expr) -> bool:
+        return (isinstance(e, Call) and e.fn in EXPENSIVE) or (isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv"))
+
+    return any(costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
+
+
+def _is_index(e: Expr) -> bool:
+    return e.dtype == "int64" and not loads(e)
+
+
+def reads_nothing(stage: Stage) -> bool:
+    return not reads(stage.op)

@@ -1,0 +1,186 @@
+"""Reductions along contiguous data: sums, maxima, norms, softmax, layer normalisation.
+
+    LaneReduction   S = reduce_k ..  ->  S.rf[.., lane] over vectors, then a horizontal combine (Ansor's R6, inner)
+    SplitReduction  few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer)
+
+A reduction that shares its leading axes with the stage that uses it is computed there row by row, so
+that several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import DTYPES, Const
+from autosched.ir.stmt import Scope
+from autosched.lower.domains import infer_domains
+from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
+from autosched.schedule.stage import StageAxis
+from search_spaces.cpu.domains import blocks, vector_width
+from search_spaces.cpu.draft import Context, Draft
+from search_spaces.cpu.facts import extent, lane_reduction, reads_of
+
+TASKS_PER_THREAD = 4
+MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they save
+
+
+@dataclass(frozen=True)
+class SplitReduction:
+    """Fewer output points than tasks wanted: the reduction axis is cut in blocks that threads share."""
+
+    name: str = "split-k"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
+            return False
+        points = _points(stage)
+        work = points * max((extent(a) for a in stage.op.reduce_axes), default=1)
+        rows = reads_of(draft.state, stage)
+        lane = lane_reduction(stage, rows)
+        return points < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        assert axis is not None
+        block = blocks(f"{stage.name}.{axis.name}.b", extent(axis), context.threads)
+        split = draft.with_params([block]).apply(Rfactor(stage.name, axis.name, block.name, "outer"))
+        partial = split.state.stage(f"{stage.name}.rf")
+        split = lane_steps(split, partial, f"{axis.name}.i", block.domain[-1], context)
+        split = _finish_root(split, partial.name)
+        split = _place(split, stage.name)
+        alternatives = [split.finish(stage.name, partial.name, note=f"{stage.name}:split-k")]
+        return alternatives + LaneReduction().apply(draft, stage, context)
+
+
+@dataclass(frozen=True)
+class LaneReduction:
+    """The reduction runs in vectors along contiguous data."""
+
+    name: str = "lanes"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None and lane_reduction(stage, reads_of(draft.state, stage)) is not None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        assert axis is not None
+        placed = _place(draft, stage.name)
+        placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context)
+        if placed.state.stage(stage.name).at is None:
+            placed = _finish_root(placed, stage.name)
+        return [placed.finish(stage.name, note=f"{stage.name}:lanes")]
+
+
+@dataclass(frozen=True)
+class PlainReduction:
+    """What no other rule wants: loops as they are, placed with the consumer if it shares the rows."""
+
+    name: str = "plain"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        placed = _place(draft, stage.name)
+        if placed.state.stage(stage.name).at is None:
+            placed = _finish_root(placed, stage.name)
+        return [placed.finish(stage.name)]
+
+
+def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Context) -> Draft:
+    """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end."""
+    itemsize = max(DTYPES[d][1] for d in stage.op.dtypes)
+    lanes = context.lanes(itemsize)
+    width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, 16))
+    inner = f"{stage.name}.rf"
+    draft = draft.with_params([width]).apply(Rfactor(stage.name, axis, width.name, "inner"))
+    partial = draft.state.stage(inner)
+    space = [a.name for a in partial.op.axes[:-1]]
+    rest = [a.name for a in partial.op.reduce_axes]
+    steps: list[Step] = [Reorder(inner, (*space, *rest, f"{axis}.i")), Vectorize(inner, f"{axis}.i")]
+    if space:
+        steps.append(ComputeAt(inner, stage.name, space[-1], Scope.REGISTER.value))
+    steps.append(Vectorize(stage.name, f"{axis}.i"))
+    return draft.apply(*steps).finish(inner)
+
+
+def _points(stage: Stage) -> int:
+    points = 1
+    for axis in stage.op.axes:
+        points *= extent(axis)
+    return points
+
+
+def _finish_root(draft: Draft, name: str) -> Draft:
+    """Spatial loops of a root stage that come before everything else are parallel."""
+    stage = draft.state.stage(name)
+    names: list[str] = []
+    for loop in stage.loops:
+        if loop.reduce or loop.kind.value != "serial":
+            break
+        names.append(loop.name)
+    return draft.apply(Parallel(name, tuple(names))) if names else draft
+
+
+def _place(draft: Draft, name: str) -> Draft:
+    """Compute the stage inside the row loop of the stage that uses it, where one row needs one value of it."""
+    state = draft.state
+    stage = state.stage(name)
+    host = _host(draft, stage)
+    if host is None:
+        return draft
+    if host.name not in draft.done:
+        draft = schedule_rows(draft, host, stage)
+        host = draft.state.stage(host.name)
+    loop = dict(draft.row_loops).get(host.name)
+    if loop is None:
+        return draft
+    try:
+        placed = draft.apply(ComputeAt(name, host.name, loop))
+    except ScheduleError:
+        return draft  # a reader is elsewhere
+    domain = infer_domains(placed.state)[name]
+    one_row = all(isinstance(domain.regions[a.name].extent, Const) for a in stage.op.axes) and all(
+        int(e.value) == 1 for a in stage.op.axes if isinstance(e := domain.regions[a.name].extent, Const)
+    )
+    return placed if one_row else draft
+
+
+def _host(draft: Draft, stage: Stage) -> Stage | None:
+    """The root stage in which all readers of `stage` are computed."""
+    roots = set()
+    for reader in draft.state.consumers(stage):
+        chain = draft.state.chain(reader)
+        roots.add(chain[-1].stage if chain else reader.name)
+    if len(roots) != 1:
+        return None
+    host = draft.state.stage(roots.pop())
+    return host if host.op.reducer is None else None
+
+
+def schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
+    """An elementwise root stage, row by row: leading axes parallel, the last one in vectors."""
+    lead = min(len(stage.op.axes), len(host.op.axes))
+    return schedule_elementwise_rows(draft, host, lead)
+
+
+def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
+    """The first `lead` axes are parallel and end in the row loop; the last of the others is vectorised."""
+    names = [a.name for a in host.op.axes]
+    steps: list[Step] = []
+    if lead < len(names):
+        last: StageAxis = host.op.axes[-1]
+        width = f"{host.name}.{last.name}.r"
+        lanes = _lanes_hint(draft.state, host)
+        draft = draft.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
+        steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
+    if lead and host.at is None:
+        steps.append(Parallel(host.name, tuple(names[:lead])))
+    draft = draft.apply(*steps).finish(host.name)
+    return draft.with_row_loop(host.name, names[lead - 1]) if lead else draft
+
+
+def _lanes_hint(state: State, host: Stage) -> int:
+    """Lanes of one 64-byte line of the widest value written; narrower targets take several vectors."""
+    return max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))

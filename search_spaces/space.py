@@ -1,0 +1,286 @@
+"""The population as an array: parameters, sketches and the moves of the search.
+
+A *sketch* is a loop nest whose numbers are open; a *candidate* is (sketch, one row of integers), and the
+*population* of a sketch is one int64 matrix [n, n_params] of parameter VALUES, every column drawn from that
+parameter's sorted domain. Everything here maps matrices to matrices: loops run over parameters, never over
+candidates. Nothing here knows what a value means; legality is the cost model's array predicate.
+
+Parameters of one axis (the tile counts of its levels) share a `group`: crossover takes a group as a whole, and
+mutation may move a factor from one level to another, which keeps the axis' total tile about constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from autosched.schedule import State
+
+Population: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.uint64]
+
+STEP_SUCCESS = 0.5  # domain steps of a mutation are geometric: half of them 1, a quarter 2, ...
+SECOND_EDIT = 0.3  # share of mutated rows that get a second edit
+FACTOR_MOVE = 0.4  # share of edits that move a factor between two levels of an axis
+SMALL_GRID = 16  # a grid up to so many times the wanted rows is drawn from without repetition
+SHUFFLED_LEVELS = 0.75  # share of samples whose tile counts are drawn under the axis extent
+
+
+@dataclass(frozen=True)
+class Param:
+    """One open number of a sketch.
+
+    `domain`: its values, ascending, distinct. `kind`: what it is (tile, unroll, vector, switch, ...), for
+    reports. `group`: the axis whose tile level it is, "" for none. `extent`: where known (> 0), the largest
+    sensible product of the group's values; samples respect it, other moves leave it to legality.
+    """
+
+    name: str
+    domain: tuple[int, ...]
+    kind: str
+    group: str = ""
+    extent: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.domain or any(a >= b for a, b in zip(self.domain, self.domain[1:], strict=False)):
+            raise ValueError(f"the domain of parameter {self.name} must be ascending and not empty: {self.domain}")
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A named schedule with open `params`; the name identifies it in records."""
+
+    name: str
+    state: State
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the moves need to know of a parameter list, as arrays."""
+
+    domains: tuple[Population, ...]
+    sizes: Population  # [n_params]
+    groups: tuple[tuple[int, ...], ...]  # column numbers; a parameter without a group is alone in one
+    group_of: npt.NDArray[np.intp]  # [n_params]
+    movable: npt.NDArray[np.intp]  # columns with more than one value
+    pairs: npt.NDArray[np.intp]  # [n_pairs, 2] (giver, taker) columns of the same group
+
+
+@lru_cache(maxsize=256)
+def _tables(params: tuple[Param, ...]) -> _Tables:
+    members: dict[str, list[int]] = {}
+    for j, param in enumerate(params):
+        members.setdefault(param.group or f"={param.name}", []).append(j)
+    group_of = np.zeros(len(params), dtype=np.intp)
+    for g, columns in enumerate(members.values()):
+        group_of[columns] = g
+    sizes = np.array([len(p.domain) for p in params], dtype=np.int64)
+    pairs = [(a, b) for columns in members.values() for a in columns for b in columns if a != b and sizes[a] > 1]
+    return _Tables(
+        domains=tuple(np.array(p.domain, dtype=np.int64) for p in params),
+        sizes=sizes,
+        groups=tuple(tuple(columns) for columns in members.values()),
+        group_of=group_of,
+        movable=np.flatnonzero(sizes > 1),
+        pairs=np.array(pairs, dtype=np.intp).reshape(-1, 2),
+    )
+
+
+def grid_size(sketch: Sketch) -> int:
+    """How many rows the sketch has, legal or not."""
+    size = 1
+    for param in sketch.params:
+        size *= len(param.domain)
+    return size
+
+
+def contains(sketch: Sketch, rows: Population) -> npt.NDArray[np.bool_]:
+    """[n] True where every value of a row is in its parameter's domain (rows from outside, such as records)."""
+    inside = np.ones(len(rows), dtype=bool)
+    for j, domain in enumerate(_tables(sketch.params).domains):
+        inside &= np.isin(rows[:, j], domain)
+    return inside
+
+
+def sample(sketch: Sketch, n: int, rng: np.random.Generator) -> Population:
+    """[n, n_params] random rows.
+
+    Values are uniform over the domains; for groups with a known extent, most rows draw the levels in random
+    order, each among the values that the extent leaves, since independent draws mostly overshoot it.
+    """
+    tables = _tables(sketch.params)
+    index = (rng.random((n, len(sketch.params))) * tables.sizes).astype(np.int64)
+    rows = _values(tables, index)
+    for columns in tables.groups:
+        extent = max(sketch.params[j].extent for j in columns)
+        if extent > 0 and len(columns) > 1:
+            _sample_levels(tables, rows, columns, extent, rng)
+    return rows
+
+
+def _sample_levels(
+    tables: _Tables, rows: Population, columns: tuple[int, ...], extent: int, rng: np.random.Generator
+) -> None:
+    """Redraws, in place, most rows' values of one group so that their product stays within `extent` if it can."""
+    n = len(rows)
+    order = np.argsort(rng.random((n, len(columns))), axis=1)
+    bounded = rng.random(n) < SHUFFLED_LEVELS
+    room = np.full(n, extent, dtype=np.int64)
+    for turn in range(len(columns)):
+        draw = rng.random(n)
+        for place, j in enumerate(columns):
+            here = np.flatnonzero(bounded & (order[:, turn] == place))
+            domain = tables.domains[j]
+            choices = np.maximum(np.searchsorted(domain, room[here], side="right"), 1)
+            value = domain[(draw[here] * choices).astype(np.int64)]
+            rows[here, j] = value
+            room[here] = np.maximum(room[here] // np.maximum(value, 1), 1)
+
+
+def enumerate_grid(sketch: Sketch, limit: int, rng: np.random.Generator) -> Population:
+    """All rows of the sketch if there are at most `limit`, else `limit` or fewer distinct random ones."""
+    tables = _tables(sketch.params)
+    size = grid_size(sketch)
+    if size > SMALL_GRID * limit:
+        return unique(sample(sketch, limit, rng))
+    rest = np.arange(size, dtype=np.int64) if size <= limit else rng.permutation(size)[:limit]
+    index = np.empty((len(rest), len(sketch.params)), dtype=np.int64)
+    for j in range(len(sketch.params) - 1, -1, -1):
+        rest, index[:, j] = np.divmod(rest, tables.sizes[j])
+    return _values(tables, index)
+
+
+def mutate(sketch: Sketch, rows: Population, rng: np.random.Generator, prob: float = 0.85) -> Population:
+    """[n, n_params] the rows, each changed with probability `prob` in one or two places, else copied.
+
+    An edit either moves one parameter a few steps along its domain, or moves a factor between two levels of an
+    axis. Every edit changes its row, as long as some domain has two values.
+    """
+    tables = _tables(sketch.params)
+    out = rows.copy()
+    if not len(tables.movable) or not len(rows):
+        return out
+    chosen = rng.random(len(rows)) < prob
+    again = chosen & (rng.random(len(rows)) < SECOND_EDIT)
+    for mask in (chosen, again):
+        where = np.flatnonzero(mask)
+        moved = _move_factor(tables, out, where, rng)
+        _step(tables, out, where[~moved], rng)
+    return out
+
+
+def _step(tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: np.random.Generator) -> None:
+    """Moves one random parameter of each row `where` a geometric number of domain steps, reflected at the ends."""
+    column = tables.movable[rng.integers(len(tables.movable), size=len(where))]
+    step = rng.geometric(STEP_SUCCESS, size=len(where)) * np.where(rng.random(len(where)) < 0.5, -1, 1)
+    for j in tables.movable:
+        mine = column == j
+        domain, last = tables.domains[j], int(tables.sizes[j]) - 1
+        at = np.searchsorted(domain, rows[where[mine], j])
+        to = np.clip(at + step[mine], 0, last)
+        to = np.where(to == at, np.clip(at - step[mine], 0, last), to)
+        rows[where[mine], j] = domain[to]
+
+
+def _move_factor(
+    tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Moves a factor between two levels of an axis in a share of the rows `where`; returns which were changed."""
+    changed = np.zeros(len(where), dtype=bool)
+    if not len(tables.pairs):
+        return changed
+    wanted = rng.random(len(where)) < FACTOR_MOVE
+    pair = rng.integers(len(tables.pairs), size=len(where))
+    step = rng.geometric(STEP_SUCCESS, size=len(where))
+    for p in np.unique(pair[wanted]):
+        giver, taker = tables.pairs[p]
+        mine = np.flatnonzero(wanted & (pair == p))
+        target = where[mine]
+        given, taken = _transfer(tables, rows[target, giver], rows[target, taker], (giver, taker), step[mine])
+        changed[mine] = given != rows[target, giver]
+        rows[target, giver], rows[target, taker] = given, taken
+    return changed
+
+
+def _transfer(
+    tables: _Tables, give: Population, take: Population, pair: tuple[int, int], step: npt.NDArray[np.int64]
+) -> tuple[Population, Population]:
+    """New values of two levels: the giver goes `step` domain values down, the taker to the value nearest to
+    what keeps the product. Unchanged where the giver is at its smallest value, is zero or the taker cannot grow."""
+    giver, taker = pair
+    at = np.searchsorted(tables.domains[giver], give)
+    given = tables.domains[giver][np.maximum(at - step, 0)]
+    wanted = take * give / np.maximum(given, 1)
+    domain = tables.domains[taker]
+    above = np.minimum(np.searchsorted(domain, wanted), len(domain) - 1)
+    below = np.maximum(above - 1, 0)
+    taken = np.where(domain[above] * domain[below] < wanted * wanted, domain[above], domain[below])  # in log scale
+    valid = (given < give) & (given > 0) & (taken > take)
+    return np.where(valid, given, give), np.where(valid, taken, take)
+
+
+def crossover(sketch: Sketch, a: Population, b: Population, rng: np.random.Generator) -> Population:
+    """[n, n_params] children of the row pairs (a[i], b[i]): each group comes from one of the parents."""
+    tables = _tables(sketch.params)
+    from_a = rng.random((len(a), len(tables.groups))) < 0.5
+    return np.where(from_a[:, tables.group_of], a, b)
+
+
+def neighbours(sketch: Sketch, row: npt.NDArray[np.int64]) -> Population:
+    """[m, n_params] all distinct rows one move away from `row` [n_params]: each parameter one or two domain values
+    down or up, and a factor moved between two levels of an axis (one or two domain values of the giver)."""
+    tables = _tables(sketch.params)
+    found: list[Population] = []
+    for j in tables.movable:
+        at = int(np.searchsorted(tables.domains[j], row[j]))
+        to = [k for k in (at - 1, at + 1, at - 2, at + 2) if 0 <= k < tables.sizes[j]]
+        moved = np.repeat(row[None, :], len(to), axis=0)
+        moved[:, j] = tables.domains[j][to]
+        found.append(moved)
+    for giver, taker in tables.pairs:
+        moved = np.repeat(row[None, :], 2, axis=0)
+        moved[:, giver], moved[:, taker] = _transfer(
+            tables, moved[:, giver], moved[:, taker], (giver, taker), np.array([1, 2])
+        )
+        found.append(moved)
+    if not found:
+        return np.empty((0, len(sketch.params)), dtype=np.int64)
+    near = unique(np.concatenate(found))
+    different: npt.NDArray[np.bool_] = np.any(near != row, axis=1)
+    return near[different]
+
+
+def _values(tables: _Tables, index: Population) -> Population:
+    rows = np.empty(index.shape, dtype=np.int64)
+    for j, domain in enumerate(tables.domains):
+        rows[:, j] = domain[index[:, j]]
+    return rows
+
+
+def keys(rows: Population) -> Keys:
+    """[n] 64-bit hashes of the rows: equal rows have equal keys, others differ except by an accident of 2**-64.
+
+    Columns are mixed one after the other with the finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
+    """
+    state = np.full(len(rows), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for j in range(rows.shape[1]):
+        state ^= rows[:, j].astype(np.uint64)
+        state += np.uint64(0x9E3779B97F4A7C15)
+        state ^= state >> np.uint64(30)
+        state *= np.uint64(0xBF58476D1CE4E5B9)
+        state ^= state >> np.uint64(27)
+        state *= np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state
+
+
+def unique(rows: Population) -> Population:
+    """The distinct rows, in the order of their first appearance."""
+    _, first = np.unique(keys(rows), return_index=True)
+    return rows[np.sort(first)]

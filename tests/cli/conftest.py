@@ -1,0 +1,54 @@
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosched.cli.main import main
+from autosched.store import Database
+from autosched.target import parse_target
+from autosched.te.registry import build
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out.splitlines()[-1])
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a command in this process."""
+    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
+
+    def run(*words: object) -> Answer:
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """Records of a matmul: four measured (number 2 certified) and one failed, and one of somebody's own workload."""
+    path = tmp_path / "records.db"
+    dag, spec = build("matmul", (64, 32, 16))
+    target = parse_target("cpu").fingerprint
+    with Database(path) as database:
+        run = database.start_run(dag.content_hash, "matmul", json.dumps(spec, sort_keys=True), target, "{}", 2, 0)
+        for n, seconds in enumerate([4e-6, 2e-6, 3e-6, 5e-6]):
+            database.append(run, "tiled", f"[{n}]", {"i": n, "j": 8}, 0, seconds, (seconds,))
+        database.append(run, "tiled", "[9]", {"i": 9, "j": 8}, 0, None, (), "crash", "signal 11")
+        database.certify(2, 2e-6, (1.9e-6, 2.1e-6))
+        own = database.start_run(
+            "f" * 64, "mine\x1b[31m", '{"name":"/x/f.py:mine","args":{},"dtype":"float32"}', "t", "{}", 1, 0
+        )
+        database.append(own, "s", "[]", {}, 0, 1e-3)
+    return path

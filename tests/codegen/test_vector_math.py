@@ -1,0 +1,227 @@
+"""Elementary functions against references of more precision, at several widths, with and without FMA."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autosched.codegen.vector_math import emit_call, emit_pow
+from autosched.runtime import jit
+from autosched.target import parse_target
+
+Array = npt.NDArray[Any]
+HOST = parse_target("cpu")
+SCALARS = {"float32": "float", "float64": "double"}
+BITS = {"float32": "i32", "float64": "i64"}
+N = 1 << 17
+
+LOOP = """
+define i32 @apply(ptr %args, ptr %workspace, i64 %threads) #0 {{
+entry:
+  %x.base = load ptr, ptr %args
+  %y.p = getelementptr ptr, ptr %args, i64 1
+  %y.base = load ptr, ptr %y.p
+  %z.p = getelementptr ptr, ptr %args, i64 2
+  %z.base = load ptr, ptr %z.p
+  %n.p = getelementptr ptr, ptr %args, i64 3
+  %n = load i64, ptr %n.p
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %x.at = getelementptr {scalar}, ptr %x.base, i64 %i
+  %x = load {type}, ptr %x.at, align {align}
+  %y.at = getelementptr {scalar}, ptr %y.base, i64 %i
+  %y = load {type}, ptr %y.at, align {align}
+  {lines}
+  %z.at = getelementptr {scalar}, ptr %z.base, i64 %i
+  store {type} {result}, ptr %z.at, align {align}
+  %i1 = add i64 %i, {lanes}
+  %more = icmp slt i64 %i1, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 0
+}}
+attributes #0 = {{ {attributes} }}
+"""
+
+
+def _apply(fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None) -> Array:
+    """`fn` of every element (a multiple of `lanes` of them), computed by compiled code."""
+    dtype = x.dtype.name
+    lines: list[str] = []
+    numbers = itertools.count()
+
+    def fresh() -> str:
+        return f"%t{next(numbers)}"
+
+    if fn == "pow":
+        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma)
+    else:
+        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma)
+    scalar = SCALARS[dtype]
+    ir = LOOP.format(
+        scalar=scalar,
+        type=scalar if lanes == 1 else f"<{lanes} x {scalar}>",
+        align=x.itemsize,
+        lanes=lanes,
+        lines="\n  ".join(lines),
+        result=result,
+        attributes=jit.function_attributes(HOST),
+    )
+    kernel = jit.load_object(jit.compile_object(ir, HOST), "apply", 1)
+    assert len(x) % lanes == 0
+    other, out = np.ascontiguousarray(x if y is None else y), np.empty_like(x)
+    args = (ctypes.c_int64 * 4)(x.ctypes.data, other.ctypes.data, out.ctypes.data, len(x))
+    kernel(ctypes.addressof(args), 0)
+    return out
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1) / (1 + e)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+REFERENCES: dict[str, Callable[[Array], Array]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "erf": _erf,
+    "sin": np.sin,
+    "cos": np.cos,
+}
+BOUNDS = {
+    "float32": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 2, "cos": 2},
+    "float64": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 3, "cos": 3},
+}
+# Intervals sampled evenly; "log" ones are sampled evenly in the exponent.
+DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
+    "float32": {
+        "exp": [(-104, 89), (-1, 1), (-88, -86)],
+        "log": [(0.5, 2), (0.99, 1.01), (1e-45, 3e38)],
+        "tanh": [(-12, 12), (-1, 1), (-1e-4, 1e-4)],
+        "sigmoid": [(-104, 30), (-4, 4)],
+        "erf": [(-5, 5), (-1.2, 1.2), (-1e-4, 1e-4)],
+        "sin": [(-7, 7), (-1e6, 1e6)],
+        "cos": [(-7, 7), (-1e6, 1e6)],
+    },
+    "float64": {
+        "exp": [(-746, 710), (-1, 1)],
+        "log": [(0.5, 2), (0.99, 1.01), (1e-320, 1e308)],
+        "tanh": [(-24, 24), (-1, 1), (-1e-4, 1e-4)],
+        "sigmoid": [(-745, 50), (-4, 4)],
+        "erf": [(-7, 7), (-1.2, 1.2)],
+        "sin": [(-7, 7), (-1e6, 1e6)],
+        "cos": [(-7, 7), (-1e6, 1e6)],
+    },
+}
+FEW_LANES = {"float32": [16, 8, 1], "float64": [8, 4, 1]}
+
+
+def _samples(fn: str, low: float, high: float, dtype: str) -> Array:
+    rng = np.random.default_rng(7)
+    if fn == "log" and high > 1e30:
+        return np.exp(rng.uniform(math.log(low), math.log(high), N)).astype(dtype)
+    return rng.uniform(low, high, N).astype(dtype)
+
+
+def _ulps(value: Array, exact: Array) -> float:
+    """The largest distance in units in the last place of the exact result; infinite where only one is finite."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = exact.astype(value.dtype)
+    finite = np.isfinite(rounded) & np.isfinite(value)
+    if not np.array_equal(value[~finite], rounded[~finite], equal_nan=True):
+        return math.inf
+    unit = np.spacing(np.abs(rounded[finite])).astype(exact.dtype)
+    return float(np.max(np.abs(value[finite].astype(exact.dtype) - exact[finite]) / unit, initial=0.0))
+
+
+@pytest.mark.parametrize("fma", [True, False])
+@pytest.mark.parametrize("fn", list(REFERENCES))
+@pytest.mark.parametrize("dtype", list(SCALARS))
+def test_error_bounds(dtype: str, fn: str, fma: bool) -> None:
+    if fma and not HOST.has_fma:
+        pytest.skip("no fused multiply-add here")
+    # erf's reference is the C library's own float64, up to one unit off; so is longdouble where it is a double
+    wide = np.float64 if dtype == "float32" or fn == "erf" else np.longdouble
+    slack = 1 if wide is np.float64 and dtype == "float64" else 0
+    for low, high in DOMAINS[dtype][fn]:
+        x = _samples(fn, low, high, dtype)
+        with np.errstate(all="ignore"):
+            exact = np.asarray(REFERENCES[fn](x.astype(wide)))
+        first = _apply(fn, FEW_LANES[dtype][0], fma, x)
+        assert _ulps(first, exact) <= BOUNDS[dtype][fn] + slack
+        for lanes in FEW_LANES[dtype][1:]:
+            np.testing.assert_array_equal(_apply(fn, lanes, fma, x), first)
+
+
+INF, NAN = math.inf, math.nan
+EDGES: dict[str, list[tuple[float, float]]] = {
+    "exp": [(0, 1), (-0.0, 1), (INF, INF), (-INF, 0), (NAN, NAN), (1e30, INF), (-1e30, 0), (1e-40, 1), (800, INF)],
+    "log": [(1, 0), (0, -INF), (-0.0, -INF), (INF, INF), (-INF, NAN), (-1, NAN), (-1e-40, NAN), (NAN, NAN)],
+    "tanh": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1), (1e-40, 1e-40)],
+    "sigmoid": [(0, 0.5), (INF, 1), (-INF, 0), (NAN, NAN), (1e30, 1), (-1e30, 0)],
+    "erf": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1)],
+    "sin": [(0, 0), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1e-40)],
+    "cos": [(0, 1), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1)],
+}
+
+
+@pytest.mark.parametrize("dtype", list(SCALARS))
+@pytest.mark.parametrize("fn", list(EDGES))
+def test_edges(fn: str, dtype: str) -> None:
+    x = np.zeros(16, dtype)
+    x[: len(EDGES[fn])] = [value for value, _ in EDGES[fn]]
+    expected = np.array([result for _, result in EDGES[fn]], dtype)
+    for lanes in FEW_LANES[dtype]:
+        got = _apply(fn, lanes, HOST.has_fma, x)[: len(expected)]
+        np.testing.assert_array_equal(got, expected)
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
+
+
+@pytest.mark.parametrize("fma", [True, False])
+def test_pow_of_float32(fma: bool) -> None:
+    if fma and not HOST.has_fma:
+        pytest.skip("no fused multiply-add here")
+    rng = np.random.default_rng(3)
+    x = np.exp(rng.uniform(-20, 20, N)).astype(np.float32)
+    y = rng.uniform(-4, 4, N).astype(np.float32)
+    exact = x.astype(np.float64) ** y.astype(np.float64)
+    assert _ulps(_apply("pow", 16, fma, x, y), exact) <= 2
+
+
+@pytest.mark.parametrize("lanes", [8, 1])
+def test_pow_of_float64(lanes: int) -> None:
+    rng = np.random.default_rng(3)
+    x = np.exp(rng.uniform(-20, 20, 1 << 12))
+    y = rng.uniform(-4, 4, 1 << 12)
+    got = _apply("pow", lanes, HOST.has_fma, x, y)
+    exact = x**y
+    bound = (5 + 2 * np.abs(y * np.log(x))) * np.spacing(exact)
+    assert (np.abs(got - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", list(SCALARS))
+def test_pow_edges(dtype: str) -> None:
+    x = np.array([0, 0, 0, 2, -2, -2, -8, 1, NAN, INF, INF, -1, 5, 3, NAN, 1], dtype)
+    y = np.array([0, 2, -1, 10, 3, 2, 0.5, NAN, 0, 2, -2, INF, NAN, 1, 1, INF], dtype)
+    with np.errstate(all="ignore"):
+        expected = x**y
+    got = _apply("pow", 8, HOST.has_fma, x, y)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_unknown_functions_are_refused() -> None:
+    with pytest.raises(KeyError):
+        emit_call("gamma", "float32", 4, "%x", lambda: "%t", lambda line: None, True)
+    with pytest.raises(KeyError):
+        emit_call("exp", "int32", 4, "%x", lambda: "%t", lambda line: None, True)

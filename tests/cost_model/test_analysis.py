@@ -1,0 +1,261 @@
+"""Closed forms against brute force: concrete nests are walked and every touched element is counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, ceildiv
+from autosched.ir.program import Program
+from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Seq, Stmt, Store, walk
+from autosched.ir.visit import loads
+from cost_model.access import Access
+from cost_model.analysis import Analysis, Statement, analyse
+from tests.cost_model import nests
+
+Values = Mapping[Expr, int]
+
+
+def number(expr: Expr, values: Values) -> int:
+    """The integer value of an index or extent."""
+    match expr:
+        case Const(value=value):
+            return int(value)
+        case Var() | Param():
+            return values[expr]
+        case Binary(op=op, a=a, b=b):
+            x, y = number(a, values), number(b, values)
+            operations = {
+                "add": lambda: x + y,
+                "sub": lambda: x - y,
+                "mul": lambda: x * y,
+                "floordiv": lambda: x // y,
+                "mod": lambda: x % y,
+                "ceildiv": lambda: -(-x // y),
+                "min": lambda: min(x, y),
+                "max": lambda: max(x, y),
+            }
+            return operations[op]()
+    raise AssertionError(expr)
+
+
+def executions(stmt: Stmt, store: Store, values: dict[Expr, int], fixed: int = 0) -> Iterator[dict[Expr, int]]:
+    """The values of the variables each time `store` runs, with the `fixed` outer loops (longer than one) at 0."""
+    match stmt:
+        case For():
+            one = isinstance(stmt.bound, Const) and stmt.bound.value == 1
+            steps = range(number(stmt.extent, values))
+            for i in steps if fixed == 0 or one else range(1):
+                yield from executions(stmt.body, store, {**values, stmt.var: i}, fixed if one else max(0, fixed - 1))
+        case Seq() | Allocate():
+            for child in stmt.body_stmts:
+                if any(s is store for s in walk(child)):
+                    yield from executions(child, store, values, fixed)
+        case Store() if stmt is store:
+            yield values
+
+
+def stores(func: Func) -> list[Store]:
+    return [s for s in walk(func.body) if isinstance(s, Store)]
+
+
+def touched(func: Func, store: Store, name: str, params: Mapping[str, int], depth: int) -> set[tuple[int, ...]]:
+    values: dict[Expr, int] = {Param(k): v for k, v in params.items()}
+    found = set()
+    for point in executions(func.body, store, values, depth):
+        if name in store.buffers:
+            found.add(tuple(number(i, point) for i in store.indices))
+        for load in (x for v in store.values for x in loads(v) if x.buffer == name):
+            found.add(tuple(number(i, point) for i in load.indices))
+    return found
+
+
+def evaluate(exprs: list[Expr], params: Mapping[str, int]) -> list[float]:
+    return [float(v) for v in Program(exprs, tuple(params))(np.array([list(params.values())], np.int64))[:, 0]]
+
+
+def check_footprints(func: Func, params: Mapping[str, int]) -> None:
+    for store, statement in zip(stores(func), analyse(func).statements, strict=True):
+        for access in statement.accesses:
+            got = evaluate(list(access.elements), params)
+            want = [len(touched(func, store, access.buffer.name, params, d)) for d in range(statement.depth + 1)]
+            assert got == want, (statement.stage, access.buffer.name, params)
+
+
+def check_executions(func: Func, params: Mapping[str, int]) -> None:
+    for store, statement in zip(stores(func), analyse(func).statements, strict=True):
+        values: dict[Expr, int] = {Param(k): v for k, v in params.items()}
+        want = sum(1 for _ in executions(func.body, store, values))
+        assert evaluate([statement.executions], params)[0] == pytest.approx(want), statement.stage
+
+
+MATMULS = [
+    {"mc": 2, "mr": 3, "nc": 1, "nr": 4, "kc": 2},
+    {"mc": 1, "mr": 4, "nc": 2, "nr": 2, "kc": 6},
+    {"mc": 3, "mr": 2, "nc": 2, "nr": 3, "kc": 12},
+]
+
+
+@pytest.mark.parametrize("params", MATMULS)
+def test_matmul_footprints(params: dict[str, int]) -> None:
+    check_footprints(nests.matmul(12, 12, 12), params)
+
+
+@pytest.mark.parametrize(
+    "params", [*MATMULS, {"mc": 2, "mr": 5, "nc": 2, "nr": 3, "kc": 5}, {"mc": 1, "mr": 7, "nc": 3, "nr": 5, "kc": 7}]
+)
+@pytest.mark.parametrize("shape", [(12, 12, 12), (11, 13, 10)])
+def test_matmul_executions_with_tails(params: dict[str, int], shape: tuple[int, int, int]) -> None:
+    check_executions(nests.matmul(*shape), params)
+
+
+@pytest.mark.parametrize("params", [{"mr": 2, "nr": 4, "kc": 3}, {"mr": 3, "nr": 2, "kc": 6}])
+def test_packed_matmul(params: dict[str, int]) -> None:
+    check_footprints(nests.packed_matmul(6, 8, 6), params)
+    check_executions(nests.packed_matmul(7, 9, 5), params)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 2), (2, 3)])
+@pytest.mark.parametrize("params", [{"th": 1, "tw": 2, "tc": 2}, {"th": 2, "tw": 4, "tc": 4}])
+def test_conv_footprints(kernel: int, stride: int, params: dict[str, int]) -> None:
+    size = 3 * stride + kernel  # four output rows
+    func = nests.conv(size, size, 2, 4, kernel, stride)
+    check_executions(func, params)
+    store, statement = stores(func)[0], analyse(func).statements[0]
+    for access in statement.accesses:
+        got = evaluate(list(access.elements), params)
+        want = [len(touched(func, store, access.buffer.name, params, d)) for d in range(statement.depth + 1)]
+        if kernel >= stride:
+            assert got == want
+        else:  # gaps in two directions: an upper bound, the loops' iterations
+            assert all(w <= g for g, w in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("t", [4, 8, 16, 32])
+def test_fused_elementwise(t: int) -> None:
+    func = nests.elementwise(8, 16)
+    check_executions(func, {"t": t})
+    check_footprints(func, {"t": t})
+    statement = analyse(func).statements[0]
+    assert evaluate(list(statement.write.stride), {"t": t})[1] == 1.0
+
+
+def test_row_maximum() -> None:
+    func = nests.row_maximum(10, 6)
+    check_executions(func, {"t": 3})
+    check_footprints(nests.row_maximum(9, 6), {"t": 3})
+    statement = analyse(func).statements[0]
+    assert statement.updates
+    assert statement.ops.counts == (("float_cmp", 1),)
+
+
+def lines_touched(access: Access, func: Func, store: Store, params: Mapping[str, int], depth: int) -> int:
+    shape = evaluate(list(access.buffer.shape), params)
+    places = touched(func, store, access.buffer.name, params, depth)
+    flat = {int(np.ravel_multi_index(p, [int(s) for s in shape])) * 4 // 64 for p in places}
+    return len(flat)
+
+
+@pytest.mark.parametrize(
+    "params", [{"mc": 2, "mr": 2, "nc": 2, "nr": 16, "kc": 16}, {"mc": 1, "mr": 4, "nc": 1, "nr": 32, "kc": 32}]
+)
+def test_lines_of_aligned_tiles(params: dict[str, int]) -> None:
+    func = nests.matmul(4, 64, 32)
+    store = stores(func)[1]
+    statement = analyse(func).statements[1]
+    for access in statement.accesses[1:]:
+        got = evaluate(list(access.lines), params)
+        want = [lines_touched(access, func, store, params, d) for d in range(statement.depth + 1)]
+        assert got == want, access.buffer.name
+
+
+def main_statement(analysis: Analysis) -> Statement:
+    return max(analysis.statements, key=lambda s: s.depth)
+
+
+def test_strides() -> None:
+    params = {"mc": 2, "mr": 3, "nc": 1, "nr": 4, "kc": 2}
+    statement = main_statement(analyse(nests.matmul(12, 20, 16)))
+    a, b = statement.accesses[1:]
+    #   loops                                  i0      j0  i1  j1 k0  k1  i2  j2
+    assert evaluate(list(a.stride), params) == [6 * 16, 0, 3 * 16, 0, 2, 1, 16, 0]
+    assert evaluate(list(b.stride), params) == [0, 4, 0, 4, 2 * 20, 20, 0, 1]
+
+
+def test_packed_strides_follow_the_layout() -> None:
+    params = {"mr": 2, "nr": 4, "kc": 3}
+    statement = main_statement(analyse(nests.packed_matmul(8, 12, 6)))
+    panel = next(a for a in statement.accesses if a.buffer.name == "panel")
+    #  k0 stands outside the panel, i does not move it; j0 skips a tile of kc rows of nr
+    assert evaluate(list(panel.stride), params) == [0, 0, 3 * 4, 4, 0, 1]
+
+
+def test_working_set_of_a_loop_holds_all_its_statements() -> None:
+    params = {"mr": 2, "nr": 16, "kc": 4}
+    analysis = analyse(nests.packed_matmul(8, 32, 8))
+    whole = evaluate([analysis.statements[0].working_set[0]], params)[0]
+    assert whole == 4 * (8 * 8 + 8 * 32 + 8 * 32 + 4 * 32)  # A, B, C and the panel
+    assert analysis.statements[0].working_set[0] is analysis.statements[1].working_set[0]
+
+
+def test_multiply_add_is_one_operation() -> None:
+    statement = main_statement(analyse(nests.matmul(8, 8, 8)))
+    assert statement.ops.counts == (("float_mad", 1),)
+    assert statement.ops.flops == 2
+
+
+def test_register_and_vector_loops() -> None:
+    params = {"mc": 1, "mr": 6, "nc": 1, "nr": 40, "kc": 4}
+    statement = main_statement(analyse(nests.matmul(64, 80, 8)))
+    assert evaluate([statement.registers(16)], params) == [18.0]
+    assert [x.kind.value for x in statement.loops[statement.block :]] == ["unroll", "vectorize"]
+    assert statement.vector_loop == statement.depth - 1
+
+
+def test_guard_of_a_single_iteration_counts_once() -> None:
+    func = nests.row_maximum(8, 8)
+    store = stores(func)[0]
+    loop = next(s for s in walk(func.body) if isinstance(s, For))
+    guarded = For(loop.var, loop.extent, loop.bound, loop.kind, If(loop.var.equal(0), store))
+    statement = analyse(Func("g", func.params, 1, guarded)).statements[0]
+    assert evaluate([statement.executions], {"t": 2})[0] == pytest.approx(1.0)
+
+
+def test_load_depending_on_data_may_touch_everything() -> None:
+    i = Var("i")
+    index = Load("index", (i,), "int64")
+    store = Store(("out",), (i,), (nests.load("data", index),), None, "gather")
+    body = nests.nest([(i, Const(16), Const(16), ForKind.SERIAL, False)], store)
+    buffers = (nests.buffer("index", 16), nests.buffer("data", 100), nests.buffer("out", 16))
+    statement = analyse(Func("gather", buffers, 1, body)).statements[0]
+    data = next(a for a in statement.accesses if a.buffer.name == "data")
+    assert evaluate(list(data.elements), {"t": 1}) == [16.0, 1.0]
+
+
+def test_neighbouring_loads_are_one_access() -> None:
+    i = Var("i")
+    value = nests.load("x", i) + nests.load("x", i + 1) + nests.load("x", i + 2)
+    body = nests.nest([(i, Const(30), Const(30), ForKind.SERIAL, False)], Store(("y",), (i,), (value,)))
+    statement = analyse(Func("stencil", (nests.buffer("x", 32), nests.buffer("y", 30)), 1, body)).statements[0]
+    x = statement.accesses[1]
+    assert (len(statement.accesses), x.count) == (2, 3)
+    assert evaluate(list(x.elements), {"t": 1}) == [32.0, 3.0]
+
+
+def test_overlapping_tiles_count_their_borders_again() -> None:
+    """A producer of 4-wide tiles with a border of two: extent min(6, 18 - 4 v) over 4 tiles is always six."""
+    v, i, t = Var("v"), Var("i"), Param("t")
+    inner = For(
+        i,
+        Binary("min", t + 2, Const(18) - v * t),
+        t + 2,
+        ForKind.SERIAL,
+        Store(("y",), (v * t + i,), (Const(0.0, "float32"),)),
+    )
+    outer = For(v, ceildiv(16, t), ceildiv(16, t), ForKind.SERIAL, inner)
+    statement = analyse(Func("halo", (nests.buffer("y", 18),), 1, outer)).statements[0]
+    assert evaluate([statement.executions], {"t": 4})[0] == pytest.approx(24)
+    assert math.isclose(evaluate([statement.executions], {"t": 5})[0], 7 * 3 + 3)

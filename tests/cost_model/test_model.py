@@ -1,0 +1,227 @@
+"""Draft, legality, features, ranker and their joint: directions, invariances, shapes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autosched.errors import ExpressionError
+from autosched.ir.stmt import Func
+from autosched.target import Target
+from cost_model import metrics
+from cost_model.features import DRAFT_COLUMN, FEATURES
+from cost_model.model import CostModel
+from cost_model.ranker import FIRST_FIT, Ranker, labels, targets
+from tests.cost_model import nests
+
+
+def model(func: Func, params: Sequence[str], target: Target = nests.TARGET, threads: int = 1) -> CostModel:
+    return CostModel([func], [tuple(params)], target, threads)
+
+
+def matmul_model(n: int = 1024, threads: int = 1, target: Target = nests.TARGET) -> CostModel:
+    return model(nests.matmul(n, n, n), nests.MATMUL_PARAMS, target, threads)
+
+
+def seconds(cost: CostModel, **values: int) -> float:
+    return float(cost.draft(0, np.array([[values[p] for p in cost.sketches[0].params]]))[0])
+
+
+def population(n: int, seed: int = 0) -> np.ndarray:
+    """Rows of the matmul sketch: mc, mr, nc, nr, kc."""
+    rng = np.random.default_rng(seed)
+    domains = [[1, 2, 4, 8, 16], range(1, 15), [1, 2, 4, 8], [16, 32, 48, 64], [16, 64, 128, 256]]
+    return np.stack([rng.choice(list(d), n) for d in domains], 1)
+
+
+BASE = {"mc": 8, "mr": 12, "nc": 4, "nr": 32, "kc": 256}
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"mr": 1, "nr": 16},  # one accumulator: a chain of dependent additions
+        {"mr": 14, "nr": 64},  # 56 accumulators of 32: spills
+        {"nr": 8},  # half of every vector idle
+        {"mr": 1},  # as many loads as multiply-adds
+    ],
+)
+def test_draft_knows_what_hurts(worse: dict[str, int]) -> None:
+    cost = matmul_model()
+    assert seconds(cost, **{**BASE, **worse}) > 1.3 * seconds(cost, **BASE)
+
+
+def test_draft_is_near_peak_for_a_good_tile_and_never_above() -> None:
+    cost = matmul_model()
+    peak = 2 * 1024**3 / (2 * 16 * 2 * 3e9)  # two pipes of 16 lanes at the nominal clock
+    assert peak < seconds(cost, **BASE) < 1.3 * peak
+    rows = population(2000)
+    assert (cost.draft(0, rows) >= peak).all()
+
+
+def test_more_threads_help_until_tasks_run_out() -> None:
+    one, four = matmul_model(threads=1), matmul_model(threads=4)
+    even, lonely = BASE, {**BASE, "mc": 128}  # 11 tasks, one task
+    assert seconds(four, **even) < 0.4 * seconds(one, **even)
+    assert seconds(four, **lonely) > 0.9 * seconds(one, **lonely)
+
+
+def test_strided_vectors_cost_more() -> None:
+    flat = model(nests.elementwise(64, 64), nests.ELEMENTWISE_PARAMS)
+    block = flat.sketches[0].latency.costs[0].block
+    assert block.lanes == 16
+    rows = model(nests.row_maximum(64, 64), nests.ROW_PARAMS)
+    assert seconds(rows, t=8) > 0
+
+
+def test_legality_rules_and_their_names() -> None:
+    cost = matmul_model()
+    rows = np.array([[8, 12, 4, 32, 256], [8, 14, 4, 32, 256], [8, 15, 4, 32, 256], [8, 14, 4, 64, 256]])
+    assert cost.legal(0, rows).tolist() == [True, True, False, False]
+    assert cost.broken_rules(0, rows[3]) == ("registers",)
+    assert "unrolled C" in cost.broken_rules(0, np.array([1, 512, 1, 64, 16]))
+    narrow = matmul_model(target=nests.AVX2)
+    assert narrow.legal(0, np.array([[8, 6, 4, 16, 64], [8, 7, 4, 16, 64], [8, 8, 4, 16, 64]])).tolist() == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_local_buffers_are_limited() -> None:
+    cost = model(nests.packed_matmul(64, 65536, 1024), nests.PACKED_PARAMS)
+    rows = np.array([[4, 32, 16], [4, 32, 1024]])  # panels of 4 MB and 256 MB
+    assert cost.legal(0, rows).tolist() == [True, False]
+
+
+def test_feature_table_and_matrix_agree() -> None:
+    cost = matmul_model(threads=4)
+    rows = population(5000)
+    values = cost.features(0, rows)
+    assert values.shape == (5000, len(FEATURES))
+    assert values.dtype == np.float32
+    assert values.flags.c_contiguous
+    assert np.isfinite(values).all()
+    assert len({f.name for f in FEATURES}) == len(FEATURES)
+    np.testing.assert_allclose(values[:, DRAFT_COLUMN], np.log2(cost.draft(0, rows)), rtol=1e-5)
+
+
+def test_features_of_one_candidate() -> None:
+    cost = model(nests.matmul(1152, 1024, 1024), nests.MATMUL_PARAMS)
+    row = cost.features(0, np.array([list(BASE.values())]))[0]
+    values = {f.name: v for f, v in zip(FEATURES, row, strict=True)}
+    raw = {k: 2.0**v - 1 for k, v in values.items()}
+    assert raw["float_mad"] == pytest.approx(1152 * 1024**2, rel=1e-3)
+    assert raw["accumulators"] == pytest.approx(24, rel=1e-3)
+    assert raw["block_loads"] == pytest.approx(12 + 2, rel=1e-3)
+    assert raw["access0_is_update"] == pytest.approx(1)
+    assert raw["access1_vector_stride"] == pytest.approx(1)  # B, along the vector loop
+    assert raw["access2_vector_stride"] == pytest.approx(0)  # A, a broadcast
+    assert raw["lane_waste"] == pytest.approx(1)
+    assert raw["tile_waste"] == pytest.approx(1)
+    assert values["registers_over"] < 0
+
+
+def test_every_sketch_fits_the_same_columns() -> None:
+    funcs = [
+        (nests.matmul(64, 64, 64), nests.MATMUL_PARAMS),
+        (nests.packed_matmul(64, 64, 64), nests.PACKED_PARAMS),
+        (nests.conv(10, 10, 4, 32, 3, 1), nests.CONV_PARAMS),
+        (nests.elementwise(30, 50), nests.ELEMENTWISE_PARAMS),
+        (nests.row_maximum(30, 50), nests.ROW_PARAMS),
+    ]
+    cost = CostModel([f for f, _ in funcs], [p for _, p in funcs], nests.TARGET, 2)
+    for i, (_, params) in enumerate(funcs):
+        rows = np.full((3, len(params)), 4)
+        assert np.isfinite(cost.features(i, rows)).all()
+        assert (cost.draft(i, rows) > 0).all()
+        assert cost.legal(i, rows).all()
+
+
+def test_renaming_axes_changes_nothing() -> None:
+    rows = population(200)
+    plain = model(nests.matmul(100, 120, 140), nests.MATMUL_PARAMS, threads=4)
+    other = model(nests.matmul(100, 120, 140, prefix="zz_"), nests.MATMUL_PARAMS, threads=4)
+    np.testing.assert_array_equal(plain.features(0, rows), other.features(0, rows))
+    np.testing.assert_array_equal(plain.draft(0, rows), other.draft(0, rows))
+
+
+def test_row_order_and_batch_do_not_matter() -> None:
+    cost, rows = matmul_model(), population(9000)
+    whole = cost.features(0, rows)
+    np.testing.assert_array_equal(whole[::-1][:50], cost.features(0, rows[::-1][:50]))
+    np.testing.assert_array_equal(cost.draft(0, rows)[7:8], cost.draft(0, rows[7:8]))
+
+
+def test_score_is_the_draft_until_data_comes_and_learns_from_it() -> None:
+    pytest.importorskip("xgboost")
+    cost, rows = matmul_model(threads=2), population(1200)
+    drafted = cost.draft(0, rows)
+    np.testing.assert_allclose(cost.score(0, rows), -np.log2(drafted))
+    truth = drafted * np.where(rows[:, 3] == 48, 2.5, 1.0) * (1 + 0.1 * (rows[:, 1] % 3))
+    assert not cost.update([0] * 4, list(rows[:4]), list(truth[:4]))  # too few
+    assert cost.update([0] * 196, list(rows[4:200]), [None, *truth[5:200]])
+    assert not cost.update([0], [rows[200]], [truth[200]])  # not a fifth more
+    test = slice(201, None)
+    before = metrics.pairwise_accuracy(-drafted[test], truth[test])
+    after = metrics.pairwise_accuracy(cost.score(0, rows[test]), truth[test])
+    assert after > max(0.93, before)
+
+
+def test_update_checks_its_lengths_and_survives_failures_only() -> None:
+    cost, rows = matmul_model(), population(FIRST_FIT)
+    assert not cost.update([0] * FIRST_FIT, list(rows), [None] * FIRST_FIT)
+    assert np.isfinite(cost.score(0, rows)).all()
+    with pytest.raises(ExpressionError, match="as many"):
+        cost.update([0], list(rows), [1.0])
+
+
+def test_ranker_is_deterministic_and_refits_by_a_fifth() -> None:
+    pytest.importorskip("xgboost")
+    x = matmul_model().features(0, population(100))
+    y = labels(np.exp(np.sin(np.arange(100.0))), np.zeros(100, np.int64))
+    first, second = Ranker(seed=3), Ranker(seed=3)
+    for ranker in (first, second):
+        ranker.fit(x, y, np.zeros(100, np.int64))
+    np.testing.assert_array_equal(first.predict(x), second.predict(x))
+    assert [first.should_refit(n) for n in (100, 119, 120)] == [False, False, True]
+    assert Ranker().should_refit(FIRST_FIT)
+    assert not Ranker().should_refit(FIRST_FIT - 1)
+
+
+def test_targets_ignore_the_scale_of_a_workload_and_mark_failures() -> None:
+    x = np.zeros((4, len(FEATURES)), np.float32)
+    groups = np.array([0, 0, 0, 1])
+    y = labels(np.array([1.0, 2.0, np.inf, 5.0]), groups)
+    assert y.tolist() == [1.0, 0.5, 0.0, 1.0]
+    r, weight = targets(x, y, groups)
+    assert r[0] - r[1] == pytest.approx(1.0)
+    assert r[2] == pytest.approx(r[1] - 1.0)
+    assert r[3] == 0.0
+    assert weight[2] < weight[1] < weight[0]
+
+
+def test_metrics() -> None:
+    times = np.array([1.0, 2.0, 3.0, 4.0])
+    assert metrics.pairwise_accuracy(-times, times) == 1.0
+    assert metrics.pairwise_accuracy(times, times) == 0.0
+    assert metrics.pairwise_accuracy(np.zeros(4), times) == 0.5
+    assert metrics.recall_at_k(-times, times, 2) == 1.0
+    assert metrics.recall_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5
+    assert metrics.best1_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5
+    assert np.isnan(metrics.pairwise_accuracy(times[:1], times[:1]))
+
+
+def test_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    cost, rows = matmul_model(threads=2), population(40_000)
+    for judge in (cost.legal, cost.draft, cost.features):
+        judge(0, rows[:10])
+    start = time.perf_counter()
+    for judge in (cost.legal, cost.draft, cost.features):
+        judge(0, rows)
+    rate = len(rows) / (time.perf_counter() - start)
+    with capsys.disabled():
+        print(f"\nchecked, drafted and featurised: {rate:,.0f} candidates/s")

@@ -1,0 +1,208 @@
+"""Limits of correct values, comparison, sampling and statistics: pure functions of the measuring side."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, Buffer, poison_bytes
+from autosched.measure.check import Array, Expected, compare
+from autosched.measure.problem import limits
+from autosched.measure.protocol import REQUESTS, Frames, Hold, Measure, Message, ProtocolError, Setup, decode, encode
+from autosched.measure.results import median_interval
+from autosched.measure.timing import calibrate, take_samples
+from autosched.runtime.tensors import ArraySpec
+from autosched.target import parse_target
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_limits_are_the_outermost_values_within_the_bound(dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    value = rng.standard_normal(1000) * 10.0 ** rng.integers(-30, 30, 1000)
+    bound = np.abs(value) * 10.0 ** rng.integers(-9, 0, 1000)
+    low, high = limits(value, bound, dtype)
+    assert low.dtype == np.dtype(dtype)
+    assert (low.astype(np.float64) >= value - bound).all()
+    assert (high.astype(np.float64) <= value + bound).all()
+    infinity = low.dtype.type(np.inf)
+    assert (np.nextafter(low, -infinity).astype(np.float64) < value - bound).all()
+    assert (np.nextafter(high, infinity).astype(np.float64) > value + bound).all()
+
+
+def test_limits_of_special_values() -> None:
+    low, high = limits(np.array([np.inf, -np.inf, np.nan, 1e39, 1.0]), np.array([1.0, 1.0, 0.0, 1.0, 0.0]), "float32")
+    np.testing.assert_array_equal(low, np.array([np.inf, -np.inf, np.nan, np.inf, 1.0], np.float32))
+    np.testing.assert_array_equal(high, np.array([np.inf, -np.inf, np.nan, np.inf, 1.0], np.float32))
+    low, high = limits(np.array([-128, 5, 127]), np.array([1.0, 0.5, 2.0]), "int8")
+    assert (low.tolist(), high.tolist()) == ([-128, 5, 125], [-127, 5, 127])
+    ends = np.array([-(2**63), 2**63 - 1, 0])
+    low, high = limits(ends, np.array([2.0, 2.0, np.inf]), "int64")
+    assert low.tolist() == [-(2**63), 2**63 - 3, -(2**63)]
+    assert high.tolist() == [-(2**63) + 2, 2**63 - 1, 2**63 - 1]
+    low, high = limits(np.array([True, False]), np.array([0.0, 1.0]), "bool")
+    assert (low.tolist(), high.tolist()) == ([True, False], [True, True])
+
+
+def verdict(got: Array, value: Array, bound: Array | float) -> str | None:
+    spec = ArraySpec("C", got.shape, str(got.dtype))
+    bounds = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
+    low, high = limits(value, bounds, spec.dtype)
+    return compare(spec, got.reshape(-1), Expected(*(a.reshape(-1) for a in (low, high, value, bounds))))
+
+
+def test_compare_names_the_worst_element() -> None:
+    value = np.arange(12.0).reshape(3, 4)
+    got = value.astype(np.float32)
+    assert verdict(got, value, 0.0) is None
+    got[2, 1] += 0.5
+    got[1, 1] += 0.25
+    message = verdict(got, value, 0.01)
+    assert message == "C[2, 1] is 9.5, expected 9 +- 0.01; 2 of 12 elements are wrong"
+    assert verdict(got, value, 0.5) is None
+
+
+def test_compare_tells_expected_nan_from_poison() -> None:
+    value = np.array([np.nan, 1.0, np.nan])
+    assert verdict(np.array([np.nan, 1.0, np.nan], np.float32), value, 0.0) is None
+    assert "1 of 3" in (verdict(np.array([np.nan, np.nan, np.nan], np.float32), value, 0.0) or "")
+    assert "1 of 3" in (verdict(np.array([0.0, 1.0, np.nan], np.float32), value, 0.0) or "")
+    poison = poison_bytes("float32", 4).view(np.float32)[0]
+    assert np.isnan(poison)
+    message = verdict(np.array([poison, 1.0, np.nan], np.float32), value, 0.0) or ""
+    assert "1 were never written" in message
+
+
+def test_infinite_bound_admits_everything_that_was_written() -> None:
+    value, bound = np.array([1.0, np.nan, np.inf, 1.0]), np.array([np.inf, np.inf, np.inf, 0.0])
+    for got in ([np.nan, 3.0, np.nan, 1.0], [-np.inf, np.nan, 2.0, 1.0]):
+        assert verdict(np.array(got, np.float32), value, bound) is None
+    poisoned = np.concatenate([poison_bytes("float32", 4).view(np.float32), np.ones(3, np.float32)])
+    assert "1 of 4" in (verdict(poisoned, value, bound) or "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong"), [("int8", 6), ("uint8", 6), ("int32", 6), ("int64", 2**53 + 1), ("bool", 0)]
+)
+def test_compare_integers_exactly(dtype: str, wrong: int) -> None:
+    value = np.array([1, wrong - 1 if dtype != "bool" else 1])
+    got = value.astype(dtype)
+    assert verdict(got, value, 0.0) is None
+    got[1] = wrong
+    assert "C[1] is" in (verdict(got, value, 0.0) or "")
+
+
+def test_compare_refuses_a_bool_that_is_neither() -> None:
+    got = np.array([1, 2], np.uint8).view(np.bool_)
+    assert "1 of 2 elements" in (verdict(got, np.array([1, 1]), 0.0) or "")
+
+
+def test_compare_covers_every_chunk_and_empty_arrays() -> None:
+    value = np.zeros(200_001)
+    got = value.astype(np.float32)
+    got[-1] = 1.0
+    assert "C[200000]" in (verdict(got, value, 0.0) or "")
+    assert verdict(np.zeros((0, 3), np.float32), np.zeros((0, 3)), 0.0) is None
+    assert "C[0]" in (verdict(np.ones((), np.float32), np.zeros(()), 0.0) or "")
+
+
+@pytest.mark.parametrize("offset", [-REDZONE, -1, 0, REDZONE - 1])
+@pytest.mark.parametrize("guard", [b"\xa5", POISON_FLOAT])
+def test_buffer_sees_every_byte_around_it(offset: int, guard: bytes) -> None:
+    buffer = Buffer(1001, guard)
+    assert buffer.address % ALIGNMENT == 0
+    assert buffer.breach() is None
+    ctypes.memset(buffer.address + offset + (1001 if offset >= 0 else 0), 0, 1)
+    distance = offset + 1 if offset >= 0 else -offset
+    side = "after its end" if offset >= 0 else "before its start"
+    assert buffer.breach() == f"1 bytes {side}, the nearest {distance} bytes away"
+    buffer.guard()
+    assert buffer.breach() is None
+
+
+def test_buffer_beyond_all_memory() -> None:
+    with pytest.raises(MemoryError):
+        Buffer(1 << 62)
+
+
+def scripted(call_s: Callable[[int], float]) -> Callable[[int], float]:
+    """A clock for `take_samples`: sample number -> seconds of a call."""
+    number = -1
+
+    def run(reps: int) -> float:
+        nonlocal number
+        number += 1
+        return reps * call_s(number)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("call_s", "least", "most"),
+    [(1e-7, 42, 50), (1e-3, 42, 50), (4e-3, 13, 13), (0.02, 5, 5), (0.06, 3, 3), (2.0, 2, 2)],
+)
+def test_number_of_samples(call_s: float, least: int, most: int) -> None:
+    samples, early = take_samples(scripted(lambda _: call_s), 0.05, None)
+    assert not early
+    assert least <= len(samples) <= most
+    assert all(s == pytest.approx(call_s) for s in samples)
+
+
+def test_early_stop_wants_confirmation() -> None:
+    slow, early = take_samples(scripted(lambda _: 0.01), 0.05, 0.003)
+    assert early
+    assert len(slow) == 2
+    # call 0 calibrates; sample 1 is an outlier, the second one shows it
+    samples, early = take_samples(scripted(lambda n: 0.5 if n == 1 else 0.002), 0.05, 0.002)
+    assert not early
+    assert len(samples) >= 5
+
+
+def test_calibration_survives_a_clock_that_stands_still() -> None:
+    assert calibrate(scripted(lambda n: 0.0 if n < 3 else 1e-6), 1e-3) >= 1000
+
+
+def test_median_interval_is_the_textbook_one() -> None:
+    numbers = [float(i) for i in range(1, 101)]
+    assert median_interval(numbers[:5]) == (1.0, 5.0)
+    assert median_interval(numbers[:7]) == (1.0, 7.0)
+    assert median_interval(numbers[:9]) == (2.0, 8.0)
+    assert median_interval(numbers[:20]) == (6.0, 15.0)
+    assert median_interval(numbers) == (40.0, 61.0)
+    assert median_interval([3.0]) == (3.0, 3.0)
+
+
+def test_messages_survive_the_wire() -> None:
+    spec = ArraySpec("A", (2, 3), "float32")
+    setup = Setup(1, "run", parse_target("llvm -mcpu=haswell"), 1 << 40, "/x", (spec,), ())
+    messages: list[Message] = [
+        setup,
+        Hold(2, 0, "/x/1.o", "add", 64, 1),
+        Measure(3, 0, 0.05, None),
+        Measure(4, 0, 0.05, 1e-7),
+    ]
+    frames = Frames()
+    stream = b"".join(encode(message) for message in messages)
+    for i in range(0, len(stream), 7):
+        frames.feed(stream[i : i + 7])
+    for message in messages:
+        body = frames.next()
+        assert body is not None
+        assert decode(body, REQUESTS) == message
+    assert frames.next() is None
+
+
+def test_number_too_large_for_a_float_is_refused() -> None:
+    body = b'{"kind": "Measure", "id": 1, "slot": 0, "floor_s": 1' + b"0" * 400 + b', "best_s": null}'
+    with pytest.raises(ProtocolError, match="not a finite number"):
+        decode(body, REQUESTS)
+    assert math.isfinite(decode(body.replace(b"0" * 400, b""), REQUESTS).floor_s)
+
+
+def test_poison_is_nan_in_every_width(tmp_path: Path) -> None:
+    for kind in (np.float16, np.float32, np.float64):
+        assert np.isnan(poison_bytes("float32", 16).view(kind)).all()

@@ -1,0 +1,156 @@
+"""Every class of failure, each followed by a good candidate that must still measure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from autosched.codegen.source import KernelSource
+from autosched.measure import FAULTS, Failure, FinalMeasurement, Measurement, Measurer
+from autosched.measure.results import Job
+from autosched.target import parse_target
+from tests.measure.kernels import add_problem, source
+
+COUNTER = """@count = internal global i32 0"""
+LATE = """
+  %k = load i32, ptr @count
+  %k1 = add i32 %k, 1
+  store i32 %k1, ptr @count
+  %late = icmp sgt i32 %k1, 2
+  %c0 = load float, ptr %c
+  %w = select i1 %late, float 1024.0, float %c0
+  store float %w, ptr %c
+"""
+FOREVER = "br label %forever\nforever:\n  br label %forever\ndead:"
+RAISE = "declare i32 @raise(i32)"
+
+FAULTY: dict[str, tuple[KernelSource, str, str]] = {
+    "wrong sign": (source(op="sub"), "wrong_result", "1024 of 1024 elements are wrong (data set normal)"),
+    "part not written": (source(n=1000), "wrong_result", "24 were never written"),
+    "start not written": (source(start=1), "wrong_result", "C[0, 0] is nan"),
+    "reads scratch before writing it": (
+        source(after="%w = load float, ptr %ws\n  store float %w, ptr %c", workspace=64),
+        "wrong_result",
+        "uninitialised scratch",
+    ),
+    "writes behind": (source(n=1025), "out_of_bounds", "output C: "),
+    "writes before": (source(start=-1), "out_of_bounds", "before its start"),
+    "writes behind scratch": (
+        source(
+            after="%w = getelementptr i8, ptr %ws, i64 100\n  store i8 0, ptr %w",
+            workspace=100,
+        ),
+        "out_of_bounds",
+        "the workspace: 1 bytes after its end, the nearest 1 bytes away",
+    ),
+    "clobbers": (source(body="store float 0.0, ptr %bi"), "clobbered_input", "input B, the first B[0, 0]"),
+    "segfault": (source(after="store volatile i32 0, ptr inttoptr (i64 8 to ptr)"), "crash", "SIGSEGV"),
+    "abort": (source(globals="declare void @abort()", after="call void @abort()"), "crash", "SIGABRT"),
+    "illegal": (source(globals="declare void @llvm.trap()", after="call void @llvm.trap()"), "crash", "SIG"),
+    "bus": (source(globals=RAISE, after="call i32 @raise(i32 7)"), "crash", "SIGBUS"),
+    "exits": (source(globals="declare void @_exit(i32)", after="call void @_exit(i32 0)"), "crash", "exit code 0"),
+    "status": (source(status="3"), "crash", "status 3"),
+    "endless": (source(after=FOREVER), "hang", "deadline"),
+    "stops itself": (source(globals=RAISE, after="call i32 @raise(i32 19)"), "hang", "deadline"),
+    "scratch too large": (source(workspace=1 << 45), "out_of_memory", "limit"),
+    "scratch beyond all": (source(workspace=1 << 62), "out_of_memory", "limit"),
+    "not IR": (KernelSource("bad", "define i32 @bad(", 0, 1), "build_error", "expected"),
+    "other entry": (KernelSource("other", source().ir, 0, 1), "build_error", "other"),
+    "undefined symbol": (
+        source(globals="declare void @nowhere()", after="call void @nowhere()"),
+        "build_error",
+        "materialize",
+    ),
+    "compiler aborts": (
+        source(globals="declare void @llvm.nvvm.barrier0()", after="call void @llvm.nvvm.barrier0()"),
+        "build_error",
+        "SIGABRT",
+    ),
+    "wrong when repeated": (source(globals=COUNTER, after=LATE), "unstable_result", "correct before timing"),
+}
+
+
+@pytest.fixture(scope="module")
+def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
+    directory = tmp_path_factory.mktemp("problem")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        problem = add_problem(directory)
+        with Measurer(problem, parse_target("cpu"), 1, floor_s=0.005) as measurer:
+            yield measurer
+
+
+def check_good(measurer: Measurer, key: str) -> None:
+    (result,) = measurer.measure([Job(key, source())])
+    assert isinstance(result, Measurement), result
+    assert result.key == key
+    assert 0 < result.min_seconds <= result.seconds < 1
+    assert len(result.samples) >= 5
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_fault_is_classified_and_survived(measurer: Measurer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, kind, words = FAULTY[name]
+    with monkeypatch.context() as patch:
+        if kind == "hang":
+            patch.setattr(measurer, "_first_deadline_s", 0.5)
+        (result,) = measurer.measure([Job(name, kernel)])
+    assert isinstance(result, Failure)
+    assert (result.key, result.kind) == (name, kind), result.message
+    assert words in result.message
+    assert kind in FAULTS
+    check_good(measurer, f"good after {name}")
+
+
+def test_writing_to_standard_output_does_no_harm(measurer: Measurer) -> None:
+    text = '@text = internal constant [8 x i8] c"\\FF\\FF\\FF\\7Fxyz\\0A"\ndeclare i64 @write(i32, ptr, i64)'
+    chatty = source(globals=text, after="call i64 @write(i32 1, ptr @text, i64 8)")
+    (result,) = measurer.measure([Job("chatty", chatty)])
+    assert isinstance(result, Measurement), result
+
+
+def test_batch_answers_in_order_and_remembers_build_failures(measurer: Measurer) -> None:
+    bad = Job("batch bad", KernelSource("bad", "nonsense", 0, 1))
+    jobs = [Job("batch 1", source()), bad, Job("batch 2", source())]
+    assert set(measurer.build(jobs)) == {"batch bad"}
+    objects = {path: path.stat().st_mtime_ns for path in measurer._objects.values() if path.exists()}
+    results = list(measurer.measure(jobs))
+    assert [r.key for r in results] == [j.key for j in jobs]
+    assert [type(r) for r in results] == [Measurement, Failure, Measurement]
+    assert objects == {path: path.stat().st_mtime_ns for path in measurer._objects.values() if path.exists()}
+    assert measurer.build_s > 0
+    assert measurer.check_s > 0
+    assert measurer.measure_s > 0
+
+
+def test_slow_candidate_is_stopped_early(measurer: Measurer) -> None:
+    (result,) = measurer.measure([Job("slow", source())], best_s=1e-9)
+    assert isinstance(result, Measurement)
+    assert result.early_stopped
+    assert len(result.samples) == 2
+
+
+def test_final_compares_survivors_of_a_fault(measurer: Measurer) -> None:
+    crash = Job("final crash", FAULTY["segfault"][0])
+    jobs = [Job("final 1", source()), crash, Job("final 2", source())]
+    results = measurer.final(jobs, rounds=7, sample_s=0.001)
+    assert [r.key for r in results] == [j.key for j in jobs]
+    good = [r for r in results if isinstance(r, FinalMeasurement)]
+    assert [r.key for r in good] == ["final 1", "final 2"]
+    for result in good:
+        assert len(result.samples) == 7
+        assert result.ci[0] <= result.seconds <= result.ci[1]
+    assert isinstance(results[1], Failure)
+    assert results[1].kind == "crash"
+
+
+def test_killed_runner_is_replaced_and_nobody_charged(measurer: Measurer) -> None:
+    check_good(measurer, "before the kill")
+    runner = measurer._runners._current
+    assert runner is not None
+    os.kill(runner.pid, 9)
+    time.sleep(0.05)
+    check_good(measurer, "after the kill")

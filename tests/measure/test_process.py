@@ -1,0 +1,179 @@
+"""Workers that answer nonsense, and that no process or file outlives its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autosched.errors import DeviceError
+from autosched.measure import Measurer, Problem
+from autosched.measure.host import ScratchDirectory, device_lock
+from autosched.measure.process import Worker, WorkerError, worker_environment
+from autosched.measure.protocol import Done, Drop
+from autosched.target import parse_target
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def fake_worker(directory: Path, program: str) -> Worker:
+    """A worker process that runs `program` instead of ours."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, sys, time\ndef say(b): os.write(1, len(b).to_bytes(4, 'little') + b)\n{program}",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        bufsize=0,
+    )
+    (directory / "log").touch()
+    return Worker(process, directory / "log")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "words"),
+    [
+        ("os.write(1, b'\\xff' * 8); time.sleep(9)", "protocol", "over the limit"),
+        ("say(b'not json'); time.sleep(9)", "protocol", "not JSON"),
+        ("say(b'[' * 100000); time.sleep(9)", "protocol", "not JSON"),
+        ('say(b\'{"kind": "Done", "id": NaN}\'); time.sleep(9)', "protocol", "NaN is not allowed"),
+        ('say(b\'{"kind": "Done", "id": 7}\'); time.sleep(9)', "protocol", "request 7 instead of 1"),
+        ('say(b\'{"kind": "Done", "id": true}\'); time.sleep(9)', "protocol", "Done.id must be of type int"),
+        ('say(b\'{"kind": "Build", "id": 1}\'); time.sleep(9)', "protocol", "not a message of kind"),
+        ('say(b\'{"kind": "Done", "id": 1, "x": 1}\'); time.sleep(9)', "protocol", "exactly the fields"),
+        ("os.write(1, b'\\x09\\x00'); os.close(1); time.sleep(9)", "protocol", "closed its output"),
+        ("sys.exit(3)", "crash", "exit code 3"),
+        ("os.kill(0, 9)", "crash", "SIGKILL"),
+        ("time.sleep(9)", "hang", "deadline"),
+    ],
+)
+def test_untrusted_answers(tmp_path: Path, program: str, kind: str, words: str) -> None:
+    worker = fake_worker(tmp_path, program)
+    with pytest.raises(WorkerError, match=words) as info:
+        worker.ask(Drop(worker.next_id()), 0.3 if kind == "hang" else 8.0)
+    assert info.value.fault == kind
+    assert not worker.alive
+
+
+def test_second_answer_is_refused(tmp_path: Path) -> None:
+    worker = fake_worker(
+        tmp_path, 'say(b\'{"kind": "Done", "id": 1}\'); say(b\'{"kind": "Done", "id": 1}\'); time.sleep(9)'
+    )
+    assert worker.ask(Drop(worker.next_id()), 8.0) == Done(1)
+    with pytest.raises(WorkerError, match="request 1 instead of 2"):
+        worker.ask(Drop(worker.next_id()), 8.0)
+
+
+def test_interrupt_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = fake_worker(tmp_path, "time.sleep(9)")
+
+    def interrupt(_: list[Worker]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autosched.measure.process.wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        worker.ask(Drop(worker.next_id()), 8.0)
+    assert not worker.alive
+
+
+def test_environment_is_scrubbed() -> None:
+    given = {"OMP_NUM_THREADS": "8", "LD_PRELOAD": "x.so", "PATH": "/bin", "PYTHONPATH": "/somewhere", "TOKEN": "x"}
+    environment = worker_environment(given)
+    assert set(environment) == {"PATH", "PYTHONPATH", "OPENBLAS_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"}
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT), "/somewhere"]
+
+
+def running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def make_measurer(tmp_path: Path) -> Measurer:
+    return Measurer(Problem((), (), tmp_path), parse_target("cpu"), 1, build_workers=1)
+
+
+def test_close_ends_processes_and_files(tmp_path: Path) -> None:
+    with make_measurer(tmp_path) as measurer:
+        pids = [worker.pid for worker in measurer._crew._workers]
+        directory = measurer._crew.directory
+        assert len(pids) == 2
+        assert all(map(running, pids))
+        assert directory.stat().st_mode & 0o777 == 0o700
+    assert not any(map(running, pids))
+    assert not directory.exists()
+    measurer.close()
+
+
+def test_forgotten_measurer_is_closed(tmp_path: Path) -> None:
+    measurer = make_measurer(tmp_path)
+    pids = [worker.pid for worker in measurer._crew._workers]
+    del measurer
+    assert not any(map(running, pids))
+
+
+def test_workers_die_with_a_killed_tuner(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from autosched.measure import *\n"
+        "from autosched.target import parse_target\n"
+        f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), parse_target('cpu'), 1, build_workers=1)\n"
+        "m._runners._current.answer()\n"
+        "print(*(w.pid for w in m._crew._workers), flush=True); time.sleep(30)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    tuner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True)
+    assert tuner.stdout is not None
+    pids = [int(word) for word in tuner.stdout.readline().split()]
+    assert len(pids) == 2
+    tuner.send_signal(signal.SIGKILL)
+    tuner.wait()
+    tuner.stdout.close()
+    give_up = time.monotonic() + 5
+    while any(map(running, pids)) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not any(map(running, pids))
+
+
+def test_device_lock_is_exclusive(tmp_path: Path) -> None:
+    with device_lock("cpu"):
+        with pytest.raises(DeviceError, match=r"another tuner has held .*cpu\.lock"), device_lock("cpu", wait_s=0.02):
+            pass
+        with device_lock("other", wait_s=0.0):
+            pass
+    with device_lock("cpu", wait_s=0.0):
+        pass
+
+
+def test_cache_directory_of_another_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "autosched").mkdir(mode=0o700)
+    (tmp_path / "autosched").chmod(0o777)
+    with pytest.raises(DeviceError, match="nobody else can write"), device_lock("cpu"):
+        pass
+
+
+def test_abandoned_directories_are_swept() -> None:
+    with ScratchDirectory() as held:
+        abandoned = held.parent / "dead"
+        (abandoned / "sub").mkdir(parents=True)
+        long_ago = time.time() - 1000
+        for path in (held, abandoned):
+            os.utime(path, (long_ago, long_ago))
+        with ScratchDirectory():
+            assert held.exists()
+            assert not abandoned.exists()
+    assert not held.exists()

@@ -1,0 +1,217 @@
+"""Kernels as Python functions: what they accept, refuse and give back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autosched.errors import DeviceError, UsageError
+from autosched.runtime.kernel import Kernel, build_kernel
+from autosched.runtime.tensors import ALIGNMENT, ArraySpec, address_of, aligned_empty
+from autosched.target import parse_target
+
+# C = A + B and, with two outputs, D = A - B, over {n} floats; the sum passes through the workspace.
+ADD = """
+define i32 @add(ptr %args, ptr %workspace, i64 %threads) {{
+entry:
+  %a = load ptr, ptr %args
+  %b.p = getelementptr ptr, ptr %args, i64 1
+  %b = load ptr, ptr %b.p
+  %c.p = getelementptr ptr, ptr %args, i64 2
+  %c = load ptr, ptr %c.p
+  %d.p = getelementptr ptr, ptr %args, i64 {last}
+  %d = load ptr, ptr %d.p
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %ai = getelementptr float, ptr %a, i64 %i
+  %bi = getelementptr float, ptr %b, i64 %i
+  %ci = getelementptr float, ptr %c, i64 %i
+  %di = getelementptr float, ptr %d, i64 %i
+  %x = load float, ptr %ai
+  %y = load float, ptr %bi
+  %difference = fsub float %x, %y
+  store float %difference, ptr %di
+  %sum = fadd float %x, %y
+  store volatile float %sum, ptr %workspace, align 64
+  %kept = load volatile float, ptr %workspace, align 64
+  store float %kept, ptr %ci
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, {n}
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 {status}
+}}
+"""
+SHAPE = (4, 6)
+A, B, C, D = (ArraySpec(name, SHAPE, "float32") for name in "ABCD")
+
+
+def _kernel(outputs: tuple[ArraySpec, ...] = (C,), status: int = 0) -> Kernel:
+    ir = ADD.format(n=24, last=len(outputs) + 1, status=status)
+    return build_kernel(ir, "add", parse_target("cpu"), (A, B), outputs, workspace_bytes=64, threads=1)
+
+
+@pytest.fixture(scope="module")
+def add() -> Kernel:
+    return _kernel()
+
+
+@pytest.fixture
+def arrays() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(SHAPE, np.float32), rng.standard_normal(SHAPE, np.float32)
+
+
+def test_one_output_is_an_array(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    result = add(a, b)
+    assert result.dtype == np.float32
+    assert address_of(result) % ALIGNMENT == 0
+    np.testing.assert_array_equal(result, a + b)
+
+
+def test_two_outputs_are_a_tuple(arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    kernel = _kernel((C, D))
+    total, difference = kernel(a, b)
+    np.testing.assert_array_equal(total, a + b)
+    np.testing.assert_array_equal(difference, a - b)
+    out = (np.empty(SHAPE, np.float32), np.empty(SHAPE, np.float32))
+    assert kernel(a, b, out=out) is out
+    np.testing.assert_array_equal(out[1], a - b)
+
+
+def test_out_is_written_and_returned(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    out = np.zeros(SHAPE, np.float32)
+    assert add(a, b, out=out) is out
+    np.testing.assert_array_equal(out, a + b)
+
+
+def test_inputs_may_be_strided_read_only_or_foreign(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    strided = np.asfortranarray(a)
+    frozen = b.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(add(strided, frozen), a + b)
+    np.testing.assert_array_equal(add(np.repeat(a, 2, axis=1)[:, ::2], b), a + b)
+
+    class Foreign:
+        __array_interface__ = a.__array_interface__
+
+    class Exchange:
+        def __dlpack__(self, **options: Any) -> object:
+            return a.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    np.testing.assert_array_equal(add(Foreign(), Exchange()), a + a)
+    unaligned = np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(np.float32).reshape(SHAPE)
+    np.testing.assert_array_equal(add(unaligned, b), a + b)
+
+
+def test_refusals_name_the_array(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    cases: list[tuple[tuple[Any, ...], Any, str]] = [
+        ((a,), None, r"takes 2 arrays \(A, B\), but got 1"),
+        ((a, b.astype(np.float64)), None, r"input B must be float32\[4, 6\], but got float64\[4, 6\]"),
+        ((a.T, b), None, r"input A must be float32\[4, 6\], but got float32\[6, 4\]"),
+        ((a, b.astype(">f4")), None, r"input B must be float32"),
+        ((a, [1.0, 2.0]), None, r"B must be an array of float32\[4, 6\], but got a builtins.list"),
+        ((a, b), np.empty((4, 5), np.float32), r"output C must be float32\[4, 6\]"),
+        ((a, b), np.empty((6, 4), np.float32).T, r"output C is not C-contiguous"),
+        ((a, b), np.broadcast_to(np.float32(0), SHAPE), r"output C is read-only"),
+        ((a, b), a, r"output C overlaps A"),
+        ((a, b), (np.empty(SHAPE, np.float32),) * 2, r"out must hold 1 arrays"),
+    ]
+    for inputs, out, message in cases:
+        with pytest.raises(UsageError, match=message):
+            add(*inputs, out=out)
+
+
+def test_outputs_must_not_share_memory(arrays: tuple[Any, Any]) -> None:
+    same = np.empty(SHAPE, np.float32)
+    with pytest.raises(UsageError, match="output D overlaps C"):
+        _kernel((C, D))(*arrays, out=(same, same))
+
+
+def test_device_memory_is_refused(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    class OnDevice:
+        def __dlpack__(self, **options: Any) -> object:
+            raise AssertionError("not to be called")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, 0)
+
+    with pytest.raises(UsageError, match="device memory"):
+        add(OnDevice(), arrays[1])
+
+
+def test_torch_in_torch_out(add: Kernel, arrays: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tensor:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> object:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    Tensor.__module__ = "torch"
+    torch = types.ModuleType("torch")
+    torch.from_dlpack = Tensor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    a, b = arrays
+    result = add(Tensor(a), Tensor(b))
+    assert type(result) is Tensor
+    np.testing.assert_array_equal(result.array, a + b)
+    assert type(add(Tensor(a), b)) is np.ndarray  # mixed callers get NumPy
+    out = Tensor(np.empty(SHAPE, np.float32))
+    assert add(a, b, out=out) is out
+    np.testing.assert_array_equal(out.array, a + b)
+
+
+def test_calls_from_several_threads_have_their_own_workspace(add: Kernel) -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        a = np.full(SHAPE, seed, np.float32)
+        for _ in range(300):
+            if not (add(a, a) == 2 * seed).all():
+                wrong.append(seed)
+
+    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_a_kernel_that_reports_failure_raises(arrays: tuple[Any, Any]) -> None:
+    with pytest.raises(DeviceError, match="code 7"):
+        _kernel(status=7)(*arrays)
+
+
+def test_code_for_another_machine_is_not_run() -> None:
+    other = "neoverse-n1" if parse_target("cpu").arch == "x86_64" else "haswell"
+    with pytest.raises(DeviceError, match=other):
+        build_kernel("", "add", parse_target(f"llvm -mcpu={other}"), (A, B), (C,), 0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4)])
+def test_aligned_empty(dtype: str, shape: tuple[int, ...]) -> None:
+    array = aligned_empty(shape, dtype)
+    assert (array.shape, array.dtype.name) == (shape, dtype)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    assert array.ctypes.data % 64 == 0

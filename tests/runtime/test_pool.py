@@ -1,0 +1,152 @@
+"""The thread pool: every task once, thread numbers in range, and no way to hang."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from autosched.errors import TargetError
+from autosched.runtime import jit, peak
+from autosched.runtime.pool import MAX_THREADS, exported_pool_ir, pool_ir
+from autosched.target import parse_target
+from tests.runtime.regions import COUNT, NESTED, run
+
+HOST = parse_target("cpu")
+
+
+def _load(threads: int, ir: str = COUNT, entry: str = "count") -> jit.LoadedKernel:
+    return jit.load_object(jit.compile_object(ir, HOST), entry, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("tasks", [0, 1, 2, 3, 64, 1000])
+def test_every_task_runs_once_in_each_region(threads: int, tasks: int) -> None:
+    counters, ids = run(_load(threads), tasks, 50)
+    assert (counters[:tasks] == 50).all()
+    assert (counters[tasks:] == 0).all()
+    assert ids.min() >= 0
+    assert ids.max() < threads
+
+
+def test_thousands_of_short_regions() -> None:
+    counters, _ = run(_load(4), 4, 20_000)
+    assert counters.tolist() == [20_000] * 4 + [0, 0]
+
+
+def test_workers_that_slept_come_back() -> None:
+    kernel = _load(2)
+    for _ in range(20):
+        threading.Event().wait(0.002)  # far beyond the spinning
+        assert run(kernel, 8, 3)[0].tolist() == [3] * 8 + [0, 0]
+
+
+def test_nested_regions_run_on_the_thread_that_meets_them() -> None:
+    counters, _ = run(_load(3, NESTED, "nested"), tasks=5, regions=1, outer=12)
+    assert counters.tolist() == [12] * 5 + [0, 0]
+
+
+def test_concurrent_callers() -> None:
+    kernels = [_load(threads) for threads in (1, 2, 3, 4)]
+    failures: list[str] = []
+
+    def work(kernel: jit.LoadedKernel) -> None:
+        for _ in range(30):
+            counters, ids = run(kernel, 6, 100)
+            if counters.tolist() != [100] * 6 + [0, 0] or ids.max() >= kernel.threads:
+                failures.append(f"{kernel.threads} threads: {counters}, {ids}")
+
+    callers = [threading.Thread(target=work, args=(kernel,)) for kernel in kernels]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+        assert not caller.is_alive()
+    assert not failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_makes_its_own_workers() -> None:
+    kernel = _load(2)
+    run(kernel, 8, 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        child = os.fork()
+    if child == 0:
+        ok = run(kernel, 8, 100)[0].tolist() == [100] * 8 + [0, 0]
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(kernel, 8, 10)[0].tolist() == [10] * 8 + [0, 0]
+
+
+def test_shutdown_and_again() -> None:
+    shutdown = ctypes.CFUNCTYPE(None)(jit._pool()["autosched_pool_shutdown"])
+    kernel = _load(3)
+    for _ in range(5):
+        assert run(kernel, 9, 20)[0].tolist() == [20] * 9 + [0, 0]
+        shutdown()
+        shutdown()
+
+
+def test_unbound_regions_use_the_threads_that_were_set() -> None:
+    ir = COUNT.replace("@count", "@unbound")
+    owner, addresses = jit.load_library(ir, HOST, ("unbound",))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(addresses["unbound"])
+    try:
+        for threads in (1, 2, 3):
+            jit.set_threads(threads)
+            counters, ids = np.zeros(100, np.int64), np.zeros(100, np.int64)
+            args = (ctypes.c_int64 * 4)(counters.ctypes.data, ids.ctypes.data, 100, 20)
+            function(ctypes.addressof(args), None, 1)
+            assert (counters == 20).all()
+            assert ids.max() < threads
+    finally:
+        jit.set_threads(1)
+    del owner
+
+
+def test_threads_out_of_range_are_refused() -> None:
+    code = jit.compile_object(COUNT, HOST)
+    for threads in (0, -1, MAX_THREADS + 1):
+        with pytest.raises(TargetError, match=str(MAX_THREADS)):
+            jit.load_object(code, "count", threads)
+
+
+def test_the_serial_pool_of_other_systems() -> None:
+    text = (pool_ir(HOST, system="darwin") + COUNT.split("\n", 2)[2]).replace("@autosched_", "@plain_")
+    owner, addresses = jit.load_library(text, HOST, ("count",))
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(addresses["count"])
+    counters, ids = np.zeros(10, np.int64), np.ones(10, np.int64)
+    args = (ctypes.c_int64 * 4)(counters.ctypes.data, ids.ctypes.data, 10, 5)
+    assert kernel(ctypes.addressof(args), None, 1) == 0
+    assert (counters == 5).all()
+    assert (ids == 0).all()
+    del owner
+
+
+@pytest.mark.parametrize("name", ["haswell", "neoverse-n1"])
+def test_the_pool_compiles_for_both_architectures(name: str) -> None:
+    target = parse_target(f"llvm -mcpu={name}")
+    assert jit.compile_object(pool_ir(target, system="linux"), target)[:4] == b"\x7fELF"
+    assert jit.compile_object(exported_pool_ir(target, 4, system="linux"), target)[:4] == b"\x7fELF"
+
+
+def test_the_process_ends_with_workers_alive() -> None:
+    code = "from tests.runtime.test_pool import _load, run\nkernel = _load(3)\nprint(run(kernel, 30, 10)[0].sum())\n"
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "300"), done.stderr
+
+
+def test_fork_join_is_measured() -> None:
+    cost = peak.fork_join_seconds(2, HOST)
+    print(f"fork-join of 2 threads: {1e6 * cost:.2f} us")
+    assert cost >= 0.0

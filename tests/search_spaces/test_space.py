@@ -1,0 +1,136 @@
+"""The array operations: domains respected, moves move, everything a function of the generator's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from search_spaces import space
+from search_spaces.space import Param, Population, Sketch
+
+NO_STATE: Any = None
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+SKETCH = Sketch(
+    "tiled",
+    NO_STATE,
+    (
+        Param("i1", POWERS, "tile", group="i", extent=64),
+        Param("i2", POWERS, "tile", group="i", extent=64),
+        Param("i3", POWERS, "tile", group="i", extent=64),
+        Param("unroll", (0, 16, 64, 512), "unroll"),
+        Param("fixed", (8,), "vector"),
+    ),
+)
+SMALL = Sketch("small", NO_STATE, (Param("a", (1, 2, 3), "tile"), Param("b", (0, 1), "switch")))
+
+
+def rng(seed: int = 7) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def population(n: int = 500) -> Population:
+    return space.sample(SKETCH, n, rng())
+
+
+def test_param_rejects_an_unsorted_or_empty_domain() -> None:
+    for domain in ((), (2, 1), (1, 1)):
+        with pytest.raises(ValueError, match="ascending"):
+            Param("p", domain, "tile")
+
+
+def test_sample_stays_in_the_domains_and_mostly_under_the_extent() -> None:
+    rows = population(4000)
+    assert rows.shape == (4000, 5)
+    assert rows.dtype == np.int64
+    assert space.contains(SKETCH, rows).all()
+    assert (rows[:, :3].prod(axis=1) <= 64).mean() > 0.7
+    for column in range(4):  # every value is reached
+        assert set(np.unique(rows[:, column])) == set(SKETCH.params[column].domain)
+
+
+def test_contains_spots_foreign_values() -> None:
+    assert space.contains(SMALL, np.array([[1, 0], [4, 0], [3, 2]])).tolist() == [True, False, False]
+
+
+def test_enumerate_grid_is_complete_when_it_fits() -> None:
+    rows = space.enumerate_grid(SMALL, 100, rng())
+    assert len(rows) == 6 == space.grid_size(SMALL)
+    assert len(space.unique(rows)) == 6
+
+
+@pytest.mark.parametrize("limit", [10, 200])
+def test_enumerate_grid_is_bounded_and_distinct(limit: int) -> None:
+    rows = space.enumerate_grid(SKETCH, limit, rng())
+    assert 0 < len(rows) <= limit
+    assert len(space.unique(rows)) == len(rows)
+    assert space.contains(SKETCH, rows).all()
+
+
+def test_mutate_changes_every_chosen_row_and_keeps_the_domains() -> None:
+    rows = population()
+    changed = space.mutate(SKETCH, rows, rng(1), prob=1.0)
+    assert space.contains(SKETCH, changed).all()
+    assert ((changed != rows).any(axis=1)).mean() > 0.9  # a second edit may undo the first
+    assert (space.mutate(SKETCH, rows, rng(1), prob=0.0) == rows).all()
+
+
+def test_mutate_often_moves_a_factor_within_an_axis() -> None:
+    rows = population(2000)
+    changed = space.mutate(SKETCH, rows, rng(2), prob=1.0)
+    moved = (changed[:, :3] != rows[:, :3]).sum(axis=1) == 2
+    kept = changed[:, :3].prod(axis=1) == rows[:, :3].prod(axis=1)
+    assert (moved & kept).mean() > 0.15
+
+
+def test_mutate_leaves_a_space_of_one_row_alone() -> None:
+    one = Sketch("one", NO_STATE, (Param("a", (4,), "tile", group="i"), Param("b", (2,), "tile", group="i")))
+    rows = np.array([[4, 2]] * 3)
+    assert (space.mutate(one, rows, rng(), prob=1.0) == rows).all()
+    assert len(space.neighbours(one, rows[0])) == 0
+
+
+def test_crossover_takes_groups_whole() -> None:
+    a, b = population(), space.sample(SKETCH, 500, rng(3))
+    child = space.crossover(SKETCH, a, b, rng(4))
+    for columns in (slice(0, 3), slice(3, 4)):
+        is_a = (child[:, columns] == a[:, columns]).all(axis=1)
+        is_b = (child[:, columns] == b[:, columns]).all(axis=1)
+        assert (is_a | is_b).all()
+        assert is_a.any()
+        assert is_b.any()
+
+
+def test_neighbours_are_all_single_moves() -> None:
+    row = np.array([4, 1, 64, 16, 8])
+    near = space.neighbours(SKETCH, row)
+    assert space.contains(SKETCH, near).all()
+    found = {tuple(r) for r in near.tolist()}
+    assert len(found) == len(near)
+    assert tuple(row.tolist()) not in found
+    steps = {(v, 1, 64, 16, 8) for v in (1, 2, 8, 16)} | {(4, v, 64, 16, 8) for v in (2, 4)}
+    steps |= {(4, 1, v, 16, 8) for v in (16, 32)} | {(4, 1, 64, v, 8) for v in (0, 64, 512)}
+    moves = {(2, 2, 64, 16, 8), (1, 4, 64, 16, 8), (8, 1, 32, 16, 8), (16, 1, 16, 16, 8)}
+    moves |= {(4, 2, 32, 16, 8), (4, 4, 16, 16, 8)}
+    assert found == steps | moves
+
+
+def test_keys_and_unique() -> None:
+    rows = np.array([[1, 2], [2, 1], [1, 2], [0, 3], [3, 0]])
+    assert space.unique(rows).tolist() == [[1, 2], [2, 1], [0, 3], [3, 0]]
+    assert len(np.unique(space.keys(rows))) == 4
+    assert len(space.unique(np.empty((0, 2), dtype=np.int64))) == 0
+    grid = space.enumerate_grid(SKETCH, 2000, rng())
+    assert len(np.unique(space.keys(grid))) == len(grid) == 1372
+
+
+def test_everything_follows_the_generator() -> None:
+    rows = population()
+    for first, second in (
+        (space.sample(SKETCH, 50, rng(5)), space.sample(SKETCH, 50, rng(5))),
+        (space.mutate(SKETCH, rows, rng(5)), space.mutate(SKETCH, rows, rng(5))),
+        (space.enumerate_grid(SKETCH, 10, rng(5)), space.enumerate_grid(SKETCH, 10, rng(5))),
+    ):
+        assert (first == second).all()
+    assert not (space.sample(SKETCH, 50, rng(5)) == space.sample(SKETCH, 50, rng(6))).all()

@@ -1,0 +1,209 @@
+"""What must not lose or harm anything: kill -9, other programs' files, flipped bits, a full disk, several writers."""
+
+import os
+import random
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autosched.errors import StoreError
+from autosched.store import Database
+from tests.store.tasks import TASK, add
+
+WRITER = """
+import sys
+from pathlib import Path
+from autosched.store import Database
+with Database(Path(sys.argv[1])) as database:
+    run = database.start_run("w" * 64, "matmul", "{}", "cpu-x", "{}", 2, 0)
+    for n in range(int(sys.argv[3])):
+        key = int(sys.argv[2]) * 1_000_000 + n
+        row = database.append(run, "s", f"[{key}]", {"n": n}, 0, 1e-3, (1e-3,))
+        print(row, key, flush=True)
+"""
+
+
+def writer(path: Path, key: int, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(path), str(key), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
+def test_no_acknowledged_row_is_lost_by_kill_9(path: Path) -> None:
+    rng = random.Random(1)
+    acknowledged: dict[int, int] = {}
+    for round_ in range(10):
+        child = writer(path, round_, 1_000_000)
+        assert child.stdout is not None
+        select.select([child.stdout], [], [], 20.0)  # wait for the first row, then let it run for a moment
+        time.sleep(rng.uniform(0.0, 0.05))
+        child.send_signal(signal.SIGKILL)
+        text = child.stdout.read()
+        child.wait()
+        child.stdout.close()
+        for line in text.splitlines(keepends=True):
+            if line.endswith("\n"):
+                row, key = map(int, line.split())
+                acknowledged[row] = key
+    assert len(acknowledged) >= 10
+    with Database(path, create=False) as database:
+        steps = {r.id: r.steps for r in database.records(*TASK)}
+        assert {row: steps.get(row) for row in acknowledged} == {row: f"[{key}]" for row, key in acknowledged.items()}
+        assert database.check().ok
+
+
+def test_several_processes_may_write_one_new_file(path: Path) -> None:
+    children = [writer(path, key, 25) for key in range(3)]
+    outputs = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0]
+    rows = [int(line.split()[0]) for text in outputs for line in text.splitlines()]
+    assert len(set(rows)) == 75
+    with Database(path) as database:
+        assert len(database.records(*TASK)) == 75
+        assert database.check().ok
+
+
+def test_bad_rows_are_skipped_and_counted(path: Path, database: Database, run: int) -> None:
+    ids = [add(database, run, n) for n in range(4)]
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE candidates SET threads = 3 WHERE id = ?", (ids[0],))
+        raw.execute("UPDATE candidates SET steps = '[666]' WHERE id = ?", (ids[1],))
+        raw.execute("UPDATE measurements SET seconds = 1e-9 WHERE candidate = ?", (ids[2],))
+        raw.execute("UPDATE workloads SET spec = x'ff00'")
+    raw.close()
+    assert [r.id for r in database.records(*TASK)] == [ids[3]]
+    assert database.damaged == 2
+    health = database.check()
+    assert not health.ok
+    assert (health.problems, health.n_records, health.n_damaged) == ((), 1, 4)
+
+
+def test_random_byte_flips_never_crash(tmp_path: Path) -> None:
+    original = tmp_path / "original.db"
+    with Database(original) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        truth = {}
+        for n in range(60):
+            row = add(database, run, n)
+            truth[row] = database.record(row)
+    content = original.read_bytes()
+    rng = random.Random(2)
+    sentences = []
+    for case in range(60):
+        broken = bytearray(content)
+        for _ in range(rng.choice([1, 4, 64])):
+            broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+        path = tmp_path / f"{case}.db"
+        path.write_bytes(broken)
+        try:
+            with Database(path) as database:
+                database.check()
+                for record in database.records(*TASK):
+                    assert record == truth[record.id]  # what is shown is right
+                database.export_jsonl(tmp_path / "out.jsonl")
+        except StoreError as error:
+            sentences.append(str(error))
+    assert not any("\n" in sentence for sentence in sentences)
+
+
+def test_what_can_be_reached_of_a_damaged_file_is_exported(tmp_path: Path, path: Path) -> None:
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        for n in range(200):
+            add(database, run, n)
+    content = bytearray(path.read_bytes())
+    page = 4096
+    pages = range(len(content) // page)
+    is_leaf = [content[i * page] == 13 and b"sketch0" in content[i * page : (i + 1) * page] for i in pages]
+    target = is_leaf.index(True)
+    content[target * page : target * page + 100] = b"\xff" * 100
+    path.write_bytes(content)
+    with Database(path) as database:
+        assert not database.check().ok
+        n_rescued = database.export_jsonl(tmp_path / "rescued.jsonl")
+    assert 100 < n_rescued < 200
+    with Database(tmp_path / "new.db") as database:
+        assert database.import_jsonl(tmp_path / "rescued.jsonl") == (n_rescued, 0)
+        assert database.check().ok
+
+
+def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("dear diary, " * 100)
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as raw:
+        raw.execute("CREATE TABLE t (x)")
+    raw.close()
+    newer = tmp_path / "newer.db"
+    Database(newer).close()
+    with sqlite3.connect(newer) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    raw.close()
+    for path, sentence in ((text, "not an SQLite file"), (foreign, "another program"), (newer, "schema version 99")):
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match=sentence):
+            Database(path)
+        assert path.read_bytes() == before
+
+
+def test_paths_that_cannot_be_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a directory"):
+        Database(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="could not be used"):
+        Database(tmp_path / "file" / "records.db")
+    with pytest.raises(StoreError, match="not a regular file"):
+        Database(Path("/dev/null"))
+    with pytest.raises(StoreError, match="no database at"):
+        Database(tmp_path / "missing.db", create=False)
+    with pytest.raises(StoreError, match="no records in"):
+        Database(tmp_path / "file", create=False)
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_file_is_one_sentence(path: Path) -> None:
+    Database(path).close()
+    path.chmod(0o400)
+    with pytest.raises(StoreError, match="cannot be written"):
+        Database(path)
+
+
+def test_full_disk_is_one_sentence_and_keeps_everything(database: Database, run: int) -> None:
+    database.export_jsonl(database.path.with_name("warm.jsonl"))
+    pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
+    database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    saved: list[int] = []
+    with pytest.raises(StoreError, match="is full"):
+        saved.extend(add(database, run, n) for n in range(10_000))
+    assert saved
+    assert [r.id for r in database.records(*TASK)] == saved
+    database._connection.execute("PRAGMA max_page_count = 100000")
+    saved.append(add(database, run, 10_000))
+    assert [r.id for r in database.records(*TASK)] == saved
+    assert database.check().ok
+
+
+def test_deleted_while_in_use(path: Path, database: Database, run: int) -> None:
+    path.unlink()
+    with pytest.raises(StoreError, match="moved or deleted"):
+        add(database, run, 1)
+
+
+def test_an_interrupt_in_a_transaction_leaves_nothing_behind(
+    database: Database, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("autosched.store.rows.insert_outcome", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            add(database, run, 1)
+    assert database.records(*TASK) == []
+    assert add(database, run, 1) == 1

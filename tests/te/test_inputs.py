@@ -1,0 +1,71 @@
+"""Input data: deterministic, of the declared types, free of NaN, exact where promised."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.errors import UsageError
+from autosched.te import ComputeDAG
+from autosched.te import operators_gemm as gemm
+from autosched.te import operators_normalise as normalise
+from autosched.te.inputs import KINDS, make_inputs, positive_inputs
+from autosched.te.reference import evaluate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint8", "int32", "int64"])
+def test_types_shapes_and_determinism(kind: str, dtype: str) -> None:
+    dag = ComputeDAG(gemm.matmul(7, 5, 30, dtype))
+    first, again, other = make_inputs(dag, 1, kind), make_inputs(dag, 1, kind), make_inputs(dag, 2, kind)
+    assert list(first) == ["A", "B"]
+    for name, array in first.items():
+        assert array.dtype == np.dtype(dtype)
+        assert array.shape == dag.tensors[name].shape
+        assert array.flags.c_contiguous
+        assert np.array_equal(array, again[name])
+        assert not np.array_equal(array, other[name])
+
+
+def test_structured_elements_are_non_zero_and_mostly_differ_from_their_neighbours() -> None:
+    x = make_inputs(ComputeDAG(gemm.matmul(64, 8, 64)), 0, "structured")["A"]
+    assert np.all(x != 0)
+    assert np.array_equal(x, np.rint(x))
+    assert np.mean(x[1:] != x[:-1]) > 0.95
+    assert np.mean(x[:, 1:] != x[:, :-1]) > 0.95
+
+
+def test_integers_shrink_so_that_long_sums_stay_exact() -> None:
+    dag = ComputeDAG(normalise.nrm(1, 2048, 1024))
+    for kind in ("structured", "integers"):
+        x = make_inputs(dag, 0, kind)["A"]
+        assert float((x.astype("float64") ** 2).sum()) <= 1 << 24
+        assert np.abs(x).max() == math.isqrt((1 << 24) // (2048 * 1024))
+
+
+def test_what_stands_below_a_root_or_a_divisor_is_positive() -> None:
+    dag = ComputeDAG(normalise.batch_norm(1, 3, 3, 5))
+    assert positive_inputs(dag) == {"var"}
+    for kind in KINDS:
+        ins = make_inputs(dag, 0, kind)
+        assert np.all(ins["var"] > 0)
+        assert np.isfinite(evaluate(dag, ins)[0].value).all()
+    a, b = te.placeholder((4,), name="A"), te.placeholder((4,), name="B")
+    shifted = te.compute((4,), lambda i: b[i] + 1.0, name="shifted")
+    quotient = ComputeDAG(te.compute((4,), lambda i: a[i] / shifted[i], name="quotient"))
+    assert positive_inputs(quotient) == {"B"}
+    assert positive_inputs(ComputeDAG(normalise.softmax(3, 4))) == frozenset()
+
+
+def test_bools_and_unknown_kinds() -> None:
+    a = te.placeholder((64,), "bool", name="A")
+    dag = ComputeDAG(te.compute((64,), lambda i: ~a[i], name="inverse"))
+    for kind in KINDS:
+        x = make_inputs(dag, 0, kind)["A"]
+        assert x.dtype == bool
+        assert 0 < x.sum() < 64
+    with pytest.raises(UsageError, match="must be one of normal, structured, integers but is 'uniform'"):
+        make_inputs(dag, 0, "uniform")

@@ -1,0 +1,177 @@
+"""The library's verbs, with real measurement and records, over a search space of hand-written kernels."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autosched as at
+from autosched import te
+from autosched.codegen.source import KernelSource
+from autosched.errors import DeviceError, UsageError
+from autosched.te import Tensor
+from search_spaces.space import Param, Sketch
+from tests.tune.fakes import FakeModel
+
+M, N = 32, 32
+
+
+@at.workload
+def added(M: int = M, N: int = N) -> Tensor:
+    A, B = te.placeholder((M, N), "float32", name="A"), te.placeholder((M, N), "float32", name="B")
+    result: Tensor = te.compute((M, N), lambda i, j: A[i, j] + B[i, j], name="C")
+    return result
+
+
+IR = """
+define i32 @add(ptr %args, ptr %ws, i64 %threads) {{
+entry:
+  %a = load ptr, ptr %args
+  %b.at = getelementptr ptr, ptr %args, i64 1
+  %b = load ptr, ptr %b.at
+  %c.at = getelementptr ptr, ptr %args, i64 2
+  %c = load ptr, ptr %c.at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %ai = getelementptr float, ptr %a, i64 %i
+  %bi = getelementptr float, ptr %b, i64 %i
+  %ci = getelementptr float, ptr %c, i64 %i
+  %x = load {vector}, ptr %ai, align 4
+  %y = load {vector}, ptr %bi, align 4
+  %sum = {op} {vector} %x, %y
+  store {vector} %sum, ptr %ci, align 4
+  %next = add i64 %i, {lanes}
+  %more = icmp slt i64 %next, {n}
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 0
+}}
+"""
+
+
+class Model(FakeModel):
+    """Wide vectors are thought to be fast."""
+
+    def draft(self, i: int, rows: Any) -> Any:
+        return 1e-5 / rows[:, 0]
+
+
+def source(dag: object, sketch: Sketch, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+    """Vectors of `a` floats; `b` = 1 subtracts, which is wrong."""
+    lanes, wrong = (values["a"], values["b"]) if values else (4, 0)
+    ir = IR.format(vector=f"<{lanes} x float>", op="fsub" if wrong else "fadd", lanes=lanes, n=M * N)
+    return KernelSource("add", ir, 0, threads)
+
+
+@pytest.fixture(autouse=True)
+def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A search space of twelve kernels in place of the rules, the lowering and the code generator."""
+    import autosched.codegen
+    import autosched.lower
+    import autosched.schedule
+    import cost_model
+
+    params = (Param("a", (1, 2, 4, 8, 16, 32), "vector"), Param("b", (0, 1), "switch"))
+    state: Any = "a state"
+    rules = ModuleType("search_spaces.cpu")
+    rules.sketches = lambda dag, target, threads: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "search_spaces.cpu", rules)
+    monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
+    monkeypatch.setattr(cost_model, "CostModel", lambda *args: Model(()), raising=False)
+    monkeypatch.setattr(autosched.codegen, "build_source", source, raising=False)
+    monkeypatch.setattr(autosched.schedule, "replay", lambda dag, steps: json.loads(steps))
+    monkeypatch.setattr(
+        autosched.schedule, "steps_to_json", lambda state, values: json.dumps([["Split", *values.values()]])
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def test_tune_then_everything_that_is_done_with_records(tmp_path: Path) -> None:
+    db, out = tmp_path / "records.db", tmp_path / "out"
+    result = at.tune(added, trials=12, threads=1, db=db, out_dir=out)
+    assert (result.trials, result.failures, result.workload) == (12, {"wrong_result": 6}, "added")
+    assert result.values["b"] == 0
+    assert result.verified
+    assert result.best_ci_s[0] <= result.best_s <= result.best_ci_s[1]
+    assert result.peak_gflops is not None
+    assert result.gflops == pytest.approx(M * N / result.best_s / 1e9)
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["record_id"] == result.record_id
+    assert sorted(p.name for p in out.iterdir()) == [f"added-{rank}.ll" for rank in (1, 2, 3, 4)]
+
+    A, B = (np.random.default_rng(s).standard_normal((M, N)).astype(np.float32) for s in (1, 2))
+    np.testing.assert_array_equal(result.compile()(A, B), A + B)
+    np.testing.assert_array_equal(at.compile(added, threads=1, db=db)(A, B), A + B)
+
+    assert result.record_id is not None
+    (best,) = at.best(added, threads=1, db=db)
+    assert best.id == result.record_id
+    assert best.certified
+    assert at.show(best.id, db, workload=added).startswith('["Split", ')
+    assert "define i32 @add" in at.show(best.id, db, "llvm", workload=added)
+    assert at.verify(best.id, db, workload=added).seconds > 0
+    with pytest.raises(UsageError, match="added"):
+        at.show(best.id, db)
+    with pytest.raises(UsageError, match="steps, ir, llvm, asm"):
+        at.show(best.id, db, "cuda", workload=added)
+    with pytest.raises(UsageError, match="another workload"):
+        at.show(best.id, db, workload=lambda M=1, N=1: te.compute((M, N), lambda i, j: i + j, name="X"))
+
+
+def test_resuming_measures_nothing_twice(tmp_path: Path) -> None:
+    db = tmp_path / "records.db"
+    first = at.tune(added, trials=4, threads=1, db=db)
+    again = at.tune(added, trials=12, threads=1, db=db, resume=True)
+    assert (first.trials, again.trials, again.resumed) == (4, 12, 4)
+    assert len(at.best(added, threads=1, db=db, n=100)) == 6
+    whole = at.tune(added, trials=12, threads=1, db=db, resume=True)
+    assert (whole.trials, whole.resumed) == (12, 12)
+
+
+def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None:
+    kernel = at.compile(added, db=tmp_path / "none.db")
+    A = np.ones((M, N), np.float32)
+    assert kernel(A, A).shape == (M, N)
+    assert not (tmp_path / "none.db").exists()
+    assert at.best(added, db=tmp_path / "none.db") == []
+
+
+@pytest.mark.parametrize("target", ["cuda", "opencl"])
+def test_devices_that_are_not_supported_say_so(target: str) -> None:
+    with pytest.raises(DeviceError, match=f"{target} is not supported by this build yet"):
+        at.tune(added, target=target)
+
+
+@pytest.mark.parametrize(("option", "message"), [({"trials": 0}, "trials"), ({"threads": 0}, "threads")])
+def test_numbers_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        at.tune(added, **option)
+
+
+def test_tune_stays_callable_after_its_package_was_imported() -> None:
+    import autosched.tune.session
+
+    assert callable(at.tune)
+    assert at.tune.session is autosched.tune.session  # type: ignore[attr-defined]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, autosched; print(autosched.__version__, *sorted(sys.modules))"
+    words = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert words[0] == at.__version__
+    assert not {"numpy", "llvmlite", "xgboost", "networkx", "rich", "sqlite3"} & set(words)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    assert set(dir(at)) >= {"tune", "compile", "workload", "te", "__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'tunes'"):
+        _ = at.tunes  # type: ignore[attr-defined]

@@ -1,0 +1,382 @@
+"""The house rules that a machine can check: import directions, sizes, forbidden calls, the top level."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = ("autosched", "search_spaces", "cost_model", "experiments")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
+
+# Lowest first; each may import itself and all before it. `errors` and `target` are the bottom.
+BOTTOM = ("autosched.errors", "autosched.target")
+CHAIN = (
+    *BOTTOM,
+    "autosched.ir",
+    "autosched.te",
+    "autosched.schedule",
+    "autosched.lower",
+    "autosched.codegen",
+    "autosched.runtime",
+    "autosched.measure",
+    "autosched.store",
+    "autosched.tune",
+)
+JOINED = (*CHAIN, "autosched.tune.task", "search_spaces", "cost_model")
+# What stands outside the chain, and what it may import besides itself.
+BESIDE = {
+    "search_spaces": CHAIN[: CHAIN.index("autosched.lower") + 1],
+    "cost_model": (*BOTTOM, "autosched.ir", "autosched.lower"),
+    "autosched.tune.task": JOINED,  # where a task meets its search space and its cost model
+    "autosched.api": JOINED,
+    "autosched": (*JOINED, "autosched.api"),
+    "autosched.cli": (*JOINED, "autosched.api", "autosched"),
+    "autosched.__main__": ("autosched.cli",),
+    "experiments": (*JOINED, "autosched.api", "autosched", "autosched.cli"),
+}
+ALLOWED = {unit: CHAIN[: n + 1] for n, unit in enumerate(CHAIN)} | BESIDE
+# Arrows against the order that are meant, each inside a function.
+EXCEPTIONS = {
+    # Every node prints itself: `__str__` calls the printer.
+    ("autosched.ir.expr", "autosched.ir.printer"),
+    ("autosched.ir.stmt", "autosched.ir.printer"),
+    # `autosched.tune` is both the package and the call that tunes.
+    ("autosched.tune", "autosched.api"),
+}
+TOP_LEVEL = {*CODE, "tests", "pyproject.toml", "README.md", "LICENSE"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_ATTRIBUTES = {
+    *(("os", name) for name in ("system", "popen")),
+    *(("subprocess", name) for name in ("getoutput", "getstatusoutput")),
+    *(("builtins", name) for name in FORBIDDEN_CALLS),
+}
+HEAVY = ("llvmlite", "xgboost", "networkx", "matplotlib", "rich", "torch", "scipy", "tvm", "pycuda", "cuda")
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+MODULES = {module_name(path): path for path in python_files(*CODE)}
+
+
+# Imports
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return "TYPE_CHECKING" in (getattr(test, "id", None), getattr(test, "attr", None))
+
+
+def import_nodes(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports anywhere in a module, inside functions too, but for type checking only."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and is_type_checking(node.test):
+        children = node.orelse
+    for child in children:
+        yield from import_nodes(child)
+
+
+def imported(module: str, tree: ast.Module, is_package: bool, known: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """(module, line) for every import of one of the `known` modules."""
+    for node in import_nodes(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            base = node.module or ""
+            if node.level:
+                package = module.split(".") if is_package else module.split(".")[:-1]
+                anchor = package[: len(package) - node.level + 1]
+                base = ".".join([*anchor, base] if base else anchor)
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name in known else base for name in inner]
+        yield from ((name, node.lineno) for name in dict.fromkeys(names) if name in known)
+
+
+def unit_of(module: str) -> str | None:
+    """The entry of ALLOWED that a module belongs to: the longest that is a prefix; `autosched` only for itself."""
+    parts = module.split(".")
+    for n in range(len(parts), 0, -1):
+        unit = ".".join(parts[:n])
+        if unit in ALLOWED and not (unit == "autosched" and n < len(parts)):
+            return unit
+    return None
+
+
+def arrows() -> list[tuple[str, str, int]]:
+    found = []
+    for module, path in MODULES.items():
+        is_package = path.name == "__init__.py"
+        found += [(module, name, line) for name, line in imported(module, tree_of(path), is_package, MODULES)]
+    return found
+
+
+def is_allowed(module: str, target: str) -> bool:
+    unit, other = unit_of(module), unit_of(target)
+    if unit is None or other is None:
+        return False
+    if (module, target) in EXCEPTIONS or other == unit:
+        return True
+    within = unit != "autosched" and other.startswith(f"{unit}.")
+    above = other != "autosched" and unit.startswith(f"{other}.")
+    return within or above or other in ALLOWED[unit]
+
+
+def test_every_module_has_a_place():
+    homeless = [module for module in MODULES if unit_of(module) is None]
+    assert not homeless, f"not in the import order of tests/test_structure.py: {homeless}"
+
+
+def test_imports_run_one_way():
+    upward = [
+        f"{MODULES[module].relative_to(ROOT)}:{line}: {module} imports {target}"
+        for module, target, line in arrows()
+        if not is_allowed(module, target)
+    ]
+    assert not upward, "imports against the order:\n" + "\n".join(upward)
+
+
+def test_imports_have_no_cycle():
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, target, _ in arrows():
+        if module != target and (module, target) not in EXCEPTIONS:
+            graph[module].add(target)
+    cycle = find_cycle(graph)
+    assert not cycle, "modules import each other in a circle: " + " -> ".join(cycle)
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of one cycle, the first again at the end; empty when there is none."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(node: str) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        path.append(node)
+        for target in sorted(graph[node]):
+            if cycle := visit(target):
+                return cycle
+        path.pop()
+        done.add(node)
+        return []
+
+    return next((cycle for node in sorted(graph) if (cycle := visit(node))), [])
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "allowed"),
+    [
+        ("autosched.te.dag", "autosched.ir.expr", True),
+        ("autosched.ir.expr", "autosched.te.dag", False),
+        ("autosched.errors", "autosched.ir.expr", False),
+        ("autosched.tune.session", "autosched.store", True),
+        ("autosched.tune.session", "search_spaces.space", False),
+        ("autosched.tune.session", "cost_model.features", False),
+        ("autosched.tune.task", "search_spaces.space", True),
+        ("autosched.tune.session", "autosched.tune.task", True),
+        ("autosched.tune.task", "autosched.tune.protocols", True),
+        ("autosched.tune.task", "autosched.api", False),
+        ("search_spaces.cpu", "autosched.lower.nest", True),
+        ("search_spaces.cpu", "autosched.codegen.source", False),
+        ("search_spaces.cpu", "cost_model.features", False),
+        ("cost_model.features", "autosched.lower.nest", True),
+        ("cost_model.features", "autosched.te.dag", False),
+        ("cost_model.features", "search_spaces.space", False),
+        ("autosched.store.database", "autosched", False),
+        ("autosched.cli.main", "autosched.api", True),
+        ("autosched.api", "autosched.cli.main", False),
+        ("autosched.api", "autosched.tune.task", True),
+        ("autosched.tune", "autosched.api", True),
+        ("autosched.tune.session", "autosched.api", False),
+        ("experiments.scoreboard", "autosched.cli.main", True),
+        ("autosched.cli.main", "experiments.scoreboard", False),
+    ],
+)
+def test_the_order_itself(module, target, allowed):
+    assert is_allowed(module, target) is allowed
+
+
+def test_the_import_reader_itself():
+    source = """
+import autosched.ir.expr, json
+from autosched import te, errors as e
+from autosched.ir import stmt
+from autosched.errors import UsageError
+from . import dag
+from .dag import ComputeDAG
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import autosched.store
+else:
+    import autosched.measure
+def f():
+    from autosched.lower.nest import lower
+"""
+    known = {
+        *("autosched", "autosched.ir", "autosched.ir.expr", "autosched.ir.stmt", "autosched.te", "autosched.te.dag"),
+        *("autosched.errors", "autosched.store", "autosched.measure", "autosched.lower.nest"),
+    }
+    assert [name for name, _ in imported("autosched.te.registry", ast.parse(source), False, known)] == [
+        *("autosched.ir.expr", "autosched.te", "autosched.errors", "autosched.ir.stmt", "autosched.errors"),
+        *("autosched.te.dag", "autosched.te.dag", "autosched.measure", "autosched.lower.nest"),
+    ]
+
+
+def test_the_cycle_finder_itself():
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize("statement", ["import autosched", "import autosched, autosched.cli.main"])
+def test_importing_loads_nothing_heavy(statement):
+    probe = f"{statement}, sys; print(*sorted({{name.split('.')[0] for name in sys.modules}} & {set(HEAVY)}))"
+    result = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+# Sizes
+
+
+def test_no_file_is_too_long():
+    lengths = {path.relative_to(ROOT): path.read_text(encoding="utf-8").count("\n") for path in python_files(*CODE)}
+    long = [f"{path}: {n} lines" for path, n in lengths.items() if n > MAX_FILE_LINES]
+    assert not long, f"over {MAX_FILE_LINES} lines:\n" + "\n".join(long)
+
+
+def test_no_function_is_too_long():
+    long = []
+    for path in python_files(*CODE):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines")
+    assert not long, f"over {MAX_FUNCTION_LINES} lines:\n" + "\n".join(long)
+
+
+# Forbidden calls
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """Names that a module defines or imports at its top, which then are not Python's own."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+def is_constant(node: ast.expr, value: bool) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def forbidden(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) for everything that could run data as code or hand text to a shell."""
+    own = bound_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from ((node.lineno, f"import {m}") for m in modules if m.split(".")[0] in FORBIDDEN_MODULES)
+            if isinstance(node, ast.ImportFrom):
+                pairs = ((node.module, alias.name) for alias in node.names)
+                yield from ((node.lineno, f"{m}.{name}") for m, name in pairs if (m, name) in FORBIDDEN_ATTRIBUTES)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if (node.value.id, node.attr) in FORBIDDEN_ATTRIBUTES:
+                yield node.lineno, f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS - own:
+                yield node.lineno, f"{node.func.id}()"
+            for word in node.keywords:
+                if word.arg in ("shell", "allow_pickle") and not is_constant(word.value, False):
+                    yield node.lineno, f"{word.arg}="
+
+
+def test_nothing_runs_data_as_code():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in python_files(*CODE, "tests")
+        for line, what in forbidden(tree_of(path))
+    ]
+    assert not found, "forbidden:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import json, marshal as m",
+        "def f():\n    import shelve",
+        "eval('1')",
+        "exec(text)",
+        "compile(text, 'f', 'exec')",
+        "import builtins\nbuiltins.eval('1')",
+        "os.system('ls')",
+        "from os import system",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run('ls', shell=flag)",
+        "np.load(path, allow_pickle=True)",
+    ],
+)
+def test_the_gate_catches(source):
+    assert list(forbidden(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import re\nre.compile('a')",
+        "def compile(x): ...\ncompile(1)",
+        "from autosched.api import compile\ncompile(1)",
+        "subprocess.run(['ls'], shell=False)",
+        "np.load(path, allow_pickle=False)",
+        "'eval(x)'",
+    ],
+)
+def test_the_gate_lets_pass(source):
+    assert not list(forbidden(ast.parse(source)))
+
+
+# The top level
+
+
+def top_level() -> set[str]:
+    """Names at the top of the repository: what git tracks, or everything where git does not answer."""
+    try:
+        listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listing = ""
+    names = {line.split("/")[0].strip('"') for line in listing.splitlines()}
+    return names or {name for name in os.listdir(ROOT) if not name.endswith(".egg-info")}
+
+
+def test_the_top_level_holds_only_what_belongs_there():
+    strange = {name for name in top_level() if not name.startswith(".")} - TOP_LEVEL - {"build", "dist", "__pycache__"}
+    assert not strange, f"at the top of the repository: {sorted(strange)}"

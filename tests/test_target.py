@@ -1,0 +1,111 @@
+"""Targets: what is known of a processor from its name, and this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autosched import target as target_module
+from autosched.errors import TargetError
+from autosched.target import LEVELS, parse_target
+
+# mcpu -> (bytes of a vector, vector registers, FMA)
+KNOWN = {
+    "x86-64": (16, 16, False),
+    "nehalem": (16, 16, False),
+    "sandybridge": (32, 16, False),
+    "haswell": (32, 16, True),
+    "znver3": (32, 16, True),
+    "skylake-avx512": (64, 32, True),
+    "icelake-server": (64, 32, True),
+    "znver4": (64, 32, True),
+    "znver5": (64, 32, True),
+    "neoverse-n1": (16, 32, True),
+    "apple-m1": (16, 32, True),
+}
+
+
+@pytest.mark.parametrize(("mcpu", "facts"), KNOWN.items())
+def test_facts_of_named_processors(mcpu: str, facts: tuple[int, int, bool]) -> None:
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    assert (target.vector_bytes, target.n_vector_registers, target.has_fma) == facts
+    assert target.kind == "cpu"
+    assert target.features == ""
+
+
+def test_host_runs_here_and_knows_its_caches() -> None:
+    target = parse_target("cpu")
+    assert target == parse_target(None) == parse_target("llvm") == parse_target("llvm -mcpu=native")
+    assert target.runs_here
+    assert 1 <= target.cores <= (os.cpu_count() or 1)
+    assert 4096 <= target.l1_bytes <= target.l2_bytes <= target.l3_bytes
+    assert target.line_bytes in (32, 64, 128, 256)
+    assert target.vector_bytes in (16, 32, 64)
+
+
+def test_a_processor_with_more_than_the_host_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = target_module.HostCpu("old", frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16"}), "")
+    monkeypatch.setattr(target_module, "host_cpu", lambda: host)
+    monkeypatch.setattr(target_module, "host_arch", lambda: "x86_64")
+    assert parse_target("llvm -mcpu=nehalem").runs_here
+    haswell = parse_target("llvm -mcpu=haswell")
+    assert not haswell.runs_here
+    assert {"avx", "avx2", "fma"} <= set(haswell.missing_features)
+    assert not parse_target("llvm -mcpu=neoverse-v2").runs_here
+
+
+def test_devices_parse_to_their_kind() -> None:
+    for kind in ("cuda", "opencl"):
+        target = parse_target(kind)
+        assert (target.kind, target.fingerprint, target.runs_here) == (kind, kind, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpu", ("'gpu'", "cuda")),
+        ("llvm -mcpu=haswel", ("'haswel'", "haswell")),
+        ("llvm -mcpu=zzzz", ("'zzzz'", "native")),
+        ("llvm -O3", ("'-O3'", "-mcpu")),
+        ("llvm -mcpu", ("'-mcpu'",)),
+        ("cuda -arch=sm_90", ("'-arch=sm_90'", "cuda")),
+        ("'unclosed", ("unclosed",)),
+        ("  ", ("cpu",)),
+    ],
+)
+def test_errors_name_the_word_and_the_way_out(text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(TargetError) as caught:
+        parse_target(text)
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+
+
+def test_fingerprint_depends_on_the_processor_but_not_on_usable_cores() -> None:
+    haswell = parse_target("llvm -mcpu=haswell")
+    assert dataclasses.replace(haswell, cores=99).fingerprint == haswell.fingerprint
+    assert parse_target("llvm -mcpu=znver2").fingerprint != haswell.fingerprint
+    assert dataclasses.replace(haswell, l2_bytes=1).fingerprint != haswell.fingerprint
+
+
+def test_levels_only_add() -> None:
+    for level in LEVELS.values():
+        if level.base is not None:
+            assert level.vector_bytes >= LEVELS[level.base].vector_bytes
+
+
+def test_llvm_knows_every_processor_and_feature() -> None:
+    code = (
+        "import llvmlite.binding as llvm; from autosched import target as t\n"
+        "llvm.initialize_all_targets(); llvm.initialize_all_asmprinters()\n"
+        "for name, (arch, _, _) in t._CPUS.items():\n"
+        "    features = ','.join('+' + f for f in sorted(t._required_features(name))) if arch == 'x86_64' else ''\n"
+        "    llvm.Target.from_triple(arch + '-unknown-linux-gnu').create_target_machine(cpu=name, features=features)\n"
+    )
+    # LLVM says on stderr that it ignores what it does not know
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not a recognized" not in done.stderr

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import autosched as at
+from autosched import te
+from autosched.errors import UsageError
+from autosched.te import Tensor
+from autosched.tune.definition import define, redefine
+
+
+@at.workload
+def scaled(M: int = 8, N: int = 4, dtype: str = "float32") -> Tensor:
+    A = te.placeholder((M, N), dtype, name="A")
+    result: Tensor = te.compute((M, N), lambda i, j: A[i, j] * A[i, j], name="C")
+    return result
+
+
+FILE = """
+import autosched as at
+from autosched import te
+
+@at.workload
+def doubled(M=8, N=4):
+    A = te.placeholder((M, N), "float32", name="A")
+    return te.compute((M, N), lambda i, j: A[i, j] + A[i, j], name="C")
+"""
+
+
+def test_a_built_in_workload() -> None:
+    found = define("matmul", (32, 16, 64))
+    assert (found.name, found.shape, found.dtype) == ("matmul", (32, 16, 64), "float32")
+    assert found.dag.outputs[0].shape == (32, 16)
+    assert define("gmm", batch=3).shape[0] == 3
+    assert define("matmul", settings={"K": 8}).shape[2] == 8
+    with pytest.raises(UsageError, match="matmul"):
+        define("matmulx")
+
+
+def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
+    assert define(scaled).shape == (8, 4)
+    assert define(scaled, (2, 3)).shape == (2, 3)
+    found = define(scaled, batch=16, settings={"N": 5})
+    assert (found.name, found.shape, found.dtype) == ("scaled", (16, 5), "float32")
+    assert define(scaled, dtype="float64").dag.inputs[0].dtype == "float64"
+    assert found.dag.content_hash != define(scaled).dag.content_hash
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": (1, 2, 3)}, r"numbers \(M, N\), but 3"),
+        ({"settings": {"K": 1}}, "no argument K; it has M, N, dtype"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        define(scaled, **options)  # type: ignore[arg-type]
+
+
+def test_a_function_without_defaults_is_refused() -> None:
+    def bad(M: int) -> Tensor:
+        return scaled(M)
+
+    with pytest.raises(UsageError, match="argument M of the workload bad needs"):
+        at.workload(bad)
+
+
+def test_a_function_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    found = define(f"{path}:doubled", settings={"M": 3})
+    assert (found.name, found.shape, found.dtype) == (f"{path}:doubled", (3, 4), "float32")
+
+
+def test_a_stored_description_rebuilds_built_in_workloads_only(tmp_path: Path) -> None:
+    for first in (define("matmul", (32, 16, 64)), define("matmul", (8, 8, 8), dtype="float64")):
+        assert redefine(first.spec, None).dag.content_hash == first.dag.content_hash
+    own = define(scaled, (6, 7), dtype="float64")
+    with pytest.raises(UsageError, match="scaled"):
+        redefine(own.spec, None)
+    assert redefine(own.spec, scaled).dag.content_hash == own.dag.content_hash
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    filed = define(f"{path}:doubled")
+    assert json.loads(filed.spec)["name"].endswith("mine.py:doubled")
+    with pytest.raises(UsageError, match="doubled"):
+        redefine(filed.spec, None)
+    assert redefine(filed.spec, f"{path}:doubled").dag.content_hash == filed.dag.content_hash

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.tune.protocols import Candidate, Trial
+from autosched.tune.search import Search
+from autosched.tune.task import training_data
+from search_spaces import space
+from search_spaces.space import Sketch
+from tests.tune.fakes import FakeModel, sketch, tiny, true_seconds
+
+SKETCHES = (sketch("plain"), sketch("packed"), sketch("fused"))
+
+
+def start(seed: int = 0, sketches: tuple[Sketch, ...] = SKETCHES) -> tuple[Search[Sketch], FakeModel]:
+    model = FakeModel(sketches)
+    return Search[Sketch](space, sketches, model, seed), model
+
+
+def timed(candidates: tuple[Candidate, ...], round: int = 0) -> list[Trial]:
+    return [Trial(c, round, float(true_seconds(c.sketch, np.array([c.values]))[0])) for c in candidates]
+
+
+def play(seed: int, rounds: list[tuple[int, str]]) -> list[tuple[Candidate, ...]]:
+    search, model = start(seed)
+    played = []
+    for round, (n, phase) in enumerate(rounds):
+        picks = search.propose(round, n, phase)
+        played.append(picks)
+        trials = timed(picks, round)
+        search.observe(trials)
+        model.update(*training_data(trials))
+    return played
+
+
+ROUNDS = [(4, "draft"), (8, "draft"), (8, "evolve"), (8, "evolve"), (8, "descend"), (8, "descend")]
+
+
+def test_proposals_are_legal_distinct_and_in_their_domains() -> None:
+    played = play(3, ROUNDS)
+    model = FakeModel(SKETCHES)
+    everything = [c for picks in played for c in picks]
+    assert [len(picks) for picks in played] == [n for n, _ in ROUNDS]
+    assert len(set(everything)) == len(everything)
+    for c in everything:
+        row = np.array([c.values])
+        assert model.legal(c.sketch, row).all()
+        assert space.contains(SKETCHES[c.sketch], row).all()
+
+
+def test_same_seed_and_measurements_give_the_same_candidates() -> None:
+    assert play(5, ROUNDS) == play(5, ROUNDS)
+    assert play(5, ROUNDS) != play(6, ROUNDS)
+
+
+def test_a_round_depends_on_what_was_observed_only() -> None:
+    search, _ = start(1)
+    first = search.propose(0, 4, "draft")
+    search.observe(timed(first))
+    expected = search.propose(1, 8, "evolve")
+    again, _ = start(1)  # never asked for round 0
+    again.observe(timed(first))
+    assert again.propose(1, 8, "evolve") == expected
+
+
+def test_the_first_batch_is_spread_over_sketches() -> None:
+    search, _ = start()
+    assert len({c.sketch for c in search.propose(0, 4, "draft")}) >= 2
+
+
+def test_the_search_finds_a_better_row_than_the_draft_does() -> None:
+    played = play(0, ROUNDS)
+    best = [min(t.seconds or 1.0 for t in timed(picks)) for picks in played]
+    assert min(best[2:]) < best[0]
+    assert min(best) < 1.2e-3  # the optimum is near 1e-3, a random legal row near 4e-3
+
+
+def test_descent_stays_next_to_the_best() -> None:
+    search, _ = start()
+    centre = Candidate(1, (1, 4, 6, 1, 2, 16, 64))
+    search.observe(timed((centre,)))
+    near = {tuple(r) for r in space.neighbours(SKETCHES[1], np.array(centre.values)).tolist()}
+    assert all(c.sketch == 1 and c.values in near for c in search.propose(4, 8, "descend"))
+
+
+def test_phases() -> None:
+    search, _ = start()
+    assert search.phase(100) == "draft"
+    search.observe(timed(search.propose(0, 12, "draft")))
+    assert search.phase(100) == "evolve"
+    assert search.phase(14) == "descend"
+
+
+@pytest.mark.parametrize("phase", ["draft", "evolve", "descend"])
+def test_a_small_space_is_used_up_exactly(phase: str) -> None:
+    sketches = (tiny("a"), tiny("b"))
+    search, _ = start(0, sketches)
+    found: list[Candidate] = []
+    for round in range(10):
+        picks = search.propose(round, 5, phase)
+        search.observe(timed(picks))
+        found += picks
+    assert len(found) == len(set(found)) == 12
+    assert search.propose(11, 5, phase) == ()
+
+
+def test_a_sketch_that_only_fails_is_left_alone() -> None:
+    search, _ = start()
+    for round in range(6):
+        picks = search.propose(round, 8, "draft" if round == 0 else "evolve")
+        search.observe([t if t.candidate.sketch != 1 else Trial(t.candidate, round, None) for t in timed(picks)])
+    failed = sum(t.seconds is None for t in search._trials)
+    assert 0 < failed <= 11  # at most the three that were missing to HOPELESS, and one round more
+    assert all(c.sketch != 1 for c in search.propose(7, 16, "evolve"))
+
+
+def test_scores_that_are_not_numbers_do_no_harm() -> None:
+    class Broken(FakeModel):
+        def score(self, i: int, rows: np.ndarray) -> np.ndarray:
+            return np.full(len(rows), np.nan)
+
+    search = Search[Sketch](space, SKETCHES, Broken(SKETCHES), 0)
+    search.observe(timed(search.propose(0, 4, "draft")))
+    assert len(search.propose(1, 8, "evolve")) == 8
