@@ -14,6 +14,7 @@ import threading
 from functools import cache, lru_cache
 from typing import Any
 
+from autosched.codegen.source import function_attributes
 from autosched.errors import TargetError
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.target import Target, host_arch, parse_target
@@ -46,16 +47,6 @@ class LoadedKernel:
 
 
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-
-
-def function_attributes(target: Target) -> str:
-    """The attributes every function of a kernel carries: processor, features and the full vector width."""
-    bits = 8 * target.vector_bytes
-    features = f'"target-features"="{target.features}" ' if target.features else ""
-    return (
-        f'nounwind "target-cpu"="{target.mcpu}" {features}'
-        f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
-    )
 
 
 def compile_object(ir: str, target: Target) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
 from autosched.runtime.tensors import (
@@ -18,6 +20,7 @@ from autosched.runtime.tensors import (
     as_input,
     as_output,
     check_apart,
+    new_output,
 )
 from autosched.target import Target
 
@@ -26,7 +29,7 @@ from autosched.target import Target
 class _Frame:
     """What one call in flight owns: the array of pointers and the scratch memory."""
 
-    pointers: ctypes.Array[ctypes.c_void_p]
+    pointers: Any  # a ctypes array of size_t
     pointers_address: int
     workspace: Array
     workspace_address: int
@@ -45,6 +48,7 @@ class Kernel:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.workspace_bytes = workspace_bytes
+        self._specs = self.inputs + self.outputs
         self._loaded = loaded
         self._idle: list[_Frame] = []  # append and pop are atomic
 
@@ -57,40 +61,41 @@ class Kernel:
             names = ", ".join(spec.name for spec in self.inputs)
             raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
         given = [as_input(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
+        addresses = [address_of(array) for array in given]  # `given` and `results` hold the memory until the end
         if out is not None:
-            self._launch(given, self._checked_out(out, given))
+            results = self._checked_out(out)
+            addresses += [address_of(array) for array in results]
+            check_apart(self._specs, addresses, len(given))
+            self._launch(addresses)
             return out
-        results = [aligned_empty(spec.shape, spec.numpy_dtype) for spec in self.outputs]
-        self._launch(given, results)
+        results = []
+        for spec in self.outputs:
+            array, address = new_output(spec)
+            results.append(array)
+            addresses.append(address)
+        self._launch(addresses)
         wrapped = _like_inputs(arrays, results)
         return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
 
-    def _checked_out(self, out: object, given: Sequence[Array]) -> list[Array]:
+    def _checked_out(self, out: object) -> list[Array]:
         items = out if isinstance(out, (tuple, list)) else (out,)
         if len(items) != len(self.outputs):
             raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(items)}")
-        results = [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
-        check_apart(
-            list(zip(self.outputs, results, strict=True)),
-            list(zip(self.inputs, given, strict=True)),
-        )
-        return results
+        return [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
 
-    def _launch(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def _launch(self, addresses: list[int]) -> None:
         try:
             frame = self._idle.pop()
         except IndexError:
             frame = self._new_frame()
-        pointers = frame.pointers
-        for i, array in enumerate((*inputs, *outputs)):
-            pointers[i] = address_of(array)
+        frame.pointers[:] = addresses
         code = self._loaded(frame.pointers_address, frame.workspace_address)
         self._idle.append(frame)
         if code:
             raise DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
 
     def _new_frame(self) -> _Frame:
-        pointers = (ctypes.c_void_p * (len(self.inputs) + len(self.outputs)))()
+        pointers = (ctypes.c_size_t * (len(self.inputs) + len(self.outputs)))()
         workspace = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
         return _Frame(pointers, ctypes.addressof(pointers), workspace, address_of(workspace))
 
@@ -114,6 +119,8 @@ def build_kernel(
 def _like_inputs(arrays: Sequence[object], results: list[Array]) -> list[Any]:
     """torch tensors for a caller whose inputs all are; torch is never imported for it."""
     torch = sys.modules.get("torch")
-    if torch is None or not arrays or not all(type(a).__module__.partition(".")[0] == "torch" for a in arrays):
-        return list(results)
+    if torch is None or not arrays:
+        return results
+    if any(type(array) is np.ndarray or type(array).__module__.partition(".")[0] != "torch" for array in arrays):
+        return results
     return [torch.from_dlpack(result) for result in results]

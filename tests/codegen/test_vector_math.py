@@ -220,6 +220,20 @@ def test_pow_edges(dtype: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("fn", list(REFERENCES))
+def test_a_constant_may_be_the_argument(fn: str) -> None:
+    for lanes, half in ((1, "0.5"), (8, "splat (float 0.5)")):
+        lines: list[str] = []
+        numbers = itertools.count()
+        result = emit_call(fn, "float32", lanes, half, lambda n=numbers: f"%t{next(n)}", lines.append, HOST.has_fma)
+        wide = "float" if lanes == 1 else f"<{lanes} x float>"
+        body = "\n  ".join([*lines, f"store {wide} {result}, ptr %args, align 4", "ret i32 0"])
+        ir = f"define i32 @k(ptr %args, ptr %workspace, i64 %n) {{\n  {body}\n}}"
+        out = np.zeros(lanes, np.float32)
+        jit.load_object(jit.compile_object(ir, HOST), "k", 1)(out.ctypes.data, 0)
+        np.testing.assert_allclose(out, REFERENCES[fn](np.float64(0.5)), rtol=1e-6)
+
+
 def test_unknown_functions_are_refused() -> None:
     with pytest.raises(KeyError):
         emit_call("gamma", "float32", 4, "%x", lambda: "%t", lambda line: None, True)

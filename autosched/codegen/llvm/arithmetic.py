@@ -14,7 +14,7 @@ from autosched.codegen.llvm.words import (
     value_type,
 )
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.vector_math import emit_call
+from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.ir.expr import DTYPES
 from autosched.target import Target
 
@@ -109,21 +109,17 @@ class Arithmetic:
         return Val(self._math(fn, a), a.dtype, a.lanes)
 
     def _math(self, fn: str, a: Val) -> str:
-        name = a.name
-        if not name.startswith("%"):  # the polynomials take a register
-            name = self.writer.value(f"select i1 true, {value_type(a.dtype, a.lanes)} {name}, {value_type(a.dtype, a.lanes)} {name}")
-        return emit_call(fn, a.dtype, a.lanes, name, self.writer.fresh, self.writer.emit, self.target.has_fma)
+        return emit_call(fn, a.dtype, a.lanes, a.name, self.writer.fresh, self.writer.emit, self.target.has_fma)
 
     def _power(self, a: Val, b: Val) -> Val:
-        kind = DTYPES[a.dtype][0]
+        """a ** b; small constant powers are products."""
         for exponent in (2, 3):
-            if b.name in (literal(exponent, a.dtype), splat(literal(exponent, a.dtype), a.dtype, b.lanes)):
+            text = literal(exponent, a.dtype)
+            if b.name in (text, splat(text, a.dtype, b.lanes)):
                 square = self.binary("mul", a, a)
                 return square if exponent == 2 else self.binary("mul", square, a)
-        if kind != "f":
-            raise AssertionError("integer powers are expanded by the front end")
-        log = Val(self._math("log", a), a.dtype, a.lanes)
-        return Val(self._math("exp", self.binary("mul", log, b)), a.dtype, a.lanes)
+        name = emit_pow(a.dtype, a.lanes, a.name, b.name, self.writer.fresh, self.writer.emit, self.target.has_fma)
+        return Val(name, a.dtype, a.lanes)
 
     def _divide(self, op: str, a: Val, b: Val) -> Val:
         """Integer division that rounds down, and its remainder with the divisor's sign."""
