@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.expr import Const, Expr, Param, call, product
-from autosched.ir.program import Ints, Program
+from autosched.ir.program import BLOCK_ROWS, Ints, Program
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import subexpressions
 from cost_model.access import Access
@@ -363,7 +363,7 @@ COLUMNS: tuple[Column, ...] = tuple(sorted(_ALL, key=lambda column: column[0].un
 FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
 DRAFT_COLUMN = next(i for i, f in enumerate(FEATURES) if f.name == DRAFT)
 _N_LINEAR = sum(feature.unit != LOG for feature in FEATURES)
-_ROWS = 4096  # evaluated, squashed and transposed together, while they are in the cache
+_ROWS = 128  # squashed and transposed together, so that they stay in the first two caches
 
 
 def symbolic(analysis: Analysis, draft: Draft, machine: Machine) -> tuple[Expr, ...]:
@@ -400,10 +400,12 @@ def evaluate(program: Program, matrix: Ints) -> npt.NDArray[np.float32]:
     """float32 `[n, F]`: the features, squashed, of a population; `program` computes `symbolic`'s closed forms."""
     n = matrix.shape[0]
     result = np.empty((n, len(FEATURES)), np.float32)
-    for start in range(0, n, _ROWS):
-        raw = program(matrix[start : start + _ROWS])
-        np.clip(raw, -NEVER, NEVER, out=raw)
-        result[start : start + _ROWS] = squash(raw.astype(np.float32)).T
+    for start in range(0, n, BLOCK_ROWS):
+        raw = program(matrix[start : start + BLOCK_ROWS])
+        block = result[start : start + BLOCK_ROWS]
+        for at in range(0, len(block), _ROWS):
+            part = np.clip(raw[:, at : at + _ROWS], -NEVER, NEVER).astype(np.float32)
+            block[at : at + _ROWS] = squash(part).T
     return result
 
 

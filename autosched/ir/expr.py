@@ -14,8 +14,9 @@ expression over `Const` and `Param` only is a *closed form*.
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -39,7 +40,9 @@ LOGICAL = frozenset({"and", "or"})
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "bitand", "bitor", "bitxor"})
 INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
-FLOAT_CALLS = frozenset({"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"})
+FLOAT_CALLS = frozenset(
+    {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
+)
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 
 Scalar: TypeAlias = "bool | int | float"
@@ -276,12 +279,14 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
     if kind == "b":
         return Const(bool(value), dtype)
     if isinstance(value, float) and not value.is_integer():
-        raise ExpressionError(f"the constant {value} is not an integer but {dtype} was expected; cast the other operand")
+        raise ExpressionError(
+            f"the constant {value} is not an integer but {dtype} was expected; cast the other operand"
+        )
     return Const(int(value), dtype)
 
 
 def promote(a: str, b: str) -> str:
-    """The dtype of an arithmetic result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32."""
+    """The dtype of a result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32."""
     if a == b:
         return a
     if {a, b} == {"int8", "uint8"}:
@@ -314,41 +319,25 @@ def _weak(dtype: str, scalar: ExprLike) -> str:
     return dtype
 
 
-def _fold(op: str, a: bool | int | float, b: bool | int | float) -> bool | int | float | None:
-    match op:
-        case "add":
-            return a + b
-        case "sub":
-            return a - b
-        case "mul":
-            return a * b
-        case "floordiv":
-            return a // b if b else None
-        case "mod":
-            return a % b if b else None
-        case "ceildiv":
-            return -(-a // b) if b else None
-        case "min":
-            return min(a, b)
-        case "max":
-            return max(a, b)
-        case "eq":
-            return a == b
-        case "ne":
-            return a != b
-        case "lt":
-            return a < b
-        case "le":
-            return a <= b
-        case "gt":
-            return a > b
-        case "ge":
-            return a >= b
-        case "and":
-            return bool(a and b)
-        case "or":
-            return bool(a or b)
-    return None
+# How constants fold. Division by zero is left to the run.
+_FOLDS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: a // b if b else None,
+    "mod": lambda a, b: a % b if b else None,
+    "ceildiv": lambda a, b: -(-a // b) if b else None,
+    "min": min,
+    "max": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+}
 
 
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
@@ -364,7 +353,7 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
         return Binary(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const) and (a.dtype == INDEX or kind == "b"):
-        value = _fold(op, a.value, b.value)
+        value = _FOLDS[op](a.value, b.value) if op in _FOLDS else None
         if value is not None:
             return Const(value, "bool" if op in COMPARISON or op in LOGICAL else a.dtype)
     simpler = _neutral(op, a, b)
@@ -391,7 +380,9 @@ def _neutral(op: str, a: Expr, b: Expr) -> Expr | None:
         case "min" | "max":
             return a if a is b else None
         case "and":
-            return a if bv is True else b if av is True else Const(False, "bool") if av is False or bv is False else None
+            return (
+                a if bv is True else b if av is True else Const(False, "bool") if av is False or bv is False else None
+            )
         case "or":
             return a if bv is False else b if av is False else Const(True, "bool") if av is True or bv is True else None
     return None

@@ -109,5 +109,3 @@ def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
             inner = interval(a, ranging)
             return Interval(ZERO, imin(b, inner.extent) if inner.lo is ZERO else b)
     raise AssertionError(f"no interval rule for {type(atom).__name__} {atom}")
-
-

@@ -128,7 +128,11 @@ class Simplifier:
         quotient = Affine(whole, x.constant // f)
         if lo // f == hi // f:  # the remainder stays within one multiple of f
             k = lo // f
-            return Affine(quotient.terms, quotient.constant + k) if op == "floordiv" else Affine(rest.terms, rest.constant - k * f)
+            return (
+                Affine(quotient.terms, quotient.constant + k)
+                if op == "floordiv"
+                else Affine(rest.terms, rest.constant - k * f)
+            )
         tail = _atom(Binary(op, rest.expr(), Const(f, INDEX)))
         return self._combine(quotient, tail, 1) if op == "floordiv" else tail
 

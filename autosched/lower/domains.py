@@ -33,7 +33,7 @@ class Domain:
     stage: Stage
     regions: Mapping[str, Region]
     bounds: Mapping[str, Expr]  # loop name -> closed form
-    values: Mapping[Var, Expr]  # axis variable -> its value over the loop variables
+    values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
 
     def loop_var(self, loop: Loop) -> Var:
         return Var(f"{self.stage.name}.{loop.name}")
@@ -75,7 +75,7 @@ def infer_domains(state: State) -> dict[str, Domain]:
             ranges[var] = bounds[loop.name]
             for axis, level, digit in digits(stage, regions, loop, var):
                 local[axis] = local[axis] + digit * stage.stride(axis, level)
-        values = {a.var: regions[a.name].lo + local[a.name] for a in stage.op.all_axes}
+        values: dict[Expr, Expr] = {a.var: regions[a.name].lo + local[a.name] for a in stage.op.all_axes}
         domains[stage.name] = Domain(stage, regions, bounds, values)
     return domains
 
@@ -114,7 +114,7 @@ def enclosing_vars(state: State, at: At | None) -> set[Var]:
 
 
 def _unite(parts: list[Interval]) -> Interval | None:
-    """The union of intervals that differ by constants; None when they move apart (then the whole dimension is taken)."""
+    """The union of intervals that differ by constants; None (the whole dimension) when they move apart."""
     forms = [linear(p.lo) for p in parts]
     if any(dict(f.terms) != dict(forms[0].terms) for f in forms):
         return None

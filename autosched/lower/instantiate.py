@@ -29,7 +29,7 @@ def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier
 
 
 def simplify_stmt(stmt: Stmt, simplify: Simplifier, env: Mapping[Expr, Expr] | None = None) -> Stmt | None:
-    """`stmt` with `env` substituted, expressions canonical, trivial loops and branches removed; None if nothing is left."""
+    """`stmt` with `env` substituted, expressions canonical, trivial loops gone; None if nothing is left."""
     mapping = dict(env or {})
     memo: dict[Expr, Expr] = {}
 
@@ -56,9 +56,7 @@ def simplify_stmt(stmt: Stmt, simplify: Simplifier, env: Mapping[Expr, Expr] | N
     return map_exprs(stmt, expr)
 
 
-def _simplify_for(
-    stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent: Expr, bound: Expr
-) -> Stmt | None:
+def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent: Expr, bound: Expr) -> Stmt | None:
     if isinstance(extent, Const) and extent.value <= 0:
         return None
     if isinstance(extent, Const) and extent.value == 1:

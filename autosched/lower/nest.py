@@ -65,8 +65,10 @@ class _Nest:
 
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         """The loops from number `n` on; `covered` says how far each axis has come in the outer ones."""
-        if n == self._first_reduce() and self.stage.op.reducer is not None and not any(
-            x.reduce for x in self.stage.loops[:n]
+        if (
+            n == self._first_reduce()
+            and self.stage.op.reducer is not None
+            and not any(x.reduce for x in self.stage.loops[:n])
         ):
             update = self._update(n, covered, outer)
             return Seq((self._init(n, covered), update))
@@ -176,7 +178,7 @@ class _Nest:
         if not hints:
             return body
         vars_inside = {self.domain.loop_var(x) for x in self.stage.loops} - set(outer)
-        ahead: dict[Expr, Expr] = {v: ZERO for v in vars_inside}
+        ahead: dict[Expr, Expr] = dict.fromkeys(vars_inside, ZERO)
         stmts: list[Stmt] = []
         for hint in hints:
             values: dict[Expr, Expr] = dict(self.domain.values)

@@ -1,8 +1,8 @@
 """What runs, in order, from a schedule to the loop nest that code is generated from.
 
-    once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
-    for each measured row     instantiate         integers for parameters, canonical expressions
-                              specialise_tails    constant extents for unrolled and vectorised loops
+once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
+for each measured row     instantiate         integers for parameters, canonical expressions
+                          specialise_tails    constant extents for unrolled and vectorised loops
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import threading
 from functools import cache, lru_cache
 from typing import Any
 
-from autosched.codegen.source import function_attributes
 from autosched.errors import TargetError
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.target import Target, host_arch, parse_target

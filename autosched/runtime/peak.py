@@ -14,8 +14,9 @@ from string import Template
 
 import numpy as np
 
+from autosched.codegen.source import function_attributes
 from autosched.errors import DeviceError
-from autosched.runtime.jit import function_attributes, load_library
+from autosched.runtime.jit import load_library
 from autosched.runtime.tensors import address_of, aligned_empty
 from autosched.target import Target
 

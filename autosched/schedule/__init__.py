@@ -1,7 +1,7 @@
 """Schedules: frozen steps applied to an immutable state.
 
-    loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch        (loop_steps.py)
-    stages   ComputeAt  ComputeInline  CacheRead  CacheWrite  Pack  Rfactor     (stage_steps.py)
+loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch        (loop_steps.py)
+stages   ComputeAt  ComputeInline  CacheRead  CacheWrite  Pack  Rfactor     (stage_steps.py)
 """
 
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Unroll, Vectorize

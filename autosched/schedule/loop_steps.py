@@ -18,7 +18,9 @@ def check(condition: bool, message: str) -> None:
 
 
 def check_factor(where: str, factor: Num) -> None:
-    ok = isinstance(factor, str) or (isinstance(factor, int) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR)
+    ok = isinstance(factor, str) or (
+        isinstance(factor, int) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR
+    )
     check(ok, f"{where}: factor {factor!r} is not an integer from 1 to {MAX_FACTOR} nor the name of a parameter")
 
 
@@ -26,13 +28,21 @@ def check_order(step: str, stage: Stage) -> Stage:
     """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone."""
     kinds = [loop.kind for loop in stage.loops]
     parallel = [k is ForKind.PARALLEL for k in kinds]
-    check(parallel == sorted(parallel, reverse=True), f"{step}({stage.name}): parallel loops must be the outermost ones")
+    check(
+        parallel == sorted(parallel, reverse=True), f"{step}({stage.name}): parallel loops must be the outermost ones"
+    )
     for loop in stage.loops:
-        check(not (loop.reduce and loop.kind is ForKind.PARALLEL), f"{step}({stage.name}, {loop.name}): a reduction loop cannot be parallel; rfactor it first")
+        check(
+            not (loop.reduce and loop.kind is ForKind.PARALLEL),
+            f"{step}({stage.name}, {loop.name}): a reduction loop cannot be parallel; rfactor it first",
+        )
     vector = [loop for loop in stage.loops if loop.kind is ForKind.VECTORIZE]
     check(len(vector) <= 1, f"{step}({stage.name}): only one loop can be vectorised")
     if vector:
-        check(stage.loops[-1] is vector[0], f"{step}({stage.name}, {vector[0].name}): a vectorised loop must be the innermost one")
+        check(
+            stage.loops[-1] is vector[0],
+            f"{step}({stage.name}, {vector[0].name}): a vectorised loop must be the innermost one",
+        )
     return stage
 
 
@@ -65,7 +75,10 @@ class Split:
         for factor in self.factors:
             check_factor(where, factor)
         old = stage.loop(self.axis)
-        check(len(old.parts) == 1 and old.kind is ForKind.SERIAL, f"{where}: the loop is fused or annotated; split it before")
+        check(
+            len(old.parts) == 1 and old.kind is ForKind.SERIAL,
+            f"{where}: the loop is fused or annotated; split it before",
+        )
         check(not state.attached(self.stage, self.axis), f"{where}: a stage is computed at this loop; split it before")
         levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), axis.reduce) for n in range(len(self.factors) + 1))
         at = stage.position(self.axis)
@@ -82,9 +95,14 @@ class Reorder:
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
-        check(len(set(self.loops)) == len(self.loops), f"reorder({self.stage}): a loop is named twice in {', '.join(self.loops)}")
+        check(
+            len(set(self.loops)) == len(self.loops),
+            f"reorder({self.stage}): a loop is named twice in {', '.join(self.loops)}",
+        )
         chosen = [stage.loop(name) for name in self.loops]
-        check(not state.attached(self.stage), f"reorder({self.stage}): a stage is computed inside already; reorder before")
+        check(
+            not state.attached(self.stage), f"reorder({self.stage}): a stage is computed inside already; reorder before"
+        )
         queue = iter(chosen)
         loops = tuple(next(queue) if loop in chosen else loop for loop in stage.loops)
         return state.with_stage(check_order("reorder", replace(stage, loops=loops)))
@@ -108,9 +126,12 @@ class Fuse:
         check(all(x.kind is ForKind.SERIAL for x in old), f"fuse({self.stage}): fuse before annotating")
         attached = any(state.attached(self.stage, x) for x in names[:-1])
         check(not attached, f"fuse({self.stage}): a stage is computed between the loops")
-        check(not state.attached(self.stage, names[-1]), f"fuse({self.stage}): a stage is computed at {names[-1]}; fuse before")
+        check(
+            not state.attached(self.stage, names[-1]),
+            f"fuse({self.stage}): a stage is computed at {names[-1]}; fuse before",
+        )
         fused = Loop("@".join(names), tuple(p for x in old for p in x.parts), old[0].reduce)
-        loops = stage.loops[:at] + (fused,) + stage.loops[at + len(old) :]
+        loops = (*stage.loops[:at], fused, *stage.loops[at + len(old) :])
         return state.with_stage(replace(stage, loops=loops))
 
 
@@ -138,7 +159,10 @@ class Vectorize:
     def apply(self, state: State) -> State:
         loop = state.stage(self.stage).loop(self.loop)
         check(len(loop.parts) == 1, f"vectorize({self.stage}, {self.loop}): a fused loop cannot be vectorised")
-        check(not state.attached(self.stage, self.loop), f"vectorize({self.stage}, {self.loop}): a stage is computed inside")
+        check(
+            not state.attached(self.stage, self.loop),
+            f"vectorize({self.stage}, {self.loop}): a stage is computed inside",
+        )
         return _annotate(state, "vectorize", self.stage, self.loop, ForKind.VECTORIZE)
 
 

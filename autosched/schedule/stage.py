@@ -34,7 +34,7 @@ class StageAxis:
 
 @dataclass(frozen=True)
 class StageOp:
-    """What a stage computes. `guards` are pairs (linear form over axes, closed form): points with form < limit exist."""
+    """What a stage computes. `guards` are pairs (form over axes, closed form): only points with form < limit exist."""
 
     name: str
     axes: tuple[StageAxis, ...]
@@ -107,7 +107,9 @@ class Stage:
         for loop in self.loops:
             if loop.name == name:
                 return loop
-        raise ScheduleError(f"stage {self.name} has no loop {name!r}; its loops are {', '.join(x.name for x in self.loops)}")
+        raise ScheduleError(
+            f"stage {self.name} has no loop {name!r}; its loops are {', '.join(x.name for x in self.loops)}"
+        )
 
     def position(self, name: str) -> int:
         return self.loops.index(self.loop(name))

@@ -23,7 +23,7 @@ def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
 def _insert(state: State, stage: Stage, before: str | None) -> State:
     """A new stage, placed before the stage named (at the front if None)."""
     at = next((i for i, s in enumerate(state.stages) if s.name == before), 0)
-    return replace(state, stages=state.stages[:at] + (stage,) + state.stages[at:])
+    return replace(state, stages=(*state.stages[:at], stage, *state.stages[at:]))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class ComputeAt:
         check(not state.is_output(stage), f"{where}: {self.stage} is an output; cache_write it first")
         check(consumer.loop(self.loop).kind is not ForKind.VECTORIZE, f"{where}: the loop is vectorised")
         check(all(x.kind is not ForKind.PARALLEL for x in stage.loops), f"{where}: {self.stage} has parallel loops")
-        check(all(at.stage != self.stage for at in state.chain(consumer)), f"{where}: {self.consumer} is computed inside {self.stage}")
+        check(
+            all(at.stage != self.stage for at in state.chain(consumer)),
+            f"{where}: {self.consumer} is computed inside {self.stage}",
+        )
         readers = state.consumers(stage)
         check(bool(readers), f"{where}: nothing reads {self.stage}")
         for reader in readers:

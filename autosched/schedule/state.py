@@ -41,7 +41,9 @@ class State:
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise ScheduleError(f"the schedule has no stage {name!r}; its stages are {', '.join(s.name for s in self.stages)}")
+        raise ScheduleError(
+            f"the schedule has no stage {name!r}; its stages are {', '.join(s.name for s in self.stages)}"
+        )
 
     def producer(self, buffer: str) -> Stage | None:
         """The stage that writes `buffer`, None for an input."""

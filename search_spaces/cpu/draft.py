@@ -47,13 +47,14 @@ class Draft:
 
 
 class SketchRule(Protocol):
-    """One way to schedule a stage. Stages are visited from the output to the inputs; the first rule that applies is used.
+    """One way to schedule a stage. Stages are visited from the outputs to the inputs; the first rule that applies wins.
 
     `apply` returns the alternatives: each becomes (part of) a sketch. A rule marks what it has scheduled
     with `Draft.finish` and adds its open numbers with `Draft.with_params`.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool: ...
 

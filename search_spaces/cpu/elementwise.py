@@ -1,9 +1,9 @@
 """Stages without a reduction: inlined, computed where they are used, or at the root.
 
-    Inline         cheap stages and pure data movement vanish into their readers (Ansor's R2)
-    Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
-    Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
-    Elementwise    the rest: parallel over rows or chunks, vectors innermost
+Inline         cheap stages and pure data movement vanish into their readers (Ansor's R2)
+Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
+Elementwise    the rest: parallel over rows or chunks, vectors innermost
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ class Placement:
         return alternatives
 
     def _attach(self, draft: Draft, stage: Stage, context: Context) -> Draft | None:
-        roots = {
-            (chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in draft.state.consumers(stage)
-        }
+        roots = {(chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in draft.state.consumers(stage)}
         if len(roots) != 1:
             return None
         loops = dict(draft.row_loops)

@@ -54,9 +54,10 @@ def reads_of(state: State, stage: Stage) -> tuple[Read, ...]:
 def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
     result: dict[str, int | None] = {}
     steps: list[int] = []
+    step = 1
     for size in reversed(buffer_shape(state, load.buffer)):
-        steps.insert(0, 1 if not steps else steps[0] * last)
-        last = size
+        steps.insert(0, step)
+        step *= size
     for axis in stage.op.all_axes:
         total: int | None = 0
         for index, step in zip(load.indices, steps, strict=True):
@@ -65,7 +66,8 @@ def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
                 total = None
                 break
             coefficient = form.coefficient(axis.var)
-            assert isinstance(coefficient, Const) and total is not None
+            assert isinstance(coefficient, Const)
+            assert total is not None
             total += int(coefficient.value) * step
         result[axis.name] = total
     return result
@@ -129,7 +131,9 @@ def has_condition(stage: Stage) -> bool:
 
 def is_expensive(stage: Stage) -> bool:
     def costly(e: Expr) -> bool:
-        return (isinstance(e, Call) and e.fn in EXPENSIVE) or (isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv"))
+        return (isinstance(e, Call) and e.fn in EXPENSIVE) or (
+            isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv")
+        )
 
     return any(costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
 

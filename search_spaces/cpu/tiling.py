@@ -29,9 +29,18 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import Read, extent, fused_consumer, has_reuse, lane_reduction, packable, reads_of, vector_axes
 from search_spaces.cpu.domains import register_tile, tile_count, unroll, vector_width
+from search_spaces.cpu.draft import Context, Draft
+from search_spaces.cpu.facts import (
+    Read,
+    extent,
+    fused_consumer,
+    has_reuse,
+    lane_reduction,
+    packable,
+    reads_of,
+    vector_axes,
+)
 from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2

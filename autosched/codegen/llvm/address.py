@@ -40,12 +40,12 @@ Binding = int | Runtime | Lanes
 
 @dataclass(frozen=True)
 class Access:
-    """A pointer to the first element, and how far apart the lanes are (elements); None: each lane has an index of its own."""
+    """A pointer to the first element; lanes are `lane_stride` elements apart, or each has an index of its own."""
 
     pointer: str
     offset: int  # constant, in elements
     lane_stride: int | None
-    lane_index: str = ""
+    lane_index: Expr | None = None
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Placed:
 
 
 def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
-    """(dimension, extent) of the stored dimensions, outermost first; inner tiles come last, a register buffer is padded."""
+    """(dimension, extent) as stored, outermost first: inner tiles come last, a register buffer is padded."""
     shape = [int(e.value) for e in buffer.shape if isinstance(e, Const)]
     assert len(shape) == len(buffer.shape), f"buffer {buffer.name} has no constant shape"
     tiles = {} if buffer.layout is None else {d: int(f.value) for d, f in buffer.layout.tiles if isinstance(f, Const)}
@@ -79,7 +79,7 @@ def element_count(buffer: Buffer) -> int:
 
 def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
     """The element index in storage order, canonical."""
-    tiles = {} if buffer.layout is None else {d: f for d, f in buffer.layout.tiles}
+    tiles = {} if buffer.layout is None else dict(buffer.layout.tiles)
     n_outer = len(indices)
     flat: Expr = Const(0, INDEX)
     for n, (dim, extent) in enumerate(stored_shape(buffer)):
@@ -113,7 +113,7 @@ class Addresses:
         return Access(pointer, constant, stride)
 
     def _resolve(self, flat: Expr) -> tuple[int, list[tuple[int, str, int]], int, Expr | None]:
-        """Constant part, run-time terms (depth, register, coefficient), lane stride, and an index with non-linear lanes."""
+        """Constant, run-time terms (depth, register, coefficient), lane stride, index with non-linear lanes."""
         form = self.simplify.affine(flat)
         constant, stride = form.constant, 0
         terms: dict[tuple[int, str], int] = {}
@@ -137,8 +137,8 @@ class Addresses:
                     piece = Binary("mul", atom, Const(c, INDEX))
                     odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
-            return 0, [], 0, self._fixed(flat)
-        odd = None if odd is None else self._fixed(odd)
+            return 0, [], 0, self.fixed(flat)
+        odd = None if odd is None else self.fixed(odd)
         return constant, [(d, n, c) for (d, n), c in sorted(terms.items())], stride, odd
 
     def _bound(self, atom: Expr) -> Binding | None:
@@ -152,7 +152,7 @@ class Addresses:
 
     def scalar(self, expr: Expr) -> int | Runtime:
         """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
-        fixed = self._fixed(expr)
+        fixed = self.fixed(expr)
         if isinstance(fixed, Const):
             return int(fixed.value)
         depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
@@ -163,11 +163,9 @@ class Addresses:
                 memo[key] = self._integer(fixed)
         return Runtime(memo[key], depth)
 
-    def _fixed(self, expr: Expr) -> Expr:
+    def fixed(self, expr: Expr) -> Expr:
         """The expression with numbers in place of unrolled variables."""
-        constants: dict[Expr, Expr] = {
-            v: Const(b, INDEX) for v in free_vars(expr) if isinstance(b := self.env[v], int)
-        }
+        constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v in free_vars(expr) if isinstance(b := self.env[v], int)}
         return self.simplify(substitute(expr, constants) if constants else expr)
 
     def _name(self, var: Var) -> str:
@@ -198,7 +196,9 @@ class Addresses:
             if prefix not in memo:
                 with self.writer.hoisted(at):
                     step = name if coefficient == 1 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
-                    memo[prefix] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
+                    memo[prefix] = self.writer.value(
+                        f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p"
+                    )
             pointer = memo[prefix]
         return pointer
 

@@ -61,6 +61,8 @@ class Arithmetic:
             return self.select(less, a, b)
         if op == "pow":
             return self._power(a, b)
+        if op in ("and", "or") and {lhs.name, rhs.name} & {"true", "false"}:
+            return _decided(op, lhs, rhs)
         if op in ("floordiv", "mod", "ceildiv"):
             return self._divide(op, a, b)
         return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
@@ -159,3 +161,9 @@ class Arithmetic:
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
         return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+
+
+def _decided(op: str, lhs: Val, rhs: Val) -> Val:
+    """`and`, `or` with one side known."""
+    known, other = (lhs, rhs) if lhs.name in ("true", "false") else (rhs, lhs)
+    return other if (known.name == "true") == (op == "and") else known

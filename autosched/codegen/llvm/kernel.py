@@ -108,7 +108,9 @@ def _nest_function(
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)
     statements.emit(body)
-    arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(params, shared)), "ptr noalias %local", "i64 %task"])
+    arguments = ", ".join(
+        [*(f"ptr noalias {name}" for _, name in _names(params, shared)), "ptr noalias %local", "i64 %task"]
+    )
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
 
@@ -116,7 +118,8 @@ def _nest_function(
 def _hoist_task_decode(writer: Writer) -> None:
     """What was emitted so far (the task's loop variables) belongs to the entry frame."""
     entry, lines = writer.top
-    assert isinstance(entry, list) and isinstance(lines, list)
+    assert isinstance(entry, list)
+    assert isinstance(lines, list)
     entry.extend(lines)
     lines.clear()
 
@@ -140,7 +143,10 @@ class _Module:
         )
 
     def runner(self, nest: Nest) -> str:
-        lines = [f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{", "entry:"]
+        lines = [
+            f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{",
+            "entry:",
+        ]
         for n, (buffer, name) in enumerate(_names(self.func.params, self.shared)):
             if buffer.name in self.offsets:
                 lines.append(f"  {name} = getelementptr inbounds i8, ptr %ws, i64 {self.offsets[buffer.name]}")

@@ -15,9 +15,10 @@ from autosched.codegen.llvm.address import Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars, loads
+
 
 @dataclass
 class Values:
@@ -65,8 +66,13 @@ class Values:
                 return self.arithmetic.cast(self.emit(a), dtype)
             case Call(fn=fn, args=args):
                 return self.arithmetic.call(fn, self.emit(args[0]))
-        if expr.dtype == INDEX and not loads(expr) and not free_vars(expr) & self.bound.keys():
-            return self._index(expr)
+        if not loads(expr) and not free_vars(expr) & self.bound.keys():
+            if expr.dtype == INDEX:
+                return self._index(expr)
+            if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
+                fixed = self.addresses.fixed(expr)
+                if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
+                    return Val(literal(fixed.value, "bool"), "bool", 1)
         assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
         return self._binary(expr)
 
@@ -151,9 +157,11 @@ class Values:
     def _from_memory(self, name: str, dtype: str, lanes: int) -> Val:
         if dtype != "bool":
             return Val(name, dtype, lanes)
-        return Val(self.writer.value(f"icmp ne {memory_type(dtype, lanes)} {name}, zeroinitializer"), dtype, lanes) if (
-            lanes > 1
-        ) else Val(self.writer.value(f"icmp ne i8 {name}, 0"), dtype, 1)
+        return (
+            Val(self.writer.value(f"icmp ne {memory_type(dtype, lanes)} {name}, zeroinitializer"), dtype, lanes)
+            if (lanes > 1)
+            else Val(self.writer.value(f"icmp ne i8 {name}, 0"), dtype, 1)
+        )
 
     def _gather(self, load: Load, access: Access) -> Val:
         """Lanes from different places: one scalar load each, or a masked gather where lanes may not exist."""
@@ -179,9 +187,10 @@ class Values:
     def lane_pointers(self, access: Access, dtype: str) -> str:
         """A vector of pointers, one for each lane."""
         base = self.pointer(access, dtype)
-        if access.lane_stride is None:
+        if access.lane_index is not None:
             index = self._index(access.lane_index).name
         else:
+            assert access.lane_stride is not None
             text = ", ".join(f"i64 {n * access.lane_stride}" for n in range(self.lanes))
             index = f"<{text}>"
         element = memory_type(dtype)

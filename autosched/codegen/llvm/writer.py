@@ -70,7 +70,8 @@ class Writer:
     @contextmanager
     def frame(self) -> Iterator[int]:
         """A new innermost frame at the current point; yields its depth."""
-        frame, body, saved = Frame(), [], self._lines
+        frame, saved = Frame(), self._lines
+        body: Lines = []
         saved.append(frame.header)
         saved.append(body)
         self.frames.append(frame)

@@ -1,0 +1,1 @@
+"""Random tensor programs through random schedules, against the reference: `python -m tests.fuzz`."""

@@ -1,0 +1,143 @@
+"""Random expressions and reductions over given values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autosched import te
+from autosched.ir.expr import DTYPES, Expr
+from autosched.te.tensor import AxisVar
+
+_FLOAT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
+    te.tanh,
+    te.sigmoid,
+    te.erf,
+    te.abs,
+    lambda x: -x,
+    lambda x: te.exp(te.minimum(x, 4.0)),
+    lambda x: te.sqrt(te.abs(x)),
+    lambda x: te.rsqrt(te.abs(x) + 1.0),
+    lambda x: te.log(te.abs(x) + 1.0),
+    lambda x: te.maximum(x, 0.0),
+    lambda x: te.pow(x, 2),
+    lambda x: te.floor(x),
+    lambda x: te.round(x),
+    lambda x: x * 0.5 + 1.0,
+)
+_INT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
+    te.abs,
+    lambda x: -x,
+    lambda x: x + 3,
+    lambda x: x * 3 - 1,
+    lambda x: x // 3,
+    lambda x: x % 5,
+    lambda x: x & 6,
+    lambda x: x ^ 5,
+    lambda x: x >> 1,
+    lambda x: x << 1,
+)
+_PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
+    lambda x, y: x + y,
+    lambda x, y: x + y,
+    lambda x, y: x - y,
+    lambda x, y: x * y,
+    te.maximum,
+    te.minimum,
+    lambda x, y: te.select(x < y, x, y * 2),
+    lambda x, y: te.select(te.equal(x, y), y, x),
+)
+_BOOL_PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
+    lambda x, y: x & y,
+    lambda x, y: x | y,
+    lambda x, y: te.not_equal(x, y),
+    lambda x, y: te.select(x, y, te.logical_not(y)),
+)
+
+
+def number(dtype: str, value: int) -> Expr:
+    return te.const(bool(value) if dtype == "bool" else value, dtype)
+
+
+def function(rng: random.Random, x: Expr) -> Expr:
+    kind = DTYPES[x.dtype][0]
+    if kind == "b":
+        return te.logical_not(x)
+    return rng.choice(_FLOAT_FUNCTIONS if kind == "f" else _INT_FUNCTIONS)(x)
+
+
+def pair(rng: random.Random, x: Expr, y: Expr) -> Expr:
+    if x.dtype == y.dtype == "bool":
+        return rng.choice(_BOOL_PAIRS)(x, y)
+    if DTYPES[x.dtype][0] == "f" and rng.random() < 0.1:
+        return x / (te.abs(y) + 1.0)
+    return rng.choice(_PAIRS)(x, y)
+
+
+def mixed(rng: random.Random, values: Sequence[Expr]) -> Expr:
+    """One expression that uses all the values, with functions in between; now and then compared or cast."""
+    rest = [function(rng, v) if rng.random() < 0.25 else v for v in values]
+    while len(rest) > 1:
+        y, x = rest.pop(), rest.pop()
+        rest.append(pair(rng, x, y))
+    value = rest[0]
+    if rng.random() < 0.3 or (len(values) == 1 and rng.random() < 0.6):
+        value = function(rng, value)
+    if rng.random() < 0.06 and value.dtype != "bool":
+        value = value > number(value.dtype, 1)
+    elif rng.random() < 0.08:
+        wider = [d for d in ("int32", "int64", "float32", "float64") if te_wider(d, value.dtype)]
+        value = te.cast(value, rng.choice(wider)) if wider else value
+    return value
+
+
+def te_wider(a: str, b: str) -> bool:
+    """Whether `a` comes after `b` in promotion order, so that a cast cannot overflow."""
+    order = list(DTYPES)
+    return order.index(a) > order.index(b)
+
+
+def index_condition(rng: random.Random, indices: Sequence[tuple[Any, int]]) -> Expr:
+    """A condition on one of the axes."""
+    axis, extent = rng.choice(list(indices))
+    limit = rng.randint(0, extent)
+    return rng.choice((axis < limit, axis >= limit, te.equal(axis % 2, 0), te.equal(axis // 3, 1)))
+
+
+def reduced(rng: random.Random, values: Sequence[Expr], axes: tuple[AxisVar, ...], product: bool) -> Any:
+    """A reduction of the values' product (or of another combination of them) over `axes`."""
+    if product and len(values) == 2 and rng.random() < 0.8:
+        x, y = (_accumulated(v) for v in values)
+        value = x * y
+    else:
+        value = mixed(rng, values)
+    choice = rng.random()
+    if value.dtype == "bool":
+        return rng.choice((te.any, te.all, te.sum))(value, axis=axes)
+    if choice < (0.75 if product else 0.4):
+        return te.sum(value, axis=axes)
+    if choice < 0.85:
+        return rng.choice((te.max, te.min))(value, axis=axes)
+    if choice < 0.9 and DTYPES[value.dtype][0] != "f":
+        return te.prod(value, axis=axes)
+    return _own(rng, value, axes)
+
+
+def _accumulated(value: Expr) -> Expr:
+    return te.cast(value, "int32") if value.dtype in ("bool", "int8", "uint8") else value
+
+
+def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
+    """A reducer of the user's own: root of the sum of squares, exclusive or, or sum and maximum together."""
+    if rng.random() < 0.5:
+        both = te.reducer(
+            lambda x, y: (x[0] + y[0], te.maximum(x[1], y[1])),
+            lambda s, t: (number(s, 0), te.const(-100, t)),
+            "sum_and_max",
+        )
+        return both((value, te.maximum(te.cast(value, "float64"), -100.0)), axis=axes)
+    if DTYPES[value.dtype][0] == "f":
+        root = te.reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0, t), "hypot")
+        return root(te.abs(value), axis=axes)
+    return te.reducer(lambda x, y: x ^ y, lambda t: te.const(0, t), "xor")(value, axis=axes)
