@@ -151,7 +151,7 @@ def measure(workload: str = "conv2d", rows: int = ROWS, rounds: int = ROUNDS, se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.search_throughput", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m experiments.search_throughput", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workload", default="conv2d", help="a built-in name (default conv2d)")
     parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"of each sketch (default {ROWS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"default {ROUNDS}")

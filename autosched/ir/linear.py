@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, imin
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
 from autosched.ir.visit import free_vars, is_closed
 
 ZERO = Const(0, INDEX)
@@ -50,12 +50,29 @@ def linear(expr: Expr) -> Linear:
                 return add(b, factor * a)
             case Call(fn="neg", args=(a,)):
                 return add(a, factor * -1)
-        terms[e] = terms.get(e, ZERO) + factor
+        terms[e] = _plus(terms.get(e, ZERO), factor)
         return ZERO
 
     constant = add(expr, ONE)
     kept = tuple((a, c) for a, c in terms.items() if c is not ZERO)
     return Linear(kept, constant)
+
+
+def _plus(a: Expr, b: Expr) -> Expr:
+    """a + b; multiples of the same closed form become one, so that its sign shows."""
+    (n, x), (m, y) = _multiple(a), _multiple(b)
+    return x * (n + m) if x is y else a + b
+
+
+def _multiple(closed: Expr) -> tuple[int, Expr]:
+    """`closed` as number times the rest."""
+    match closed:
+        case Const(value=v):
+            return int(v), ONE
+        case Binary(op="mul", a=a, b=Const(value=v)) | Binary(op="mul", a=Const(value=v), b=a):
+            n, rest = _multiple(a)
+            return n * int(v), rest
+    return 1, closed
 
 
 def is_negative(closed: Expr) -> bool:
@@ -108,4 +125,7 @@ def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
         case Binary(op="mod", a=a, b=b):
             inner = interval(a, ranging)
             return Interval(ZERO, imin(b, inner.extent) if inner.lo is ZERO else b)
+        case Binary(op="min" | "max" as op, a=a, b=b):  # both are 1-Lipschitz
+            x, y = interval(a, ranging), interval(b, ranging)
+            return Interval(binary(op, x.lo, y.lo), imax(x.extent, y.extent))
     raise AssertionError(f"no interval rule for {type(atom).__name__} {atom}")

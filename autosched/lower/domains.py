@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ZERO, Interval, interval, is_negative, linear
 from autosched.ir.visit import loads, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
@@ -140,4 +140,13 @@ def _is_nonnegative(lo: Expr) -> bool:
     form = linear(lo)
     constant = form.constant
     positive = isinstance(constant, Const) and constant.value >= 0
-    return positive and not any(is_negative(c) for _, c in form.terms)
+    return positive and all(not is_negative(c) and _is_nonnegative_atom(a) for a, c in form.terms)
+
+
+def _is_nonnegative_atom(atom: Expr) -> bool:
+    match atom:
+        case Var() | Binary(op="mod"):
+            return True
+        case Binary(op="floordiv", a=a):
+            return _is_nonnegative(a)
+    return False

@@ -8,11 +8,11 @@ exactly once, without guards. A reduction is initialised just outside its outerm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ZERO, linear
-from autosched.ir.stmt import Allocate, Buffer, For, Func, If, Prefetch, Scope, Seq, Stmt, Store
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
 from autosched.lower.domains import Domain, digits, infer_domains, part_bound
 from autosched.schedule.stage import Loop, Stage, closed
@@ -39,8 +39,9 @@ def lower(state: State, name: str = "kernel") -> Func:
 def _buffers(domain: Domain) -> list[Buffer]:
     stage = domain.stage
     shape = tuple(domain.regions[a.name].extent for a in stage.op.axes)
+    scope = Scope.GLOBAL if stage.scope is Scope.PARAM else stage.scope  # a tuple's value that is no output
     return [
-        Buffer(b, shape, dtype, stage.scope, stage.layout)
+        Buffer(b, shape, dtype, scope, stage.layout)
         for b, dtype in zip(stage.op.buffers, stage.op.dtypes, strict=True)
     ]
 
@@ -79,10 +80,11 @@ class _Nest:
             return self._leaf(covered)
         loop = self.stage.loops[n]
         var = self.domain.loop_var(loop)
-        extent, inside, conditions = self._step(loop, var, covered, init=False)
+        # outside of the reduction every point runs: one that nothing is added to still needs its start value
+        extent, inside, conditions = self._step(loop, var, covered, init=n < self._first_reduce())
         body = self._loops(n + 1, inside, (*outer, var))
         for condition in conditions:
-            body = If(condition, body)
+            body = _guarded(condition, body)
         for child in reversed(self.state.attached(self.stage.name, loop.name)):
             body = Seq((_Nest(self.state, self.domains, child).build(), body))
             for buffer in _buffers(self.domains[child.name]):
@@ -174,7 +176,7 @@ class _Nest:
         return Load(load.buffer, tuple(i - o for i, o in zip(load.indices, origin, strict=True)), load.dtype)
 
     def _prefetch(self, loop: Loop, var: Var, outer: tuple[Var, ...], body: Stmt) -> Stmt:
-        hints = [h for h in self.stage.prefetches if h.loop == loop.name]
+        hints = [h for h in self.stage.prefetches if h.loop == loop.name and self._exists_outside(h.buffer, loop)]
         if not hints:
             return body
         vars_inside = {self.domain.loop_var(x) for x in self.stage.loops} - set(outer)
@@ -187,3 +189,17 @@ class _Nest:
                 ahead[var] = var + hint.distance
                 stmts.append(Prefetch(hint.buffer, tuple(substitute(i, ahead) for i in moved.indices)))
         return Seq((*stmts, body))
+
+    def _exists_outside(self, buffer: str, loop: Loop) -> bool:
+        """Whether the buffer is there before an iteration of `loop` starts: not computed in it or further inside."""
+        producer = self.state.producer(buffer)
+        if producer is None or producer.at is None or producer.at.stage != self.stage.name:
+            return True
+        return self.stage.position(producer.at.loop) < self.stage.position(loop.name)
+
+
+def _guarded(condition: Expr, body: Stmt) -> Stmt:
+    """`body` where the condition holds; parallel loops stay directly inside one another."""
+    if isinstance(body, For) and body.kind is ForKind.PARALLEL:
+        return replace(body, body=_guarded(condition, body.body))
+    return If(condition, body)

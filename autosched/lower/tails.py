@@ -3,7 +3,7 @@
 An extent min(T, X) is T on full tiles. Where X only moves in multiples of T, a tile that is not full
 has always the same size r = X mod T. So
 
-    register tile   ->  if X >= T: tile with extent T  else: tile with extent r
+    register tile   ->  if X >= T: tile with extent T  else: tile with extent r  (none where X <= 0)
     reduction loop over v that moves X  ->  full iterations, then the last one with extent r
 
 Extents whose remainder is not constant stay dynamic: a vectorised loop is masked, an unrolled one serial.
@@ -32,38 +32,59 @@ class Tail:
     size: int
 
 
-def specialise_tails(stmt: Stmt, simplify: Simplifier) -> Stmt:
-    """`stmt` with the rules above applied everywhere."""
+def specialise_tails(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...] = ()) -> Stmt:
+    """`stmt`, which stands inside `loops`, with the rules above applied everywhere."""
+
+    def inside(body: Stmt) -> Stmt:
+        return specialise_tails(body, simplify, loops)
+
     match stmt:
         case For(kind=ForKind.SERIAL | ForKind.PARALLEL):
             split = _partition(stmt, simplify) if stmt.reduce else None
             if split is not None:
-                return specialise_tails(split, simplify)
-            return replace(stmt, body=specialise_tails(stmt.body, simplify))
+                return inside(split)
+            return replace(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
         case Seq(stmts=stmts):
-            return Seq(tuple(specialise_tails(s, simplify) for s in stmts))
+            return Seq(tuple(inside(s) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
-            return If(c, specialise_tails(t, simplify), None if o is None else specialise_tails(o, simplify))
+            return If(c, inside(t), None if o is None else inside(o))
         case Allocate(buffer=b, body=body) if b.scope is not Scope.REGISTER:
-            return Allocate(b, specialise_tails(body, simplify))
+            return Allocate(b, inside(body))
         case Allocate() | For():
-            return _tile(stmt, simplify)
+            return _tile(stmt, simplify, loops)
     return stmt
 
 
-def _tile(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...]) -> Stmt:
     tail = next(iter(_tails(stmt, simplify)), None)
     if tail is None:
         if isinstance(stmt, Allocate):
-            return Allocate(stmt.buffer, specialise_tails(stmt.body, simplify))
+            return Allocate(stmt.buffer, specialise_tails(stmt.body, simplify, loops))
         assert isinstance(stmt, For)
-        return replace(stmt, body=specialise_tails(stmt.body, simplify))
-    full = _with_extent(stmt, tail, tail.tile, simplify)
-    rest = _with_extent(stmt, tail, tail.size, simplify) if tail.size else None
-    if rest is None:
-        return specialise_tails(full, simplify)
-    cond = binary("ge", tail.rest, Const(tail.tile, INDEX))
-    return If(cond, specialise_tails(full, simplify), specialise_tails(rest, simplify))
+        return replace(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
+    sizes = [tail.tile, tail.size] if tail.size else [tail.tile]
+    if not _is_positive(tail.rest, loops, simplify):
+        sizes.append(0)  # there may be nothing left of the tile
+    cases = [_with_extent(stmt, tail, size, simplify) for size in sizes]
+    done = [None if s is None else specialise_tails(s, simplify, loops) for s in cases]
+    result = done.pop()
+    for size, case in zip(reversed(sizes[:-1]), reversed(done), strict=True):
+        least = size if size == tail.tile else 1
+        result = If(binary("ge", tail.rest, Const(least, INDEX)), case or Seq(()), result)
+    return result or Seq(())
+
+
+def _is_positive(rest: Expr, loops: tuple[For, ...], simplify: Simplifier) -> bool:
+    """Whether `rest` is at least 1 everywhere inside `loops`, each of which stops at its extent."""
+    for loop in reversed(loops):
+        if simplify.bounds(rest)[0] >= 1:
+            return True
+        step = dict(simplify.affine(rest).terms).get(loop.var, 0)
+        if step < 0:
+            end = loop.extent
+            end = end.b if isinstance(end, Binary) and end.op == "min" else end
+            rest = rest + (end - 1 - loop.var) * step
+    return simplify.bounds(rest)[0] >= 1
 
 
 def _tails(stmt: Stmt, simplify: Simplifier) -> list[Tail]:
@@ -87,12 +108,9 @@ def _as_tail(extent: Expr, simplify: Simplifier) -> Tail | None:
     return Tail(extent, tile, extent.b, form.constant % tile)
 
 
-def _with_extent(stmt: Stmt, tail: Tail, size: int, simplify: Simplifier) -> Stmt:
+def _with_extent(stmt: Stmt, tail: Tail, size: int, simplify: Simplifier) -> Stmt | None:
     number = Const(size, INDEX)
-    changed = map_exprs(stmt, lambda e: number if e is tail.extent else e)
-    result = simplify_stmt(changed, simplify)
-    assert result is not None
-    return result
+    return simplify_stmt(map_exprs(stmt, lambda e: number if e is tail.extent else e), simplify)
 
 
 def _partition(loop: For, simplify: Simplifier) -> Stmt | None:

@@ -46,12 +46,24 @@ def check_order(step: str, stage: Stage) -> Stage:
     return stage
 
 
+def check_parallel(where: str, state: State, stage: Stage) -> None:
+    """Parallel loops are one task index, so nothing stands between them."""
+    for loop in [x.name for x in stage.loops if x.kind is ForKind.PARALLEL][:-1]:
+        between = f"at {loop}, between the parallel loops of {stage.name}"
+        check(not state.attached(stage.name, loop), f"{where}: a stage is computed {between}")
+        check(not _prefetching(stage, (loop,)), f"{where}: a prefetch stands {between}")
+
+
 def _annotate(state: State, step: str, stage_name: str, loop_name: str, kind: ForKind) -> State:
     stage = state.stage(stage_name)
     loop = stage.loop(loop_name)
     check(loop.kind is ForKind.SERIAL, f"{step}({stage_name}, {loop_name}): the loop is {loop.kind.value} already")
     loops = tuple(replace(x, kind=kind) if x is loop else x for x in stage.loops)
     return state.with_stage(check_order(step, replace(stage, loops=loops)))
+
+
+def _prefetching(stage: Stage, loops: tuple[str, ...]) -> bool:
+    return any(hint.loop in loops for hint in stage.prefetches)
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,7 @@ class Split:
             f"{where}: the loop is fused or annotated; split it before",
         )
         check(not state.attached(self.stage, self.axis), f"{where}: a stage is computed at this loop; split it before")
+        check(not _prefetching(stage, (self.axis,)), f"{where}: the loop prefetches; split it before")
         levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), axis.reduce) for n in range(len(self.factors) + 1))
         at = stage.position(self.axis)
         loops = stage.loops[:at] + levels + stage.loops[at + 1 :]
@@ -130,6 +143,7 @@ class Fuse:
             not state.attached(self.stage, names[-1]),
             f"fuse({self.stage}): a stage is computed at {names[-1]}; fuse before",
         )
+        check(not _prefetching(stage, names), f"fuse({self.stage}): a loop prefetches; fuse before")
         fused = Loop("@".join(names), tuple(p for x in old for p in x.parts), old[0].reduce)
         loops = (*stage.loops[:at], fused, *stage.loops[at + len(old) :])
         return state.with_stage(replace(stage, loops=loops))
@@ -146,6 +160,7 @@ class Parallel:
         check(state.stage(self.stage).at is None, f"parallel({self.stage}): only a stage at the root can be parallel")
         for name in self.loops:
             state = _annotate(state, "parallel", self.stage, name, ForKind.PARALLEL)
+        check_parallel(f"parallel({self.stage})", state, state.stage(self.stage))
         return state
 
 
@@ -193,4 +208,6 @@ class Prefetch:
         check(self.buffer in reads(stage.op), f"{where}: the stage does not read {self.buffer}")
         check(1 <= self.distance <= 4096, f"{where}: distance {self.distance} is not between 1 and 4096")
         hint = PrefetchHint(self.buffer, self.loop, self.distance)
-        return state.with_stage(replace(stage, prefetches=(*stage.prefetches, hint)))
+        stage = replace(stage, prefetches=(*stage.prefetches, hint))
+        check_parallel(where, state, stage)
+        return state.with_stage(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -41,20 +42,28 @@ def steps_to_json(state: State, values: Mapping[str, int]) -> str:
     return json.dumps(rows, separators=(",", ":"))
 
 
-def _typed(value: object, depth: int = 0) -> object:
-    """Lists become tuples; nothing but integers and strings may occur, at most two levels deep."""
-    if isinstance(value, list) and depth < 2:
-        return tuple(_typed(v, depth + 1) for v in value)
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
+def _typed(kind: str, value: object, where: str) -> object:
+    """`value` as what the annotation `kind` of a step's field says; lists become tuples, factors must be integers."""
+    if kind.startswith("tuple[") and isinstance(value, list):
+        inner = kind[len("tuple[") : -1]
+        if inner.endswith(", ..."):
+            return tuple(_typed(inner[: -len(", ...")], v, where) for v in value)
+        kinds = inner.split(", ")
+        if len(kinds) == len(value):
+            return tuple(_typed(k, v, where) for k, v in zip(kinds, value, strict=True))
+    if kind == "str" and isinstance(value, str):
         return value
-    raise ScheduleError(f"a stored schedule holds {value!r}, which is not an integer, a name or a list of these")
+    if kind in ("int", "Num") and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    expected = kind.replace("Num", "int")
+    raise ScheduleError(f"the stored step {where} holds {reprlib.repr(value)} where {expected} is expected")
 
 
 def steps_from_json(text: str) -> tuple[Step, ...]:
     """The inverse of `steps_to_json`; ScheduleError if the text is not a list of known steps."""
     try:
         rows = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ScheduleError(f"a stored schedule is not JSON: {error}") from error
     if not isinstance(rows, list):
         raise ScheduleError(f"a stored schedule must be a list of steps, got {type(rows).__name__}")
@@ -62,12 +71,13 @@ def steps_from_json(text: str) -> tuple[Step, ...]:
 
 
 def _step(row: object) -> Step:
-    if not isinstance(row, list) or not row or row[0] not in STEPS:
-        raise ScheduleError(f"a stored schedule has the unknown step {row!r}; known are {', '.join(STEPS)}")
+    if not isinstance(row, list) or not row or not isinstance(row[0], str) or row[0] not in STEPS:
+        known = ", ".join(STEPS)
+        raise ScheduleError(f"a stored schedule has the unknown step {reprlib.repr(row)}; known are {known}")
     cls = STEPS[row[0]]
     if len(row) - 1 != len(fields(cls)):
         raise ScheduleError(f"the stored step {row[0]} has {len(row) - 1} fields, expected {len(fields(cls))}")
-    step: Step = cls(*(_typed(v) for v in row[1:]))
+    step: Step = cls(*(_typed(str(f.type), v, row[0]) for f, v in zip(fields(cls), row[1:], strict=True)))
     return step
 
 

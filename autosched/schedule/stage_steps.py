@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv
 from autosched.ir.stmt import ForKind, Layout, Scope
 from autosched.ir.visit import loads, rebuild, substitute
-from autosched.schedule.loop_steps import check, check_factor
+from autosched.schedule.loop_steps import check, check_factor, check_parallel
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
 from autosched.schedule.state import State, reads
+
+_SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value)
 
 
 def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
@@ -24,6 +26,23 @@ def _insert(state: State, stage: Stage, before: str | None) -> State:
     """A new stage, placed before the stage named (at the front if None)."""
     at = next((i for i, s in enumerate(state.stages) if s.name == before), 0)
     return replace(state, stages=(*state.stages[:at], stage, *state.stages[at:]))
+
+
+def _check_readers(where: str, state: State) -> State:
+    """Every stage that is computed inside a loop is read only there."""
+    for stage in state.stages:
+        if stage.at is None:
+            continue
+        for reader in state.consumers(stage):
+            place = f"loop {stage.at.loop} of {stage.at.stage}, in which {stage.name} is computed"
+            check(state.inside(reader, stage.at), f"{where}: {reader.name} reads {stage.name} outside of {place}")
+    return state
+
+
+def _check_untouched(where: str, state: State, stage: Stage) -> None:
+    """The loops are as written: a step that replaces the stage would lose what was done to them."""
+    plain = replace(default_stage(stage.op, stage.scope), at=stage.at)
+    check(stage == plain and not state.attached(stage.name), f"{where}: do it before any other change of its loops")
 
 
 @dataclass(frozen=True)
@@ -41,23 +60,20 @@ class ComputeAt:
     def apply(self, state: State) -> State:
         stage, consumer = state.stage(self.stage), state.stage(self.consumer)
         where = f"compute_at({self.stage}, {self.consumer}, {self.loop})"
-        position = consumer.position(self.loop)
+        loop = consumer.loop(self.loop)
+        check(self.scope in _SCOPES, f"{where}: scope must be one of {', '.join(_SCOPES)}, got {self.scope!r}")
         check(stage is not consumer, f"{where}: a stage cannot be computed inside itself")
         check(not state.is_output(stage), f"{where}: {self.stage} is an output; cache_write it first")
-        check(consumer.loop(self.loop).kind is not ForKind.VECTORIZE, f"{where}: the loop is vectorised")
+        check(loop.kind is not ForKind.VECTORIZE, f"{where}: the loop is vectorised")
         check(all(x.kind is not ForKind.PARALLEL for x in stage.loops), f"{where}: {self.stage} has parallel loops")
         check(
             all(at.stage != self.stage for at in state.chain(consumer)),
             f"{where}: {self.consumer} is computed inside {self.stage}",
         )
-        readers = state.consumers(stage)
-        check(bool(readers), f"{where}: nothing reads {self.stage}")
-        for reader in readers:
-            inside = reader is consumer or any(
-                at.stage == self.consumer and consumer.position(at.loop) >= position for at in state.chain(reader)
-            )
-            check(inside, f"{where}: {reader.name} reads {self.stage} outside of that loop")
-        return state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
+        check(bool(state.consumers(stage)), f"{where}: nothing reads {self.stage}")
+        state = state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
+        check_parallel(where, state, state.stage(self.consumer))
+        return _check_readers(where, state)
 
 
 @dataclass(frozen=True)
@@ -102,14 +118,14 @@ class CacheRead:
         found = [x for v in consumer.op.body for x in loads(v) if x.buffer == self.buffer]
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
         name = f"{self.buffer}.{self.tag}"
-        check(all(s.name != name for s in state.stages), f"{where}: a stage {name} exists already; choose another tag")
+        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
         shape = _shape(state, self.buffer)
         axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
         dtype = found[0].dtype
         body = Load(self.buffer, tuple(a.var for a in axes), dtype)
         op = StageOp(name, axes, (), (body,), None, (name,), (dtype,))
         state = state.with_stage(replace(consumer, op=_replace_reads(consumer.op, self.buffer, name)))
-        return _insert(state, default_stage(op), self.consumer)
+        return _check_readers(where, _insert(state, default_stage(op), self.consumer))
 
 
 def _shape(state: State, buffer: str) -> tuple[Expr, ...]:
@@ -129,16 +145,16 @@ class CacheWrite:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"cache_write({self.stage})"
-        check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
+        _check_untouched(where, state, stage)
         name = f"{self.stage}.acc"
-        check(all(s.name != name for s in state.stages), f"{where}: it has been done already")
         buffers = tuple(f"{b}.acc" for b in stage.op.buffers)
+        check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already")
         inner = replace(stage.op, name=name, buffers=buffers)
         index: tuple[Expr, ...] = tuple(a.var for a in stage.op.axes)
         body = tuple(Load(b, index, d) for b, d in zip(buffers, stage.op.dtypes, strict=True))
         copy = replace(stage.op, reduce_axes=(), body=body, reducer=None, guards=())
         state = state.with_stage(replace(default_stage(copy, stage.scope), at=stage.at))
-        return _insert(state, default_stage(inner), self.stage)
+        return _check_readers(where, _insert(state, default_stage(inner), self.stage))
 
 
 @dataclass(frozen=True)
@@ -181,16 +197,17 @@ class Rfactor:
         where = f"rfactor({self.stage}, {self.axis})"
         axis = stage.op.axis(self.axis)
         check(axis.reduce, f"{where}: it is not a reduction axis")
-        check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
+        _check_untouched(where, state, stage)
         check(self.keep in ("inner", "outer"), f"{where}: keep must be 'inner' or 'outer', got {self.keep!r}")
         check_factor(where, self.factor)
         name = f"{self.stage}.rf"
-        check(all(s.name != name for s in state.stages), f"{where}: it has been done already")
-        inner, outer = self._factor(stage.op, axis, name)
+        buffers = tuple(f"{b}.rf" for b in stage.op.buffers)
+        check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already; rfactor that one")
+        inner, outer = self._factor(stage.op, axis, name, buffers)
         state = state.with_stage(replace(default_stage(outer, stage.scope), at=stage.at))
-        return _insert(state, default_stage(inner), self.stage)
+        return _check_readers(where, _insert(state, default_stage(inner), self.stage))
 
-    def _factor(self, op: StageOp, axis: StageAxis, name: str) -> tuple[StageOp, StageOp]:
+    def _factor(self, op: StageOp, axis: StageAxis, name: str, buffers: tuple[str, ...]) -> tuple[StageOp, StageOp]:
         factor = closed(self.factor)
         k_o = StageAxis(Var(f"{axis.name}.o"), ceildiv(axis.extent, factor), self.keep == "inner")
         k_i = StageAxis(Var(f"{axis.name}.i"), factor, self.keep == "outer")
@@ -198,7 +215,6 @@ class Rfactor:
         value = k_o.var * factor + k_i.var
         axes = (*op.axes, kept) if self.keep == "inner" else (kept, *op.axes)
         rest = tuple(a for a in op.reduce_axes if a is not axis)
-        buffers = tuple(f"{b}.rf" for b in op.buffers)
         guards = (*((substitute(f, {axis.var: value}), n) for f, n in op.guards), (value, axis.extent))
         inner = StageOp(
             name,

@@ -72,6 +72,18 @@ class State:
             at = self.stage(at.stage).at
         return tuple(result)
 
+    def inside(self, stage: Stage, at: At) -> bool:
+        """Whether the values of `stage` are computed inside the loop `at`."""
+        if stage.name == at.stage:
+            return True
+        host = self.stage(at.stage)
+        depth = host.position(at.loop)
+        return any(x.stage == at.stage and host.position(x.loop) >= depth for x in self.chain(stage))
+
+    def taken(self, name: str) -> bool:
+        """Whether an input, a stage or one of its buffers has this name."""
+        return any(t.name == name for t in self.inputs) or any(name in (s.name, *s.op.buffers) for s in self.stages)
+
 
 def reads(op: StageOp) -> set[str]:
     return {load.buffer for value in op.body for load in loads(value)}

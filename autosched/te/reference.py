@@ -78,7 +78,7 @@ def _input(tensor: Tensor, array: Array) -> Val:
         raise ValueError(
             f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
         )
-    return Val(np.ascontiguousarray(array, dtype=rules.working_type(tensor.dtype)))
+    return Val(np.asarray(array, dtype=rules.working_type(tensor.dtype), order="C"))
 
 
 def _seen(result: Val, tensor: Tensor) -> Reference:

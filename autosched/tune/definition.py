@@ -41,7 +41,8 @@ def define(
     batch: int | None = None,
     dtype: str = DEFAULT_DTYPE,
 ) -> Definition:
-    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name, `batch` is the first.
+    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name; `batch` replaces the first,
+    or multiplies it where that is called M.
 
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.
@@ -59,12 +60,18 @@ def define(
 def redefine(spec: str, workload: Workload | None) -> Definition:
     """The definition of a stored `spec`. Raises UsageError for a user's function that is not given as `workload`:
     a database may come from elsewhere and must not name code to run."""
-    from autosched.te.registry import resolve
+    from autosched.te.registry import WORKLOADS, resolve
 
-    data: dict[str, Any] = json.loads(spec)
+    try:
+        data: dict[str, Any] = json.loads(spec)
+        name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
-        return define(workload, settings=data["args"])
-    return _definition(data["name"], resolve(data), data["args"], data["dtype"], data)
+        return define(workload, settings=args)
+    dag = resolve({"name": name, "args": args, "dtype": dtype})
+    known = WORKLOADS[name].args  # the JSON has them sorted by name
+    return _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
 
 
 def arguments(function: Operator) -> dict[str, Any]:
@@ -93,8 +100,6 @@ def _of_function(
     if len(given) > len(numbers) or (batch is not None and not numbers):
         raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
     values.update(zip(numbers, given, strict=False))
-    if batch is not None:
-        values[numbers[0]] = batch
     chosen = dict(settings or {})
     if dtype != DEFAULT_DTYPE:
         chosen["dtype"] = dtype
@@ -102,6 +107,9 @@ def _of_function(
     if unknown:
         raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
     values.update(chosen)
+    if batch is not None:
+        first = numbers[0]
+        values[first] = batch * values[first] if first == "M" else batch
     dag = ComputeDAG(function(**values))
     used = str(values.get("dtype") or _dtype(dag))
     spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": used}

@@ -12,6 +12,8 @@ from autosched.tune.task import Task
 if TYPE_CHECKING:
     from autosched.store import Database, Record
 
+NOT_BUILT = "build_error"  # a class of `measure.results.FAULTS`
+
 
 @dataclass(frozen=True)
 class DatabaseRecorder:
@@ -24,8 +26,13 @@ class DatabaseRecorder:
     resumed: tuple[Record, ...] = ()
 
     def history(self) -> Sequence[Trial]:
-        """The resumed records that are candidates of this search space, oldest first."""
-        found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(self.resumed, key=lambda r: r.id)]
+        """The resumed records that are candidates of this search space, oldest first.
+
+        One that could not be built counts for nothing and may be tried again: that is a fault of the code generator,
+        which may have been mended since. It has taken no time on the device either.
+        """
+        counted = [r for r in self.resumed if r.failure != NOT_BUILT]
+        found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
         return [
             Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)
             for r, candidate in found

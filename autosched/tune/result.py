@@ -30,6 +30,8 @@ class Result:
     those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
     start of the command; `search_s`, `model_s`, `build_s`, `check_s` and `measure_s` are
     the parts of it. `best_ci_s` is an interval for the median. `peak_gflops` was measured in the same run.
+
+    A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimate.
     """
 
     workload: str
@@ -45,7 +47,7 @@ class Result:
     build_s: float
     check_s: float
     measure_s: float
-    first_result_s: float
+    first_result_s: float | None
     best_s: float
     best_ci_s: tuple[float, float]
     gflops: float

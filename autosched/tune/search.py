@@ -2,7 +2,8 @@
 
     draft    until DRAFT_TRIALS: the best of a large analytic draft, spread over sketches and parameter values
     evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
-    descend  the last DESCENT_SHARE of the trials: coordinate descent around the best few (Droplet, TACO 2024)
+    descend  the last DESCENT_SHARE of the trials or of the time: coordinate descent around the best few (Droplet,
+             TACO 2024)
 
 What a round proposes is a function of the seed, the round's number, what was observed before it and the state of
 the cost model, of nothing else, so a search that was stopped anywhere continues from its records. Populations are
@@ -54,12 +55,11 @@ class Search(Generic[S]):
         """Takes in measured candidates; none of them is proposed again."""
         self._trials.extend(trials)
 
-    def phase(self, total: int) -> str:
-        """What the next round of a search of `total` trials does: draft, evolve or descend."""
-        done = len(self._trials)
-        if done < DRAFT_TRIALS or not self._best(1):
+    def phase(self, progress: float) -> str:
+        """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve or descend."""
+        if len(self._trials) < DRAFT_TRIALS or not self._best(1):
             return "draft"
-        return "descend" if done >= (1.0 - DESCENT_SHARE) * total else "evolve"
+        return "descend" if progress >= 1.0 - DESCENT_SHARE else "evolve"
 
     def propose(self, round: int, n: int, phase: str) -> tuple[Candidate, ...]:
         """At most `n` distinct candidates that were not observed; none once the space is used up."""

@@ -53,16 +53,22 @@ def run(
     callbacks: Sequence[Callback] = (),
     *,
     peak_gflops: float | None = None,
+    peak_again: Callable[[], float | None] | None = None,
     started: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     kernel: Callable[[Candidate], Kernel] | None = None,
 ) -> Result:
     """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
 
+    `peak_gflops` was measured before; `peak_again` measures it once more after the final comparison, and the larger
+    of the two counts, for what else runs on the machine can only make it smaller.
+
     Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was.
     """
     begun = clock() if started is None else started
-    session = _Session(task, settings, measurer, recorder, tuple(callbacks), peak_gflops, begun, clock, kernel)
+    session = _Session(
+        task, settings, measurer, recorder, tuple(callbacks), peak_gflops, peak_again, begun, clock, kernel
+    )
     return session.run()
 
 
@@ -74,6 +80,7 @@ class _Session:
     recorder: Recorder
     callbacks: tuple[Callback, ...]
     peak_gflops: float | None
+    peak_again: Callable[[], float | None] | None
     started: float
     clock: Callable[[], float]
     kernel: Callable[[Candidate], Kernel] | None
@@ -97,6 +104,7 @@ class _Session:
         try:
             self._explore()
             self._compare_best()
+            self._measure_peak()
         except KeyboardInterrupt:
             self.interrupted = True
         outcome = "finished" if self.best else "failed"
@@ -133,17 +141,21 @@ class _Session:
 
     def _time_is_up(self) -> bool:
         """Whether the budget is used, save for the final share; never before a first batch or a first result."""
-        budget = self.settings.budget_s
-        if budget is None or (self.best is None and len(self.trials) < FIRST_BATCH):
+        if self.best is None and len(self.trials) < FIRST_BATCH:
             return False
-        return self._elapsed() >= (1.0 - FINAL_SHARE) * budget
+        return self._spent() >= 1.0
+
+    def _spent(self) -> float:
+        """The used share of the budget, without what is kept for the end; 0 if there is none."""
+        budget = self.settings.budget_s
+        return 0.0 if budget is None else self._elapsed() / ((1.0 - FINAL_SHARE) * budget)
 
     def _propose(self, n: int, known: Sequence[Trial]) -> list[Candidate]:
         """What is left to measure of a round of `n`, of which `known` are already."""
         if len(known) >= n:
             return []
         begun = self.clock()
-        self.phase = self.search.phase(self.settings.trials)
+        self.phase = self.search.phase(max(len(self.trials) / self.settings.trials, self._spent()))
         measured = {trial.candidate for trial in known}
         picks = [c for c in self.search.propose(self.round, n, self.phase) if c not in measured]
         self.search_s += self.clock() - begun
@@ -243,6 +255,10 @@ class _Session:
                 self.best = replace(jobs[fastest.key][1], seconds=fastest.seconds, samples=fastest.samples)
                 self.best_ci = fastest.ci
                 return
+
+    def _measure_peak(self) -> None:
+        if self.peak_gflops is not None and self.peak_again is not None:
+            self.peak_gflops = max(self.peak_gflops, self.peak_again() or 0.0)
 
     def _confirm(self, trial: Trial, answer: FinalMeasurement | Failure) -> None:
         """Records what the comparison said of a trial."""

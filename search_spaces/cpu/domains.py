@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autosched.ir.expr import Const, Expr
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
@@ -57,12 +58,18 @@ def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[
     return Param(name, values, "vector", group, max(extent, lanes))
 
 
-def unroll(name: str, extent: int) -> Param:
-    """How many iterations of a reduction loop are written out."""
-    values = {u for u in (1, 2, 4, 8) if u <= extent}
-    if extent <= 7:
-        values.add(extent)
+def unroll(name: str, extent: Expr) -> Param:
+    """How many iterations of a reduction loop are written out; a short loop also wholly."""
+    length = int(extent.value) if isinstance(extent, Const) else 1 << 30  # a block of K: as long as wanted
+    values = {u for u in (1, 2, 4, 8) if u <= length}
+    if length <= 7:
+        values.add(length)
     return Param(name, tuple(sorted(values)), "unroll")
+
+
+def reduction_block(name: str, extent: int) -> Param:
+    """Iterations of a reduction that a packed panel holds: panels from a few KiB to a good part of the L2."""
+    return Param(name, tuple(b for b in (96, 128, 192, 256, 320, 384, 512, 768, 1024) if b <= extent), "tile")
 
 
 def blocks(name: str, extent: int, threads: int) -> Param:

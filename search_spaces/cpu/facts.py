@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
@@ -79,17 +80,45 @@ def has_reuse(stage: Stage, rows: tuple[Read, ...]) -> bool:
     return stage.op.reducer is not None and any(not r.moves(a.name) for r in rows for a in wide)
 
 
-def packable(read: Read, stage: Stage, axis: StageAxis) -> bool:
-    """Whether the read can be stored with `axis` innermost: one plain index, and each element is used repeatedly."""
-    reused = any(not read.moves(a.name) and extent(a) > 1 for a in stage.op.axes)
-    return reused and read.dim_of(axis.var) is not None
+def is_reused(read: Read, stage: Stage) -> bool:
+    """Whether each element is read for several output points, so that a copy in better order can pay."""
+    return any(not read.moves(a.name) and extent(a) > 1 for a in stage.op.axes)
 
 
-def vector_axes(stage: Stage, rows: tuple[Read, ...]) -> tuple[StageAxis, ...]:
-    """Spatial axes whose lanes are adjacent or equal in every read (packing counts), best first."""
+def panel_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
+    """The dimension that can be stored in panels along `axis`: indexed by the axis alone, and reused."""
+    return read.dim_of(axis.var) if is_reused(read, stage) else None
+
+
+def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
+    """The dimension that makes lanes along `axis` adjacent when it is stored innermost."""
+    if not is_reused(read, stage) or read.strides[axis.name] is None:
+        return None
+    dims = [n for n, i in enumerate(read.load.indices) if axis.var in free_vars(i)]
+    if len(dims) != 1:
+        return None
+    step = linear(read.load.indices[dims[0]]).coefficient(axis.var)
+    return dims[0] if isinstance(step, Const) and step.value == 1 else None
+
+
+def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
+    """Spatial axes whose lanes are adjacent or equal in every read (a copy in panels counts), best first.
+
+    Where all of these are shorter than a vector, axes that a transposed copy would serve are added.
+    """
+    good = _vector_candidates(stage, rows, panel_dim)
+    if any(extent(a) >= lanes for a in good):
+        return good
+    extra = [a for a in _vector_candidates(stage, rows, transposable_dim) if a not in good and extent(a) >= lanes]
+    return (*good, *extra)
+
+
+def _vector_candidates(
+    stage: Stage, rows: tuple[Read, ...], copy_dim: Callable[[Read, Stage, StageAxis], int | None]
+) -> tuple[StageAxis, ...]:
     found = []
     for n, axis in enumerate(stage.op.axes):
-        bad = [r for r in rows if not r.is_unit(axis.name) and not packable(r, stage, axis)]
+        bad = [r for r in rows if not r.is_unit(axis.name) and copy_dim(r, stage, axis) is None]
         if not bad and extent(axis) > 1:
             packs = sum(not r.is_unit(axis.name) for r in rows)
             scattered = n != len(stage.op.axes) - 1  # the output's lanes are apart

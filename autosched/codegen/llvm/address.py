@@ -16,6 +16,7 @@ from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, substitute
 
 REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
+INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
 
 
 @dataclass(frozen=True)

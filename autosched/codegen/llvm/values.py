@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from autosched.codegen.llvm.address import Access, Addresses, Lanes
+from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -67,7 +67,7 @@ class Values:
             case Call(fn=fn, args=args):
                 return self.arithmetic.call(fn, self.emit(args[0]))
         if not loads(expr) and not free_vars(expr) & self.bound.keys():
-            if expr.dtype == INDEX:
+            if _is_index(expr):
                 return self._index(expr)
             if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
                 fixed = self.addresses.fixed(expr)
@@ -118,7 +118,8 @@ class Values:
 
     def _load(self, load: Load) -> Val:
         access = self.addresses.access(load.buffer, load.indices)
-        key = (load.buffer, access, self.mask)
+        lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
+        key = (load.buffer, access, self.mask, lanes)
         found = self._loaded.get(key)
         if found is None:
             found = self._loaded[key] = self._emit_load(load, access)
@@ -134,6 +135,10 @@ class Values:
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
         return self._gather(load, access)
+
+    def _lane_binding(self) -> Lanes | None:
+        """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
+        return next((b for b in self.addresses.env.values() if isinstance(b, Lanes)), None)
 
     def pointer(self, access: Access, dtype: str) -> str:
         if access.offset == 0:
@@ -249,6 +254,13 @@ class Values:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
         return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
+
+
+def _is_index(expr: Expr) -> bool:
+    """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
+    if isinstance(expr, Binary):
+        return expr.op in INTEGER_OPS and _is_index(expr.a) and _is_index(expr.b)
+    return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
 
 
 def _is_product(expr: Expr) -> bool:

@@ -1,0 +1,229 @@
+"""A kernel as files that need no autosched: an object, a shared library, a C header.
+
+The files hold one function, with C linkage and without state that a caller could see:
+
+    int autosched_NAME(const T *in0, ..., T *out0, ..., void *workspace);
+
+It returns 0. Arrays are dense, row-major and do not overlap; `workspace` is scratch memory, 64-byte aligned, of
+AUTOSCHED_NAME_WORKSPACE_BYTES (see the header), one for each call in flight. The thread pool is inside; several of
+these objects in one program share it. Needed at link time: the C library with threads, and libm.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.errors import DeviceError, UsageError
+from autosched.target import Target
+
+if TYPE_CHECKING:
+    from autosched.codegen.source import KernelSource
+    from autosched.runtime.tensors import ArraySpec
+
+KINDS = ("object", "so", "c-header")
+DEVICE_KINDS = ("cuda", "cubin", "opencl")
+SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h"}
+C_TYPES = {
+    "float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
+    "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t",
+    "bool": "uint8_t",
+}  # fmt: skip
+# Programs that can link, in the order of preference, with what they need besides the object.
+LINKERS = (
+    ("cc", ("-lm", "-lpthread")),
+    ("gcc", ("-lm", "-lpthread")),
+    ("clang", ("-lm", "-lpthread")),
+    ("ld", ()),  # what is undefined is found in the program that loads the library
+    ("ld.lld", ()),
+)
+
+
+@dataclass(frozen=True)
+class Deployable:
+    """A kernel with all that a caller in C has to know; `name` is a C identifier without `autosched_`."""
+
+    name: str
+    title: str  # of the header
+    source: KernelSource
+    target: Target
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+
+    @property
+    def symbol(self) -> str:
+        return f"autosched_{self.name}"
+
+    @property
+    def arguments(self) -> tuple[tuple[str, str, ArraySpec], ...]:
+        """(C type of the pointer, C name, array) for each argument."""
+        names = _c_names(spec.name for spec in (*self.inputs, *self.outputs))
+        found = []
+        for n, (name, spec) in enumerate(zip(names, (*self.inputs, *self.outputs), strict=True)):
+            const = "const " if n < len(self.inputs) else ""
+            found.append((f"{const}{C_TYPES[spec.dtype]} *", name, spec))
+        return tuple(found)
+
+
+def check_kind(kind: str) -> None:
+    """Raises UsageError or DeviceError for a kind of file that cannot be made."""
+    if kind in DEVICE_KINDS:
+        raise DeviceError(f"{kind} cannot be exported: this build has no code generator for devices other than the CPU")
+    if kind not in KINDS:
+        raise UsageError(f"a kernel is exported as {', '.join(KINDS)}, got {kind!r}")
+
+
+def write_files(kernel: Deployable, kind: str, out: Path | None) -> list[Path]:
+    """Writes `kernel` as a file of `kind` at `out` (default: its name, here), code with its header beside it.
+
+    Each file is there whole or not at all. Raises UsageError for a path that cannot be written, and where there is no
+    linker for a shared library.
+    """
+    path = Path(kernel.symbol + SUFFIXES[kind]) if out is None else out.expanduser()
+    if kind == "c-header":
+        write_whole(path, header_text(kernel).encode())
+        return [path]
+    header = path.with_suffix(".h")
+    if header == path:
+        raise UsageError(f"{path} is the header's name: give the {kind} another, as in {path.with_suffix('.o')}")
+    code = object_code(kernel)
+    write_whole(path, code if kind == "object" else _linked(code, path))
+    write_whole(header, header_text(kernel).encode())
+    return [path, header]
+
+
+def object_code(kernel: Deployable) -> bytes:
+    """The object file: kernel, thread pool and the function of the module's text."""
+    from autosched.runtime.jit import export_object
+
+    source = kernel.source
+    entry = re.compile(rf"^define (?=i32 @{re.escape(source.name)}\()", re.MULTILINE)
+    ir, n_entries = entry.subn("define internal ", source.ir)
+    assert n_entries == 1, f"the kernel's IR defines {source.name} {n_entries} times"
+    return export_object(ir + _entry_ir(kernel), kernel.target, source.threads)
+
+
+def _entry_ir(kernel: Deployable) -> str:
+    """The function with one pointer for each array, which calls the kernel."""
+    n = len(kernel.arguments)
+    lines = [f"\ndefine i32 @{kernel.symbol}({', '.join(f'ptr %a{i}' for i in range(n))}, ptr %workspace) nounwind {{"]
+    lines.append(f"  %args = alloca [{n} x ptr], align 16")
+    for i in range(n):
+        lines.append(f"  %p{i} = getelementptr [{n} x ptr], ptr %args, i64 0, i64 {i}")
+        lines.append(f"  store ptr %a{i}, ptr %p{i}")
+    call = f"call i32 @{kernel.source.name}(ptr %args, ptr %workspace, i64 {kernel.source.threads})"
+    return "\n".join([*lines, f"  %status = {call}", "  ret i32 %status", "}", ""])
+
+
+def header_text(kernel: Deployable) -> str:
+    """The C header (C99 or C++): what the function takes, and how much scratch it needs."""
+    guard = f"{kernel.symbol.upper()}_H"
+    target, threads = kernel.target, kernel.source.threads
+    arguments, n_in = kernel.arguments, len(kernel.inputs)
+    rows = [f" *   {name:<12} {'in ' if i < n_in else 'out'}  {spec}" for i, (_, name, spec) in enumerate(arguments)]
+    parameters = ", ".join([*(f"{kind}{name}" for kind, name, _ in arguments), "void *workspace"])
+    features = f", features {target.features}" if target.features else ""
+    return "\n".join(
+        [
+            f"/* {_comment(kernel.title)}",
+            " *",
+            *rows,
+            f" *   {'workspace':<12} scratch, 64-byte aligned, {kernel.source.workspace_bytes} bytes, one for each call"
+            " in flight",
+            " *",
+            f" * Dense row-major arrays that do not overlap; runs on at most {threads} thread(s); returns 0.",
+            f" * Made for {target.mcpu} ({target.arch}){features}: other processors may not run it.",
+            " */",
+            f"#ifndef {guard}",
+            f"#define {guard}",
+            "",
+            "#include <stdint.h>",
+            "",
+            f'#define {kernel.symbol.upper()}_TARGET "{target.arch}-{target.mcpu}"',
+            f"#define {kernel.symbol.upper()}_THREADS {threads}",
+            f"#define {kernel.symbol.upper()}_WORKSPACE_BYTES {kernel.source.workspace_bytes}",
+            "",
+            "#ifdef __cplusplus",
+            'extern "C"',
+            "#endif",
+            f"int {kernel.symbol}({parameters});",
+            "",
+            f"#endif /* {guard} */",
+            "",
+        ]
+    )
+
+
+def c_identifier(text: str) -> str:
+    """`text` with everything that a C name cannot hold replaced by an underscore."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII) or "kernel"
+
+
+def _c_names(names: Iterator[str]) -> list[str]:
+    """Distinct argument names that are no words of C or C++: each ends in an underscore if it has to."""
+    used = {"workspace", *_RESERVED}
+    found = []
+    for name in names:
+        word = c_identifier(name)
+        word = f"_{word}" if word[0].isdigit() else word
+        while word in used:
+            word += "_"
+        used.add(word)
+        found.append(word)
+    return found
+
+
+_RESERVED = frozenset(
+    "auto bool break case catch char class const continue default delete do double else enum extern false float for "
+    "friend goto if inline int long mutable namespace new operator private protected public register restrict return "
+    "short signed sizeof static struct switch template this throw true try typedef union unsigned using virtual void "
+    "volatile while and or not xor asm int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t".split()
+)
+
+
+def _comment(text: str) -> str:
+    """Text of a record inside a C comment."""
+    return "".join(c if c.isprintable() else "?" for c in text).replace("*/", "* /")
+
+
+def _linked(code: bytes, path: Path) -> bytes:
+    """A shared library of the object `code`; `path` is the name that the library is known by."""
+    found = next(((which, words) for name, words in LINKERS if (which := shutil.which(name))), None)
+    if found is None:
+        raise UsageError(
+            f"a shared library needs a linker and none of {', '.join(name for name, _ in LINKERS)} is installed: "
+            "install one, or export with --kind object, which needs none"
+        )
+    linker, words = found
+    with tempfile.TemporaryDirectory() as directory:
+        source, library = Path(directory) / "kernel.o", Path(directory) / "kernel.so"
+        source.write_bytes(code)
+        named = ("-soname", path.name)
+        if words:  # a compiler that calls the linker
+            named = ("-Xlinker", "-soname", "-Xlinker", path.name)
+        command = [linker, "-shared", *named, "-o", str(library), str(source), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise UsageError(f"{linker} cannot link the library: {lines[-1]}; --kind object needs no linker")
+        return library.read_bytes()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes beside `path`, then renames; raises UsageError where that cannot be done."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,76 @@
+"""Whether this machine has room for a problem's arrays: asked before any of them is made."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from autosched.te import ComputeDAG, Tensor
+
+DATA_SETS = 2  # of `measure.problem`
+WIDE = 8  # bytes of an element of the reference, and of its error bound
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_room(dag: ComputeDAG, directory: Path) -> None:
+    """Raises UsageError with the sizes if the reference, a worker, or the files in `directory` cannot be held.
+
+    The reference holds all inputs as they are and in eight bytes, a stage's result with its error bound, and the
+    outputs; a worker holds all data sets, an output as lower and upper limit and as the kernel's result.
+    """
+    inputs, outputs = _bytes(dag.inputs), _bytes(dag.outputs)
+    wide = WIDE * _elements(dag.outputs)
+    largest = max(2 * WIDE * _elements(op.outputs) for op in dag.stages)
+    reference = inputs + WIDE * _elements(dag.inputs) + max(largest, 2 * wide)
+    worker = DATA_SETS * (inputs + 2 * outputs) + outputs
+    _check("memory", max(reference, worker), _free_memory(), inputs, outputs, "use a smaller shape")
+    files = DATA_SETS * (inputs + 2 * wide + 2 * outputs)
+    advice = f"make room in {directory} or set XDG_CACHE_HOME"
+    _check("disk space", files, shutil.disk_usage(directory).free, inputs, outputs, advice)
+
+
+def _check(what: str, needed: int, free: int, inputs: int, outputs: int, advice: str) -> None:
+    if needed > free:
+        raise UsageError(
+            f"the inputs ({size_text(inputs)}) and outputs ({size_text(outputs)}) need about {size_text(needed)} of "
+            f"{what} to be checked against the reference, but {size_text(free)} are free: {advice}"
+        )
+
+
+def size_text(n_bytes: int) -> str:
+    """2500000 -> '2.5 MB'."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:.1f} {unit}"
+    return f"{n_bytes} bytes"
+
+
+def _elements(tensors: Iterable[Tensor]) -> int:
+    return sum(math.prod(t.shape) for t in tensors)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors)
+
+
+def _free_memory() -> int:
+    """Bytes that a program may still take: what Linux calls available, within the control group's limit."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
+    try:
+        return min(free, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no control group, or no limit: "max"
+        return free

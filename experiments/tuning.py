@@ -1,0 +1,117 @@
+"""What the experiments share: benchmark cases, tuning one of them in a fresh process, and result files."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autosched.cli.output import table
+from autosched.errors import UsageError
+from autosched.measure.results import FAULTS
+from autosched.te.registry import find
+from experiments.hostinfo import host_facts
+
+SCHEMA_VERSION = 1
+# Classes of failure in which a kernel ran and did what it must not do.
+WRONG = ("wrong_result", "unstable_result", "clobbered_input", "out_of_bounds")
+assert set(WRONG) <= set(FAULTS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload at its benchmark shape `index` (from 0), or with its default arguments where that is None."""
+
+    workload: str
+    index: int | None = None
+
+    @property
+    def label(self) -> str:
+        return self.workload if self.index is None else f"{self.workload}:{self.index}"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return None if self.index is None else find(self.workload).shapes[self.index]
+
+
+def parse_cases(text: str) -> tuple[Case, ...]:
+    """'c2d:1,gmm,softmax': one shape, all benchmark shapes, or the defaults of a workload that has none.
+
+    Raises UsageError for an unknown workload or a shape that it does not have.
+    """
+    cases: list[Case] = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, number = word.partition(":")
+        shapes = find(name).shapes
+        if not colon:
+            cases += [Case(name, i) for i in range(len(shapes))] or [Case(name)]
+        elif number.isdigit() and int(number) < len(shapes):
+            cases.append(Case(name, int(number)))
+        else:
+            raise UsageError(f"{name} has the shapes 0 to {len(shapes) - 1}, got {word!r}")
+    if not cases:
+        raise UsageError("no case is named: write them as in c2d:1,gmm,softmax")
+    return tuple(cases)
+
+
+def tune(
+    case: Case, *, trials: int, threads: int | None, database: Path, batch: int = 1, seed: int = 0, timeout_s: float
+) -> dict[str, Any]:
+    """The object of `autosched tune --json`, run in a process of its own; {"error": ...} where there is none."""
+    command = [sys.executable, "-m", "autosched.cli.main", "tune", case.workload, "--json"]
+    command += ["--trials", str(trials), "--seed", str(seed), "--db", str(database)]
+    command += [] if case.shape is None else ["--shape", ",".join(map(str, case.shape))]
+    command += [] if batch == 1 else ["--batch", str(batch)]
+    command += [] if threads is None else ["--threads", str(threads)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return {"error": {"class": "Timeout", "message": f"no answer within {timeout_s:.0f} s"}}
+    return last_object(done.stdout, f"exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+
+
+def last_object(text: str, otherwise: str) -> dict[str, Any]:
+    """The JSON object on the last line of `text`, else one with the error `otherwise`."""
+    lines = text.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except json.JSONDecodeError:
+        found = None
+    return found if isinstance(found, dict) else {"error": {"class": "NoAnswer", "message": otherwise}}
+
+
+def geomean(values: Sequence[float]) -> float | None:
+    return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
+def median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def microseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e6 * seconds:.1f}"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def write_results(path: Path, content: Mapping[str, object]) -> None:
+    """`content` as JSON beside the facts of this machine; the file is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    document = {"schema_version": SCHEMA_VERSION, "host": host_facts(), **content}
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+__all__ = [
+    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "median", "microseconds", "number", "parse_cases",
+    "table", "tune", "write_results",
+]  # fmt: skip

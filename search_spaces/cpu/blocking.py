@@ -1,0 +1,110 @@
+"""Blocked reductions: panels of both operands stay in the caches while K runs in blocks (Goto and van de Geijn, 2008).
+
+    parallel a.0 for every axis                                   one task: a tile of m x r points an axis
+      k.o over blocks of K                                        <- panels of both operands are packed here
+        v.0, a.0 of the tile
+          accumulators in registers over the block:  k.i, register tile
+          added to the task's tile
+      the host stage writes the tile
+
+It is Rfactor over the outer part of K, the partial sums living in registers.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.expr import DTYPES
+from autosched.ir.stmt import Scope
+from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
+from autosched.schedule.stage import StageAxis
+from search_spaces.cpu.accumulate import choose_host, unrolled_accumulator
+from search_spaces.cpu.domains import reduction_block, register_tile, tile_count, vector_width
+from search_spaces.cpu.draft import Context, Draft
+from search_spaces.cpu.facts import Read, extent, panel_dim, reads_of
+from search_spaces.cpu.packing import pack_panels
+
+MIN_REDUCTION = 256  # shorter reductions need no blocks
+
+
+def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
+    """The blocked alternative of a tiled reduction, or None where K is short or no operand can be packed."""
+    k = stage.op.reduce_axes[-1]
+    rows = reads_of(draft.state, stage)
+    panels = {r.load.buffer: found for r in rows if (found := _panel(r, stage, v)) is not None}
+    if extent(k) < MIN_REDUCTION or not panels or stage.op.guards:
+        return None
+    draft, host, acc = choose_host(draft, stage)
+    partial = f"{acc}.rf"
+    block = reduction_block(f"{acc}.{k.name}.b", extent(k))
+    draft = draft.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer"))
+    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context)
+    draft = tiles.split_host(draft)
+    draft = draft.apply(ComputeAt(acc, host, tiles.task_loop))
+    draft = tiles.split_tile(draft, acc, f"{k.name}.o")
+    middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
+    draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
+    draft = unrolled_accumulator(draft, draft.state.stage(partial), draft.state.stage(acc).op.axes[tiles.v].name)
+    for tensor, (axis, dim) in panels.items():
+        draft = pack_panels(draft, tensor, partial, dim, tiles.width(stage.op.axes.index(axis)), (acc, f"{k.name}.o"))
+    return draft.finish(host, acc, partial, note=f"{stage.name}:v{tiles.v}-blocked").with_row_loop(
+        host, tiles.task_loop
+    )
+
+
+def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | None:
+    """The axis and dimension along which the operand is stored in panels: `v` if it moves with it, else a row axis."""
+    moving = [a for a in stage.op.axes if read.moves(a.name)]
+    if v in moving:
+        dim = panel_dim(read, stage, v)
+        return None if dim is None else (v, dim)
+    plain = [(a, d) for a in moving if (d := panel_dim(read, stage, a)) is not None]
+    return plain[-1] if plain and len(plain) == len(moving) else None
+
+
+class _Tiles:
+    """The host's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile."""
+
+    def __init__(self, host: Stage, v: int, context: Context) -> None:
+        self.host = host
+        self.v = v
+        self.context = context
+        self.task_loop = f"{host.op.axes[-1].name}.0"
+
+    def width(self, n: int) -> str:
+        return f"{self.host.name}.{self.host.op.axes[n].name}.r"
+
+    def split_host(self, draft: Draft) -> Draft:
+        host = self.host
+        lanes = self.context.lanes(max(DTYPES[d][1] for d in host.op.dtypes))
+        steps: list[Step] = []
+        for n, axis in enumerate(host.op.axes):
+            group = f"{host.name}.{axis.name}"
+            count = tile_count(f"{group}.m", extent(axis), group)
+            tile = register_tile(self.width(n), extent(axis), group)
+            if n == self.v:
+                tile = vector_width(self.width(n), extent(axis), lanes, group)
+            draft = draft.with_params([count, tile])
+            steps.append(Split(host.name, axis.name, (count.name, tile.name)))
+        names = [a.name for a in host.op.axes]
+        v = names[self.v]
+        others = [n for n in names if n != v]
+        inner = [f"{n}.{level}" for n in (*others, v) for level in (1, 2)]
+        steps.append(Reorder(host.name, (*(f"{n}.0" for n in names), *inner)))
+        if host.at is None:
+            steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
+        steps.append(Vectorize(host.name, f"{v}.2"))
+        return draft.apply(*steps)
+
+    def split_tile(self, draft: Draft, acc: str, block_loop: str) -> Draft:
+        """The task's tile in memory: blocks of K outside, then register tiles."""
+        names = [a.name for a in draft.state.stage(acc).op.axes]
+        v = names[self.v]
+        others = [n for n in names if n != v]
+        steps: list[Step] = [Split(acc, n, (self.width(i),)) for i, n in enumerate(names)]
+        outer = [f"{v}.0", *(f"{n}.0" for n in others)]
+        steps.append(Reorder(acc, (block_loop, *outer, *(f"{n}.1" for n in others), f"{v}.1")))
+        steps += [Unroll(acc, f"{n}.1") for n in others]
+        steps.append(Vectorize(acc, f"{v}.1"))
+        if self.v != len(names) - 1:
+            order = [n for n in range(len(names)) if n != self.v]
+            steps.append(Pack(acc, (*order, self.v)))
+        return draft.apply(*steps)

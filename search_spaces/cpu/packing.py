@@ -1,0 +1,59 @@
+"""Operands copied into the order in which they are read.
+
+    panel        B[k, j] -> [j / r][k][j % r]: whole register tiles contiguous, the reduction running inside a panel
+    transposed   X[h, w, c] -> [h][c][w]: lanes that were apart become adjacent; any index along w stays possible
+
+`at` is the (stage, loop) that the copy is made in, None for a nest of its own.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.expr import DTYPES
+from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from search_spaces.cpu.domains import register_tile, vector_width
+from search_spaces.cpu.draft import Context, Draft
+from search_spaces.cpu.facts import extent
+
+Place = tuple[str, str] | None
+
+
+def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at: Place) -> Draft:
+    """Panels of `width` (a parameter) along dimension `dim`."""
+    draft = draft.apply(CacheRead(tensor, reader, "pack"))
+    name = f"{tensor}.pack"
+    others = [n for n in range(len(draft.state.stage(name).op.axes)) if n != dim]
+    steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
+    steps += [
+        Pack(name, (dim, *others), ((dim, width),)),
+        Split(name, f"d{dim}", (width,)),
+        Reorder(name, (f"d{dim}.0", *(f"d{n}" for n in others), f"d{dim}.1")),
+        Vectorize(name, f"d{dim}.1"),
+    ]
+    if at is None:
+        steps.append(Parallel(name, (f"d{dim}.0", *(f"d{n}" for n in others[:-1]))))
+    return draft.apply(*steps).finish(name)
+
+
+def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place, context: Context) -> Draft:
+    """Dimension `dim` innermost; the copy reads along the old innermost dimension and writes a small tile."""
+    draft = draft.apply(CacheRead(tensor, reader, "pack"))
+    name = f"{tensor}.pack"
+    axes = draft.state.stage(name).op.axes
+    last = len(axes) - 1
+    others = [n for n in range(len(axes)) if n != dim]
+    lanes = context.lanes(DTYPES[draft.state.stage(name).op.dtypes[0]][1])
+    width = vector_width(f"{name}.d{dim}.r", extent(axes[dim]), lanes, "", vectors=(1, 2))
+    tile = register_tile(f"{name}.d{last}.r", extent(axes[last]), "")
+    outer = [f"d{n}.0" if n == last else f"d{n}" for n in others]
+    steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
+    steps += [
+        Pack(name, (*others, dim)),
+        Split(name, f"d{dim}", (width.name,)),
+        Split(name, f"d{last}", (tile.name,)),
+        Reorder(name, (*outer, f"d{dim}.0", f"d{last}.1", f"d{dim}.1")),
+        Unroll(name, f"d{last}.1"),
+        Vectorize(name, f"d{dim}.1"),
+    ]
+    if at is None:
+        steps.append(Parallel(name, tuple(outer)))
+    return draft.with_params([width, tile]).apply(*steps).finish(name)

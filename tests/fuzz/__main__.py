@@ -1,0 +1,79 @@
+"""python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from autosched.target import parse_target, usable_cores
+from tests.fuzz.program import program_text
+from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
+
+TARGETS = ("cpu", "llvm -mcpu=haswell", "llvm -mcpu=nehalem")
+_REPORT_S = 10.0
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    runnable = tuple(t for t in TARGETS if parse_target(t).runs_here)
+    targets = (options.target,) if options.target else runnable
+    threads = (options.threads,) if options.threads else (1, 2)
+    workers = options.workers or usable_cores()
+    begin = time.monotonic()
+    end = begin + options.seconds if options.seconds else float("inf")
+    print(f"seed {options.seed}, {options.dags} programs, {options.candidates} candidates each, {', '.join(targets)}")
+    warm(targets)
+    plan = Plan(options.seed, options.dags, options.candidates, targets, threads, workers, end)
+    tally = run(plan, _printer(begin))
+    print(f"{tally.programs} programs, {tally.candidates} candidates in {time.monotonic() - begin:.0f} s, ", end="")
+    print(f"{len(tally.failures)} failures")
+    distinct: dict[str, Failure] = {}
+    for failure in tally.failures:
+        distinct.setdefault(failure.signature, failure)
+    for failure in list(distinct.values())[: options.shrink]:
+        _report(failure, options.shrink_seconds)
+    return 1 if tally.failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--dags", type=int, default=200, help="number of programs")
+    parser.add_argument("--candidates", type=int, default=5, help="candidates of each")
+    parser.add_argument("--seed", default="0", help="any word")
+    parser.add_argument("--target", help="one target instead of all that run here")
+    parser.add_argument("--threads", type=int, help="instead of 1 and 2 in turn")
+    parser.add_argument("--workers", type=int, help="processes, by default one for each core")
+    parser.add_argument("--seconds", type=float, help="begin no program after this time")
+    parser.add_argument("--shrink", type=int, default=8, help="distinct failures to shrink")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time for each")
+    return parser
+
+
+def _printer(begin: float) -> Callable[[Tally], None]:
+    state = {"shown": 0, "next": begin + _REPORT_S}
+
+    def progress(tally: Tally) -> None:
+        for failure in tally.failures[int(state["shown"]) :]:
+            print(f"FAILED {failure}", flush=True)
+        state["shown"] = len(tally.failures)
+        if time.monotonic() >= state["next"]:
+            state["next"] = time.monotonic() + _REPORT_S
+            seconds = time.monotonic() - begin
+            print(f"{tally.programs} programs, {tally.candidates} candidates, {seconds:.0f} s", flush=True)
+
+    return progress
+
+
+def _report(failure: Failure, seconds: float) -> None:
+    dag, candidate = shrunk(failure, seconds)
+    print(f"\n# {failure.kind}: {failure.message}\n# program {failure.seed!r}, shrunk:")
+    print(program_text(dag))
+    print(f"candidate = {candidate!r}", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.exit(main())

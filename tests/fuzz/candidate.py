@@ -1,0 +1,149 @@
+"""One program, its data and its candidates: what is chosen, how one is built and checked in this process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosched.codegen import build_source
+from autosched.ir.stmt import Func
+from autosched.lower import lower
+from autosched.measure.buffers import Buffer
+from autosched.measure.check import CandidateError, DataSet, Kernel, check
+from autosched.measure.problem import write_data_set
+from autosched.runtime.jit import compile_object, load_object
+from autosched.runtime.tensors import ArraySpec
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate
+from cost_model.model import CostModel
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch, sample
+
+DATA_SETS = ("normal", "structured", "integers")
+SAMPLED = 16  # rows drawn to find a legal one
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of a sketch for a target; an empty sketch name stands for the making of all sketches."""
+
+    target: str
+    threads: int
+    sketch: str = ""
+    values: tuple[tuple[str, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Candidate:
+        values = tuple((str(n), int(v)) for n, v in data["values"])
+        return cls(data["target"], data["threads"], data["sketch"], values)
+
+
+class Fault(Exception):
+    """What went wrong: the step it happened in (or a class of `measure.results.FAULTS`) and a sentence."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def signature(self) -> str:
+        """Equal for what is most likely the same bug: the kind, and the words of an exception without its numbers."""
+        return signature(self.kind, str(self))
+
+
+def signature(kind: str, message: str) -> str:
+    if ":" not in kind:  # a kernel ran and did wrong
+        return kind
+    return f"{kind} {re.sub(r'[^A-Za-z ]+', '', message)[:40]}"
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Any exception inside becomes a Fault of this step."""
+    try:
+        yield
+    except (CandidateError, Fault):
+        raise
+    except Exception as error:
+        raise Fault(f"{name}: {type(error).__name__}", " ".join(str(error).split())[:600] or repr(error)) from error
+
+
+@lru_cache(maxsize=8)
+def _sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ...]:
+    with step("sketches"):
+        return sketches(collapse(dag), parse_target(target), threads)
+
+
+@lru_cache(maxsize=64)
+def _lowered(sketch: Sketch) -> Func:
+    with step("lower"):
+        return lower(sketch.state)
+
+
+def all_sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ...]:
+    return _sketches(dag, target, threads)
+
+
+def draw(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> Candidate:
+    """A random row that the cost model finds legal, else a random one of the smallest tiles."""
+    rows = sample(sketch, SAMPLED, rng)
+    func = _lowered(sketch)
+    with step("cost model"):
+        model = CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
+        legal = np.flatnonzero(model.legal(0, rows))
+        seconds, features = model.draft(0, rows[legal]), model.features(0, rows[legal])
+        if not (np.isfinite(seconds).all() and (seconds > 0).all() and np.isfinite(features).all()):
+            raise ValueError("a drafted latency or a feature is not a finite number")
+    row = rows[legal[0]] if len(legal) else [p.domain[0] for p in sketch.params]
+    values = tuple((p.name, int(v)) for p, v in zip(sketch.params, row, strict=True))
+    return Candidate(target, threads, sketch.name, values)
+
+
+class Subject:
+    """A program with inputs and expected outputs in files below `directory`, ready to try candidates."""
+
+    def __init__(self, dag: ComputeDAG, directory: Path, seed: int) -> None:
+        self.dag = dag
+        inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
+        outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
+        with step("reference"):
+            for name in DATA_SETS:
+                arrays = make_inputs(dag, seed, name)
+                expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
+                write_data_set(directory, name, inputs, outputs, arrays, expected)
+            self._data = [DataSet(directory, name, inputs, outputs) for name in DATA_SETS]
+
+    def sketch(self, candidate: Candidate) -> Sketch | None:
+        """The sketch of that name, None when there is none now."""
+        found = all_sketches(self.dag, candidate.target, candidate.threads)
+        return next((s for s in found if s.name == candidate.sketch), None)
+
+    def run(self, candidate: Candidate) -> None:
+        """Builds and checks the candidate. Raises Fault."""
+        sketch = self.sketch(candidate)
+        if sketch is None:
+            return
+        target, values = parse_target(candidate.target), dict(candidate.values)
+        func = _lowered(sketch)
+        with step("build"):
+            source = build_source(func, values, target, candidate.threads)
+        with step("compile"):
+            loaded = load_object(compile_object(source.ir, target), source.name, source.threads)
+        kernel = Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1)))
+        try:
+            check(kernel, self._data)
+        except CandidateError as error:
+            raise Fault(error.fault, str(error)) from None
