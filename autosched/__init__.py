@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from autosched import te as te
     from autosched.api import best as best
     from autosched.api import compile as compile
+    from autosched.api import explain as explain
+    from autosched.api import export as export
     from autosched.api import show as show
     from autosched.api import tune as tune
     from autosched.api import verify as verify
@@ -30,6 +32,8 @@ _HOMES: dict[str, str | None] = {
     "Target": "autosched.target",
     "best": "autosched.api",
     "compile": "autosched.api",
+    "explain": "autosched.api",
+    "export": "autosched.api",
     "parse_target": "autosched.target",
     "show": "autosched.api",
     "te": None,

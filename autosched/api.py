@@ -8,41 +8,34 @@ there within seconds.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.errors import DeviceError, NoValidCandidate, TargetError, UsageError, VerificationError
-from autosched.target import Target, parse_target
-from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define, redefine
+from autosched.device import Device, find_device, peak_gflops
+from autosched.errors import NoValidCandidate, UsageError
+from autosched.stored import explain, export, show, specs, stored_source, verify
+from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
     from autosched.codegen.source import KernelSource
-    from autosched.measure import Measurement
     from autosched.runtime.kernel import Kernel
     from autosched.store import Database, Record
-    from autosched.te import ComputeDAG, Tensor
+    from autosched.te import ComputeDAG
     from autosched.tune.callbacks import Callback
     from autosched.tune.protocols import Candidate
     from autosched.tune.recorder import DatabaseRecorder
     from autosched.tune.result import Result
+    from autosched.tune.session import Settings
     from autosched.tune.task import Task
     from search_spaces.space import Sketch
 
-FORMS = ("steps", "ir", "llvm", "asm")
-PEAK_SHARE = {"float32": 1.0, "float64": 0.5}  # of the single-precision peak; other types have none
 WRITTEN = 4  # candidates whose sources go to `out_dir`
 
-
-@dataclass(frozen=True)
-class _Device:
-    """What kernels are made for."""
-
-    target: Target
-    threads: int
-
+__all__ = ["best", "compile", "explain", "export", "show", "tune", "verify", "workload"]
 
 F = TypeVar("F", bound=Operator)
 
@@ -71,14 +64,17 @@ def tune(
     db: Path | str | None = None,
     resume: bool = False,
     out_dir: Path | str | None = None,
+    measure: bool = True,
     callbacks: Sequence[Callback] = (),
     started: float | None = None,
 ) -> Result:
     """Searches for the fastest kernel of `workload` with at most `trials` measurements and `budget_s` seconds.
 
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
-    name, `batch` is the first. `resume` counts the records of earlier runs as trials. `out_dir` receives the LLVM IR of
-    the best candidates. `started`: when the command began, on `time.monotonic`, default now.
+    name, `batch` replaces the first (it multiplies one called M). `resume` counts the measurements of earlier runs as
+    trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR of the best
+    candidates. `measure=False`: by the cost model alone, for any processor; nothing runs and nothing is recorded.
+    `started`: when the command began, on `time.monotonic`, default now.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has (`Result.interrupted`).
@@ -87,32 +83,17 @@ def tune(
     if trials < 1:
         raise UsageError(f"trials must be at least 1, got {trials}")
     problem = define(workload, shape, settings, batch, dtype)
-    device = _device(target, threads)
+    device = find_device(target, threads, runs=measure)
+    directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
+    if not measure:
+        return _estimate(problem, device, target or "cpu", directory, begun)
 
-    from autosched.measure import Measurer, make_problem
-    from autosched.measure.host import ScratchDirectory
-    from autosched.store import Database
-    from autosched.te.collapse import collapse
-    from autosched.tune.session import Settings, run
+    from autosched.tune.session import Settings
 
-    with Database(db) as database, ScratchDirectory() as scratch:
-        peak = _peak_gflops(device, problem.dtype)
-        data = make_problem(problem.dag, scratch, seed)
-        with Measurer(data, device.target, device.threads) as measurer:
-            dag = collapse(problem.dag)
-            task, sketches = _make_task(problem, dag, target or "cpu", device)
-            result = run(
-                task,
-                Settings(trials, budget_s, seed),
-                measurer,
-                _recorder(database, problem, device, task, sketches, seed, resume),
-                callbacks,
-                peak_gflops=peak,
-                started=begun,
-                kernel=lambda candidate: _kernel(problem, device, task.source(candidate)),
-            )
-    if out_dir is not None:
-        _write_sources(Path(out_dir), task, result)
+    limits = Settings(trials, budget_s, seed)
+    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun)
+    if directory is not None:
+        _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])
     return result
 
 
@@ -134,12 +115,12 @@ def compile(
     from autosched.te.collapse import collapse
 
     problem = define(workload, shape, settings, batch, dtype)
-    device = _device(target, threads)
+    device = find_device(target, threads)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
-        return _kernel(problem, device, _stored_source(record, dag, device))
+        return _kernel(problem, device, stored_source(record, dag, device))
     task, _ = _make_task(problem, dag, target or "cpu", device)
-    return _kernel(problem, device, _analytic_best(task))
+    return _kernel(problem, device, _analytic_best(task, 1)[0][1])
 
 
 def best(
@@ -155,100 +136,52 @@ def best(
     n: int = 1,
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored."""
-    return _stored(define(workload, shape, settings, batch, dtype), _device(target, threads), db, n)
-
-
-def show(
-    record_id: int,
-    db: Path | str | None = None,
-    as_: str = "steps",
-    *,
-    workload: Workload | None = None,
-    target: str | None = None,
-) -> str:
-    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), `llvm` or `asm`.
-
-    A record of a user's own function needs that function as `workload`, one of another machine its `target`.
-    """
-    if as_ not in FORMS:
-        raise UsageError(f"a record is shown as {', '.join(FORMS)}, got {as_!r}")
-    problem, record, device = _read_record(record_id, db, workload, target, needs_device=as_ in ("llvm", "asm"))
-    if as_ == "steps":
-        return "\n".join(json.dumps(step) for step in json.loads(record.steps))
-
-    from autosched.te.collapse import collapse
-
-    dag = collapse(problem.dag)
-    if as_ == "ir":
-        from autosched.ir.printer import func_text
-        from autosched.lower import concretise, lower
-        from autosched.schedule import replay
-
-        concrete, _ = concretise(lower(replay(dag, record.steps)), {})
-        return func_text(concrete)
-    source = _stored_source(record, dag, device)
-    if as_ == "llvm":
-        return source.ir
-
-    from autosched.runtime.jit import emit_assembly
-
-    return emit_assembly(source.ir, device.target)
-
-
-def verify(
-    record_id: int,
-    db: Path | str | None = None,
-    *,
-    workload: Workload | None = None,
-    target: str | None = None,
-    seed: int = 1,
-) -> Measurement:
-    """Builds a stored candidate again, checks it on fresh data derived from `seed` and times it.
-
-    Raises VerificationError if it fails in any way.
-    """
-    from autosched.measure import Failure, Job, Measurer, make_problem
-    from autosched.measure.host import ScratchDirectory
-    from autosched.te.collapse import collapse
-
-    problem, record, device = _read_record(record_id, db, workload, target, needs_device=True)
-    with ScratchDirectory() as scratch:
-        data = make_problem(problem.dag, scratch, seed)
-        with Measurer(data, device.target, device.threads) as measurer:
-            source = _stored_source(record, collapse(problem.dag), device)
-            (answer,) = measurer.measure([Job("record", source)])
-    if isinstance(answer, Failure):
-        raise VerificationError(f"record {record_id} ({problem.name}) failed with {answer.kind}: {answer.message}")
-    return answer
+    return _stored(define(workload, shape, settings, batch, dtype), find_device(target, threads), db, n)
 
 
 # Putting together
 
 
-def _device(target: str | None, threads: int | None) -> _Device:
-    device = parse_target(target)
-    if device.kind != "cpu":
-        raise DeviceError(f"the target {device.kind} is not supported by this build yet; use cpu")
-    if not device.runs_here:
-        raise DeviceError(f"kernels for {device.mcpu} ({device.arch}) cannot be measured on this machine; use cpu")
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, got {threads}")
-    return _Device(device, threads or device.cores)
+def _search(
+    problem: Definition,
+    device: Device,
+    target: str,
+    settings: Settings,
+    db: Path | str | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    begun: float,
+) -> tuple[Task, Result]:
+    """One session with everything that it needs around it."""
+    from autosched.measure import Measurer, make_problem
+    from autosched.measure.host import ScratchDirectory
+    from autosched.store import Database
+    from autosched.te.collapse import collapse
+    from autosched.tune.room import check_room
+    from autosched.tune.session import run
+
+    with ScratchDirectory() as scratch:
+        check_room(problem.dag, scratch)
+        with Database(db) as database:
+            peak = peak_gflops(device, problem.dtype)  # before any worker disturbs it
+            data = make_problem(problem.dag, scratch, settings.seed)
+            with Measurer(data, device.target, device.threads) as measurer:
+                task, sketches = _make_task(problem, collapse(problem.dag), target, device)
+                result = run(
+                    task,
+                    settings,
+                    measurer,
+                    _recorder(database, problem, device, task, sketches, settings.seed, resume),
+                    callbacks,
+                    peak_gflops=peak,
+                    peak_again=lambda: peak_gflops(device, problem.dtype),
+                    started=begun,
+                    kernel=lambda candidate: _kernel(problem, device, task.source(candidate)),
+                )
+    return task, result
 
 
-def _peak_gflops(device: _Device, dtype: str) -> float | None:
-    """What the processor can do at most, measured now, before any worker disturbs it; None for integer types."""
-    if dtype not in PEAK_SHARE:
-        return None
-
-    from autosched.measure.host import device_lock
-    from autosched.runtime.peak import measure_fma_gflops
-
-    with device_lock("cpu"):
-        return PEAK_SHARE[dtype] * measure_fma_gflops(device.target, device.threads)
-
-
-def _make_task(problem: Definition, dag: ComputeDAG, target: str, device: _Device) -> tuple[Task, tuple[Sketch, ...]]:
+def _make_task(problem: Definition, dag: ComputeDAG, target: str, device: Device) -> tuple[Task, tuple[Sketch, ...]]:
     """The task of the collapsed `dag`: sketches, lowered once each, and the cost model over them."""
     from autosched.codegen import build_source
     from autosched.lower import lower
@@ -276,7 +209,7 @@ def _make_task(problem: Definition, dag: ComputeDAG, target: str, device: _Devic
 def _recorder(
     database: Database,
     problem: Definition,
-    device: _Device,
+    device: Device,
     task: Task,
     sketches: tuple[Sketch, ...],
     seed: int,
@@ -298,24 +231,79 @@ def _recorder(
     return DatabaseRecorder(database, run_id, task, steps, resumed)
 
 
-def _write_sources(directory: Path, task: Task, result: Result) -> None:
-    """The LLVM IR of the fastest candidates, as `<workload>-<rank>.ll`."""
+def _estimate(problem: Definition, device: Device, target: str, directory: Path | None, begun: float) -> Result:
+    """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
+    import numpy as np
+
+    from autosched.te.collapse import collapse
+    from autosched.tune.result import Result
+
+    task, _ = _make_task(problem, collapse(problem.dag), target, device)
+    search_begun = time.monotonic()
+    drafted = _analytic_best(task, WRITTEN)
+    best, source = drafted[0]
+    seconds = float(task.model.draft(best.sketch, np.array([best.values], np.int64))[0])
+    if directory is not None:
+        _write_sources(directory, task, [source for _, source in drafted])
+    now = time.monotonic()
+    return Result(
+        workload=task.workload,
+        shape=task.shape,
+        dtype=task.dtype,
+        target=task.target,
+        threads=task.threads,
+        trials=0,
+        failed=0,
+        wall_s=now - begun,
+        search_s=now - search_begun,
+        model_s=0.0,
+        build_s=0.0,
+        check_s=0.0,
+        measure_s=0.0,
+        first_result_s=None,
+        best_s=seconds,
+        best_ci_s=(seconds, seconds),
+        gflops=task.gflops(seconds),
+        peak_gflops=None,
+        fraction_of_peak=None,
+        record_id=None,
+        sketch=task.sketches[best.sketch].name,
+        values=task.values(best),
+        verified=False,
+        kernel=lambda: _kernel(problem, device, source),
+    )
+
+
+def _writable(directory: Path) -> Path:
+    """Makes `directory` where it is missing, and sees that files can be written there: before the search, not after."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
-        first = [t for t in timed if t.record_id == result.record_id]
-        rest = [t for t in timed if t.record_id != result.record_id]
-        for rank, trial in enumerate((first + rest)[:WRITTEN], start=1):
-            path = directory / f"{task.workload.rpartition(':')[2]}-{rank}.ll"
-            path.write_text(task.source(trial.candidate).ir, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the sources cannot be written to {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError(f"the sources cannot be written to {directory}: check its permissions")
+    return directory
+
+
+def _fastest(result: Result) -> list[Candidate]:
+    """The WRITTEN fastest candidates of a search, the best of the final comparison first."""
+    timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
+    timed.sort(key=lambda t: t.record_id != result.record_id)
+    return [trial.candidate for trial in timed[:WRITTEN]]
+
+
+def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource]) -> None:
+    """The LLVM IR of the best candidates, as `<workload>-<rank>.ll`."""
+    from autosched.deploy import write_whole
+
+    for rank, source in enumerate(sources, start=1):
+        write_whole(directory / f"{task.workload.rpartition(':')[2]}-{rank}.ll", source.ir.encode())
 
 
 # Records and kernels
 
 
-def _stored(problem: Definition, device: _Device, db: Path | str | None, n: int) -> list[Record]:
+def _stored(problem: Definition, device: Device, db: Path | str | None, n: int) -> list[Record]:
     from autosched.store import Database, default_path
 
     path = default_path() if db is None else Path(db)
@@ -325,58 +313,28 @@ def _stored(problem: Definition, device: _Device, db: Path | str | None, n: int)
         return database.best(problem.dag.content_hash, device.target.fingerprint, device.threads, n)
 
 
-def _read_record(
-    record_id: int, db: Path | str | None, workload: Workload | None, target: str | None, needs_device: bool
-) -> tuple[Definition, Record, _Device]:
-    """A record with the problem it solves and the device it is for. Checks that they belong together."""
-    from autosched.store import Database
-
-    with Database(db, create=False) as database:
-        record = database.record(record_id)
-        spec = database.workload(record.workload).spec
-    problem = redefine(spec, workload)
-    if problem.dag.content_hash != record.workload:
-        raise UsageError(
-            f"record {record_id} is of another workload than {problem.name} with the arguments stored for it"
-        )
-    device = _Device(parse_target(target), record.threads)
-    if needs_device and device.target.fingerprint != record.target:
-        raise TargetError(
-            f"record {record_id} is for {record.target}, this is {device.target.fingerprint}: name its target"
-        )
-    return problem, record, device
-
-
-def _stored_source(record: Record, dag: ComputeDAG, device: _Device) -> KernelSource:
-    """A record's code, generated anew from its steps."""
-    from autosched.codegen import build_source
-    from autosched.lower import lower
-    from autosched.schedule import replay
-
-    return build_source(lower(replay(dag, record.steps)), {}, device.target, device.threads)
-
-
-def _analytic_best(task: Task) -> KernelSource:
-    """The code of the first candidate of the draft that can be expressed."""
+def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource]]:
+    """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
     from autosched.tune.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
+    found: list[tuple[Candidate, KernelSource]] = []
     error: Exception | None = None
-    for candidate in search.propose(0, 4, "draft"):
+    for candidate in search.propose(0, 2 * n, "draft"):
         try:
-            return task.source(candidate)
+            found.append((candidate, task.source(candidate)))
         except Exception as failure:  # a bug of code generation costs its candidate only
             error = failure
-    raise NoValidCandidate(f"no candidate of {task.workload} can be generated: {error}") from error
+        if len(found) == n:
+            break
+    if not found:
+        raise NoValidCandidate(f"no candidate of {task.workload} can be generated: {error}") from error
+    return found
 
 
-def _kernel(problem: Definition, device: _Device, source: KernelSource) -> Kernel:
+def _kernel(problem: Definition, device: Device, source: KernelSource) -> Kernel:
     """A callable kernel over arrays of the user's shapes."""
     from autosched.runtime.kernel import build_kernel
-    from autosched.runtime.tensors import ArraySpec
-
-    def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
-        return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)
 
     inputs, outputs = specs(problem.dag.inputs), specs(problem.dag.outputs)
     return build_kernel(source.ir, source.name, device.target, inputs, outputs, source.workspace_bytes, source.threads)

@@ -130,7 +130,6 @@ def header_text(kernel: Deployable) -> str:
     arguments, n_in = kernel.arguments, len(kernel.inputs)
     rows = [f" *   {name:<12} {'in ' if i < n_in else 'out'}  {spec}" for i, (_, name, spec) in enumerate(arguments)]
     parameters = ", ".join([*(f"{kind}{name}" for kind, name, _ in arguments), "void *workspace"])
-    features = f", features {target.features}" if target.features else ""
     return "\n".join(
         [
             f"/* {_comment(kernel.title)}",
@@ -140,7 +139,7 @@ def header_text(kernel: Deployable) -> str:
             " in flight",
             " *",
             f" * Dense row-major arrays that do not overlap; runs on at most {threads} thread(s); returns 0.",
-            f" * Made for {target.mcpu} ({target.arch}){features}: other processors may not run it.",
+            f" * Made for {target.fingerprint}: another processor may not have its instructions.",
             " */",
             f"#ifndef {guard}",
             f"#define {guard}",
@@ -181,12 +180,14 @@ def _c_names(names: Iterator[str]) -> list[str]:
     return found
 
 
-_RESERVED = frozenset(
-    "auto bool break case catch char class const continue default delete do double else enum extern false float for "
-    "friend goto if inline int long mutable namespace new operator private protected public register restrict return "
-    "short signed sizeof static struct switch template this throw true try typedef union unsigned using virtual void "
-    "volatile while and or not xor asm int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t".split()
-)
+_RESERVED = {
+    "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue", "default", "delete", "do",
+    "double", "else", "enum", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long",
+    "mutable", "namespace", "new", "operator", "private", "protected", "public", "register", "restrict", "return",
+    "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef",
+    "union", "unsigned", "using", "virtual", "void", "volatile", "while", "and", "or", "not", "xor", "asm", "int8_t",
+    "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t",
+}  # fmt: skip
 
 
 def _comment(text: str) -> str:
@@ -206,9 +207,9 @@ def _linked(code: bytes, path: Path) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         source, library = Path(directory) / "kernel.o", Path(directory) / "kernel.so"
         source.write_bytes(code)
-        named = ("-soname", path.name)
+        named = ["-soname", path.name]
         if words:  # a compiler that calls the linker
-            named = ("-Xlinker", "-soname", "-Xlinker", path.name)
+            named = ["-Xlinker", "-soname", "-Xlinker", path.name]
         command = [linker, "-shared", *named, "-o", str(library), str(source), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

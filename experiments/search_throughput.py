@@ -10,15 +10,11 @@ phases run on all rows, the illegal ones too, although a search drops those firs
     sampled     drawing the rows; counted in neither of the two
 
 A rate is rows of all sketches / the median over rounds of the seconds that a round took. Lowering and compiling the
-closed forms happens once for a sketch and is reported as `setup_s`.
+closed forms happens once for a sketch and is reported as `setup_s`. All work is done by one thread: array operations
+have no more, and the ranker is told so; `cpu_per_wall` above 1 would show another.
 """
 
 from __future__ import annotations
-
-import os
-
-# One thread means one: read by BLAS and OpenMP when they are loaded.
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import argparse
 import json
@@ -26,8 +22,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autosched.lower import lower
 from autosched.target import parse_target
@@ -96,21 +94,23 @@ class Round:
 
 def run_round(subject: Subject, rows: int, rng: np.random.Generator) -> Round:
     model, spent, legal = subject.model, dict.fromkeys(PHASES, 0.0), 0
-
-    def timed(phase: str, work: Callable[[], Population]) -> Population:
-        start = time.perf_counter()
-        result = work()
-        spent[phase] += time.perf_counter() - start
-        return result
-
-    start = time.process_time()
+    judges: dict[str, Callable[[int, Population], npt.NDArray[Any]]] = {
+        "legality": model.legal,
+        "draft": model.draft,
+        "features": model.features,
+        "score": model.score,  # evaluates the features again, then predicts
+    }
+    begun = time.process_time()
     for i, sketch in enumerate(subject.sketches):
-        matrix = timed("sample", lambda sketch=sketch: space.sample(sketch, rows, rng))
-        legal += int(timed("legality", lambda i=i, m=matrix: model.legal(i, m)).sum())
-        timed("draft", lambda i=i, m=matrix: model.draft(i, m))
-        timed("features", lambda i=i, m=matrix: model.features(i, m))
-        timed("score", lambda i=i, m=matrix: model.score(i, m))  # evaluates the features again, then predicts
-    return Round(spent, time.process_time() - start, legal)
+        start = time.perf_counter()
+        matrix = space.sample(sketch, rows, rng)
+        spent["sample"] += time.perf_counter() - start
+        for phase, judge in judges.items():
+            start = time.perf_counter()
+            found = judge(i, matrix)
+            spent[phase] += time.perf_counter() - start
+            legal += int(found.sum()) if phase == "legality" else 0
+    return Round(spent, time.process_time() - begun, legal)
 
 
 def measure(workload: str = "conv2d", rows: int = ROWS, rounds: int = ROUNDS, seed: int = 0) -> dict[str, object]:
@@ -151,7 +151,9 @@ def measure(workload: str = "conv2d", rows: int = ROWS, rounds: int = ROUNDS, se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.search_throughput", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.search_throughput", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--workload", default="conv2d", help="a built-in name (default conv2d)")
     parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"of each sketch (default {ROWS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"default {ROUNDS}")

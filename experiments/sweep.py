@@ -3,9 +3,9 @@
     python -m experiments.sweep [--trials 64] [--batch 1] [--threads N] [--workloads c1d,c2d:2] [--out results.json]
 
 Each case runs in a fresh process with a fresh database, so that none profits from another. Every process measures the
-peak of the processor's fused multiply-adds just before it tunes; shares are of the largest of these, because a disturbed
-measurement is too low. A case that moves more bytes than it computes is bound by memory, whatever its share. The result
-file is written again after each case.
+peak of the processor's fused multiply-adds just before it tunes; shares are of the largest of these, because what
+disturbs that measurement makes it smaller. A case that moves more bytes than it computes is bound by memory, whatever
+its share. The result file is written again after each case.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Model(FakeModel):
         return 1e-5 / rows[:, 0]
 
 
-def source(dag: object, sketch: Sketch, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+def source(nest: object, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
     """Vectors of `a` floats; `b` = 1 subtracts, which is wrong."""
     lanes, wrong = (values["a"], values["b"]) if values else (4, 0)
     ir = IR.format(vector=f"<{lanes} x float>", op="fsub" if wrong else "fadd", lanes=lanes, n=M * N)

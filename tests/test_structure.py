@@ -32,12 +32,18 @@ CHAIN = (
     "autosched.tune",
 )
 JOINED = (*CHAIN, "autosched.tune.task", "search_spaces", "cost_model")
+VERBS = ("autosched.device", "autosched.deploy", "autosched.roofline")
 # What stands outside the chain, and what it may import besides itself.
 BESIDE = {
     "search_spaces": CHAIN[: CHAIN.index("autosched.lower") + 1],
     "cost_model": (*BOTTOM, "autosched.ir", "autosched.lower"),
     "autosched.tune.task": JOINED,  # where a task meets its search space and its cost model
-    "autosched.api": JOINED,
+    # What the library's verbs are made of.
+    "autosched.device": JOINED,
+    "autosched.deploy": JOINED,
+    "autosched.roofline": JOINED,
+    "autosched.stored": (*JOINED, *VERBS),
+    "autosched.api": (*JOINED, *VERBS, "autosched.stored"),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),
     "autosched.__main__": ("autosched.cli",),

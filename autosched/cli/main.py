@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from autosched.cli.output import SCHEMA_VERSION, print_json
@@ -20,6 +23,8 @@ from autosched.errors import AutoschedError, UsageError
 
 VERBS = ("tune", "workloads", "best", "show", "bench", "explain", "verify", "export", "db", "plot", "doctor")
 INTERRUPTED = 130
+MAX_START_S = 30.0  # a process older than this when its command begins has been doing something else before
+POLITE_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -53,7 +58,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code and never raises, unless AUTOSCHED_DEBUG is set."""
-    args = argparse.Namespace(json=False, started=time.monotonic())
+    args = argparse.Namespace(json=False, started=process_start() if argv is None else time.monotonic())
     try:
         try:
             build_parser().parse_args(argv, args)
@@ -66,6 +71,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("AUTOSCHED_DEBUG"):
             raise
         return _report(error, as_json=bool(args.json))
+
+
+def process_start() -> float:
+    """When this process began, on `time.monotonic`: what the interpreter and the imports took is part of a command.
+
+    From Linux's clock ticks since boot (proc(5), `starttime`); elsewhere, and where that makes no sense, now.
+    """
+    now = time.monotonic()
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return now
+    return now - age if 0.0 <= age <= MAX_START_S else now
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """What ends a process politely is a Ctrl-C to us: the search stops, and the best so far is printed and saved.
+
+    A signal that is ignored (nohup) stays ignored. Works in the main thread only, as Python's handlers do.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    try:
+        for number in POLITE_ENDS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, interrupt)
+    except ValueError:  # not the main thread
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:

@@ -53,6 +53,10 @@ def share_text(fraction: float | None) -> str:
     return "-" if fraction is None else f"{100.0 * fraction:.0f} %"
 
 
+def threads_text(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"
+
+
 def clock_text(seconds: float | None) -> str:
     """95 -> '1:35'."""
     if seconds is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from autosched.cli.output import clock_text, rate_text, share_text, time_text
+from autosched.cli.output import clock_text, rate_text, share_text, threads_text, time_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -59,8 +59,8 @@ class PlainLines:
 
     def on_start(self, event: Event) -> None:
         resumed = f", {event.resumed} trials from records" if event.resumed else ""
-        threads = "1 thread" if event.threads == 1 else f"{event.threads} threads"
-        self._line(f"{event.workload} on {event.target}, {threads}: {event.n_sketches} sketches{resumed}")
+        sketches = "1 sketch" if event.n_sketches == 1 else f"{event.n_sketches} sketches"
+        self._line(f"{event.workload} on {event.target}, {threads_text(event.threads)}: {sketches}{resumed}")
 
     def on_round(self, event: Event) -> None:
         if event.best_s is not None:

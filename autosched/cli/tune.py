@@ -35,6 +35,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     group.add_argument("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
     group.add_argument("--resume", action="store_true", help="count the records of earlier runs as trials")
     options.add_db(parser)
+    parser.add_argument(
+        "--no-run",
+        action="store_true",
+        help="search by the cost model alone: nothing is measured, verified or recorded; for other processors too",
+    )
     parser.add_argument("--out-dir", type=Path, metavar="DIR", help="write the sources of the best candidates there")
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -42,12 +47,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     from autosched import api
-    from autosched.cli.main import INTERRUPTED
+    from autosched.cli.main import INTERRUPTED, interrupted_by_signals
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
 
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
-    with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
+    with interrupted_by_signals(), watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(
             args.workload,
             shape=args.shape,
@@ -62,19 +67,20 @@ def run(args: argparse.Namespace) -> int:
             db=args.db,
             resume=args.resume,
             out_dir=args.out_dir,
+            measure=not args.no_run,
             callbacks=callbacks,
             started=args.started,
         )
     if args.json:
         print_json(result.to_json())
     else:
-        print(summary(result, options.db_suffix(args)))
+        print(estimate(result, args.out_dir) if args.no_run else summary(result, options.db_suffix(args)))
     return INTERRUPTED if result.interrupted else 0
 
 
 def summary(result: Result, db_suffix: str = "") -> str:
     """The end of a search in a few lines, with the commands that come next."""
-    from autosched.cli.output import clock_text, interval_text, rate_text, share_text, time_text
+    from autosched.cli.output import clock_text, interval_text, rate_text, share_text, threads_text, time_text
 
     peak = ""
     if result.fraction_of_peak is not None:
@@ -84,9 +90,8 @@ def summary(result: Result, db_suffix: str = "") -> str:
     phases = ("search", "model", "build", "check", "measure")
     spent = ", ".join(f"{name} {time_text(getattr(result, f'{name}_s'))}" for name in phases)
     first = "" if result.first_result_s is None else f"; first verified kernel after {time_text(result.first_result_s)}"
-    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
     lines = [
-        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads}",
+        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads_text(result.threads)}",
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",
@@ -97,4 +102,19 @@ def summary(result: Result, db_suffix: str = "") -> str:
         lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")
+    return "\n".join(lines)
+
+
+def estimate(result: Result, out_dir: Path | None) -> str:
+    """The end of a search without measurements."""
+    from autosched.cli.output import rate_text, threads_text, time_text
+
+    values = ", ".join(f"{name}={value}" for name, value in result.values.items())
+    lines = [
+        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads_text(result.threads)}",
+        f"  estimate  {time_text(result.best_s)}, {rate_text(result.gflops)} by the cost model, NOT verified",
+        f"  sketch    {result.sketch}",
+        f"  values    {values or 'none'}",
+        f"  sources   {'not written; --out-dir DIR writes them' if out_dir is None else out_dir}",
+    ]
     return "\n".join(lines)

@@ -137,15 +137,34 @@ class Simplifier:
         return self._combine(quotient, tail, 1) if op == "floordiv" else tail
 
     def _minmax(self, op: str, x: Affine, y: Affine) -> Affine:
+        """min and max of several forms: nested ones are opened, dominated ones dropped, constants come first."""
+        sign = 1 if op == "min" else -1
+        kept: list[Affine] = []
+        for form in (*self._opened(op, x), *self._opened(op, y)):
+            if any(self._at_most(k, form, sign) for k in kept):
+                continue
+            kept = [k for k in kept if not self._at_most(form, k, sign)] + [form]
+        if len(kept) == 1:
+            return kept[0]
+        ordered = sorted(kept, key=lambda f: (bool(f.terms), str(f.expr())))
+        result = ordered[-1].expr()
+        for form in reversed(ordered[:-1]):
+            result = Binary(op, form.expr(), result)
+        return Affine(((result, 1),), 0)
+
+    def _opened(self, op: str, x: Affine) -> list[Affine]:
+        """min(b, c) + rest as the forms b + rest, c + rest."""
+        for atom, c in x.terms:
+            if c == 1 and isinstance(atom, Binary) and atom.op == op:
+                rest = Affine(tuple(t for t in x.terms if t[0] is not atom), x.constant)
+                sides = (self._combine(self.affine(e), rest, 1) for e in (atom.a, atom.b))
+                return [form for side in sides for form in self._opened(op, side)]
+        return [x]
+
+    def _at_most(self, x: Affine, y: Affine, sign: int) -> bool:
+        """Whether x <= y (x >= y for sign -1) for all values of the variables."""
         lo, hi = self._affine_bounds(self._combine(x, y, -1))
-        if hi <= 0:
-            return x if op == "min" else y
-        if lo >= 0:
-            return y if op == "min" else x
-        a, b = x.expr(), y.expr()
-        if isinstance(b, Const):  # constants first, so that min(T, X) has one form
-            a, b = b, a
-        return _atom(Binary(op, a, b))
+        return hi <= 0 if sign > 0 else lo >= 0
 
     def _compare(self, expr: Binary) -> Expr:
         difference = self._combine(self.affine(expr.a), self.affine(expr.b), -1)

@@ -118,7 +118,9 @@ class Reorder:
         )
         queue = iter(chosen)
         loops = tuple(next(queue) if loop in chosen else loop for loop in stage.loops)
-        return state.with_stage(check_order("reorder", replace(stage, loops=loops)))
+        stage = check_order("reorder", replace(stage, loops=loops))
+        check_parallel(f"reorder({self.stage})", state, stage)
+        return state.with_stage(stage)
 
 
 @dataclass(frozen=True)

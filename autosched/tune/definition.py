@@ -41,8 +41,9 @@ def define(
     batch: int | None = None,
     dtype: str = DEFAULT_DTYPE,
 ) -> Definition:
-    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name; `batch` replaces the first,
-    or multiplies it where that is called M.
+    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name.
+
+    `batch` replaces the first argument, or multiplies it where that is called M.
 
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.

@@ -4,7 +4,7 @@ First the cheap elementwise stages and data movement vanish into their readers (
 visited from the outputs to the inputs; the first rule that applies gives the alternatives.
 
     Host              an elementwise stage waits for the reduction that will be fused into it
-    SplitReduction    few outputs, long reduction: K in blocks over threads
+    SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
     LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
     PlainReduction    any other reduction
@@ -21,13 +21,14 @@ from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.draft import Context, Draft, SketchRule
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement
-from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction
+from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
     Host(),
     SplitReduction(),
+    SplitTiledReduction(),
     MultiLevelTiling(),
     LaneReduction(),
     PlainReduction(),

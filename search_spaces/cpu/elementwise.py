@@ -24,6 +24,7 @@ from search_spaces.cpu.facts import (
     is_expensive,
     reads_nothing,
     reads_of,
+    switch_axes,
 )
 
 SMALL_AXIS = 4
@@ -131,9 +132,9 @@ class Elementwise:
             params[0] = replace(params[0], extent=extent(last))
             factors.insert(0, params[0].name)
         steps: list[Step] = [Split(name, last.name, tuple(factors))]
-        outer = [a.name for a in stage.op.axes[:-1]]
-        across = _transposed_axis(draft, stage)
-        tail: list[str] = []
+        tail = [a for a in switch_axes(stage) if a != last.name]
+        outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
+        across = None if tail else _transposed_axis(draft, stage)
         if across is not None:
             tile = register_tile(f"{name}.{across}.r", extent(stage.op.axis(across)), "")
             params.append(tile)

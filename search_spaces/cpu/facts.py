@@ -13,6 +13,7 @@ from autosched.schedule.stage import StageAxis
 from autosched.schedule.state import reads
 
 EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
+MAX_SWITCH = 16
 
 
 def extent(axis: StageAxis) -> int:
@@ -169,6 +170,16 @@ def is_expensive(stage: Stage) -> bool:
 
 def _is_index(e: Expr) -> bool:
     return e.dtype == "int64" and not loads(e)
+
+
+def switch_axes(stage: Stage) -> tuple[str, ...]:
+    """Short axes that a select compares with constants, as in Winograd's transforms: unrolled, the selects fold."""
+    compared: set[Expr] = set()
+    for value in stage.op.body:
+        for e in subexpressions(value):
+            if isinstance(e, Binary) and e.op == "eq" and isinstance(e.b, Const):
+                compared.add(e.a)
+    return tuple(a.name for a in stage.op.axes if a.var in compared and extent(a) <= MAX_SWITCH)
 
 
 def reads_nothing(stage: Stage) -> bool:

@@ -17,10 +17,15 @@ from search_spaces.cpu.facts import extent
 Place = tuple[str, str] | None
 
 
+def _copied(draft: Draft, tensor: str, reader: str) -> tuple[Draft, str]:
+    """A copy of the tensor for `reader`, and its name; another reduction may have its own copy already."""
+    tag = f"{reader}.pack" if draft.state.taken(f"{tensor}.pack") else "pack"
+    return draft.apply(CacheRead(tensor, reader, tag)), f"{tensor}.{tag}"
+
+
 def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at: Place) -> Draft:
     """Panels of `width` (a parameter) along dimension `dim`."""
-    draft = draft.apply(CacheRead(tensor, reader, "pack"))
-    name = f"{tensor}.pack"
+    draft, name = _copied(draft, tensor, reader)
     others = [n for n in range(len(draft.state.stage(name).op.axes)) if n != dim]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [
@@ -36,8 +41,7 @@ def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at
 
 def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place, context: Context) -> Draft:
     """Dimension `dim` innermost; the copy reads along the old innermost dimension and writes a small tile."""
-    draft = draft.apply(CacheRead(tensor, reader, "pack"))
-    name = f"{tensor}.pack"
+    draft, name = _copied(draft, tensor, reader)
     axes = draft.state.stage(name).op.axes
     last = len(axes) - 1
     others = [n for n in range(len(axes)) if n != dim]

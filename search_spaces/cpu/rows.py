@@ -1,7 +1,8 @@
 """Reductions along contiguous data: sums, maxima, norms, softmax, layer normalisation.
 
     LaneReduction   S = reduce_k ..  ->  S.rf[.., lane] over vectors, then a horizontal combine (Ansor's R6, inner)
-    SplitReduction  few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer)
+    SplitReduction  few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer);
+                    SplitTiledReduction does it for tiled reductions
 
 A reduction that shares its leading axes with the stage that uses it is computed there row by row, so
 that several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
@@ -20,8 +21,11 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, vector_width
 from search_spaces.cpu.draft import Context, Draft
 from search_spaces.cpu.facts import extent, lane_reduction, reads_of
+from search_spaces.cpu.tiling import MultiLevelTiling
 
 TASKS_PER_THREAD = 4
+POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
+MIN_SPLIT_LENGTH = 1024
 MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they save
 
 
@@ -51,6 +55,42 @@ class SplitReduction:
         split = _place(split, stage.name)
         alternatives = [split.finish(stage.name, partial.name, note=f"{stage.name}:split-k")]
         return alternatives + LaneReduction().apply(draft, stage, context)
+
+
+@dataclass(frozen=True)
+class SplitTiledReduction:
+    """The same for reductions that are tiled: few register tiles for many threads, each with a long reduction."""
+
+    name: str = "split-k tiled"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(draft, stage, context):
+            return False
+        last = stage.op.reduce_axes[-1]
+        return _points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        axis = stage.op.reduce_axes[-1]
+        block = -(-extent(axis) // (2 * context.threads))
+        split = draft.apply(Rfactor(stage.name, axis.name, block, "outer"))
+        split = self._combine(split, split.state.stage(stage.name), context)
+        partial = split.state.stage(f"{stage.name}.rf")
+        alternatives = MultiLevelTiling().apply(split, partial, context)
+        return alternatives + MultiLevelTiling().apply(draft, stage, context)
+
+    def _combine(self, draft: Draft, stage: Stage, context: Context) -> Draft:
+        """The sum of the blocks: vectors along the last axis, rows in parallel."""
+        *rows, last = stage.op.axes
+        lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4))
+        blocks_loop = stage.op.reduce_axes[0].name
+        steps = (
+            Split(stage.name, last.name, (width.name,)),
+            Reorder(stage.name, (*(a.name for a in rows), f"{last.name}.0", blocks_loop, f"{last.name}.1")),
+            Parallel(stage.name, (*(a.name for a in rows), f"{last.name}.0")),
+            Vectorize(stage.name, f"{last.name}.1"),
+        )
+        return draft.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
 
 
 @dataclass(frozen=True)

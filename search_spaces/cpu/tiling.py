@@ -103,8 +103,8 @@ def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
     apart = [r for r in rows if not r.is_unit(axis.name)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(
-            Copy(r.load.buffer, "root", transposed=panel_dim(r, stage, axis) is None)
-            for r in {r.load.buffer: r for r in apart}.values()
+            Copy(t, "root", any(r.load.buffer == t and panel_dim(r, stage, axis) is None for r in apart))
+            for t in dict.fromkeys(r.load.buffer for r in apart)
         )
         return [Plan(v, True, copies), Plan(v, False, copies)]
     must = [r.load.buffer for r in apart]
@@ -172,16 +172,14 @@ class _Tiling:
         return draft.with_params(params).apply(*steps)
 
     def _copy(self, draft: Draft, stage: Stage, rows: tuple[Read, ...], copy: Copy, host: str, acc: str) -> Draft:
-        read = next(r for r in rows if r.load.buffer == copy.tensor)
         axis = stage.op.axes[self.plan.v]
         host_stage = draft.state.stage(host)
         at = self._place(host_stage, copy.place)
+        find = transposable_dim if copy.transposed else panel_dim
+        reads = [r for r in rows if r.load.buffer == copy.tensor]
+        dim = next(d for r in reads if (d := find(r, stage, axis)) is not None)
         if copy.transposed:
-            dim = transposable_dim(read, stage, axis)
-            assert dim is not None
             return pack_transposed(draft, copy.tensor, acc, dim, at, self.context)
-        dim = panel_dim(read, stage, axis)
-        assert dim is not None
         return pack_panels(draft, copy.tensor, acc, dim, self._factors(host_stage, self.plan.v)[-1], at)
 
     def _place(self, host: Stage, place: str) -> Place:

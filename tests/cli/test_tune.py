@@ -65,6 +65,7 @@ def test_options_reach_the_library(cli: Any, calls: list[dict[str, Any]], tmp_pa
         "db": tmp_path / "r.db",
         "resume": True,
         "out_dir": tmp_path / "out",
+        "measure": True,
     }
 
 

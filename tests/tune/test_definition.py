@@ -44,7 +44,7 @@ def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
     assert define(scaled).shape == (8, 4)
     assert define(scaled, (2, 3)).shape == (2, 3)
     found = define(scaled, batch=16, settings={"N": 5})
-    assert (found.name, found.shape, found.dtype) == ("scaled", (16, 5), "float32")
+    assert (found.name, found.shape, found.dtype) == ("scaled", (16 * 8, 5), "float32")  # M counts rows, as built-in
     assert define(scaled, dtype="float64").dag.inputs[0].dtype == "float64"
     assert found.dag.content_hash != define(scaled).dag.content_hash
 

@@ -86,10 +86,10 @@ def test_descent_stays_next_to_the_best() -> None:
 
 def test_phases() -> None:
     search, _ = start()
-    assert search.phase(100) == "draft"
+    assert search.phase(0.9) == "draft"
     search.observe(timed(search.propose(0, 12, "draft")))
-    assert search.phase(100) == "evolve"
-    assert search.phase(14) == "descend"
+    assert search.phase(0.12) == "evolve"
+    assert search.phase(0.9) == "descend"
 
 
 @pytest.mark.parametrize("phase", ["draft", "evolve", "descend"])

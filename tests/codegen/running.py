@@ -1,0 +1,98 @@
+"""Compiles a schedule's nest and runs it on arrays that end where memory that cannot be read begins."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.codegen.llvm.kernel import emit
+from autosched.codegen.source import KernelSource
+from autosched.lower import concretise, lower
+from autosched.runtime.jit import compile_object, load_object
+from autosched.schedule import State
+from autosched.target import Target, parse_target
+from autosched.te import ComputeDAG
+from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate, within
+
+Array = npt.NDArray[Any]
+PAGE = mmap.PAGESIZE
+POISON = {"f": np.nan, "b": True, "i": 85, "u": 85}
+
+
+@cache
+def targets() -> tuple[Target, ...]:
+    """The host and, where it can run them, processors without AVX-512 and without AVX and FMA."""
+    named = [parse_target(f"llvm -mcpu={name}") for name in ("haswell", "nehalem")]
+    return (parse_target("cpu"), *(t for t in named if t.runs_here))
+
+
+class Guarded:
+    """A copy of `array` between two pages that fault: reading or writing past either end of it kills the process.
+
+    The end of the array touches the second page; before its start there may be up to a page of slack.
+    """
+
+    def __init__(self, array: Array) -> None:
+        pages = -(-max(array.nbytes, 1) // PAGE)
+        self._memory = mmap.mmap(-1, (pages + 2) * PAGE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        offset = (pages + 1) * PAGE - array.nbytes
+        self.array: Array = np.ndarray(array.shape, array.dtype, self._memory, offset)
+        self.array[...] = array
+        self.address = base + offset
+        protect = ctypes.CDLL(None).mprotect
+        for page in (base, base + (pages + 1) * PAGE):
+            assert protect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0) == 0
+
+
+def build(state: State, target: Target, threads: int, values: Mapping[str, int] | None = None) -> KernelSource:
+    """The kernel of a schedule."""
+    func, simplify = concretise(lower(state), values or {})
+    return emit(func, simplify, target, threads)
+
+
+def run(source: KernelSource, dag: ComputeDAG, inputs: Mapping[str, Array], target: Target) -> list[Array]:
+    """The outputs, in the shapes the caller sees."""
+    kernel = load_object(compile_object(source.ir, target), source.name, source.threads)
+    given = [Guarded(inputs[t.name]) for t in dag.inputs]
+    made = [Guarded(np.full(t.shape, POISON[np.dtype(t.dtype).kind], t.dtype)) for t in dag.outputs]
+    workspace = Guarded(np.full(-(-max(source.workspace_bytes, 1) // 64) * 64, 255, np.uint8))
+    pointers = (ctypes.c_void_p * (len(given) + len(made)))(*(g.address for g in (*given, *made)))
+    assert kernel(ctypes.addressof(pointers), workspace.address) == 0
+    for guard, tensor in zip(given, dag.inputs, strict=True):
+        np.testing.assert_array_equal(guard.array, inputs[tensor.name])
+    return [g.array.reshape(t.public_shape).copy() for g, t in zip(made, dag.outputs, strict=True)]
+
+
+def check_outputs(dag: ComputeDAG, inputs: Mapping[str, Array], outputs: Sequence[Array], what: str) -> None:
+    for tensor, got, reference in zip(dag.outputs, outputs, evaluate(dag, inputs), strict=True):
+        wrong = np.argwhere(~within(reference, got))
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            raise AssertionError(
+                f"{what}: {tensor.name}{list(at)} is {got[at]}, not {reference.value[at]} +- {reference.bound[at]}; "
+                f"{len(wrong)} of {got.size} elements are wrong"
+            )
+
+
+def check_kernel(
+    dag: ComputeDAG,
+    state: State,
+    inputs: Mapping[str, Array] | None = None,
+    threads: Sequence[int] = (1, 2),
+    kind: str = "integers",
+) -> None:
+    """The compiled schedule computes the reference on every target that this machine can run."""
+    data = make_inputs(dag, 0, kind) if inputs is None else inputs
+    func, simplify = concretise(lower(state), {})
+    for target in targets():
+        for count in threads:
+            outputs = run(emit(func, simplify, target, count), dag, data, target)
+            check_outputs(dag, data, outputs, f"{target.mcpu}, {count} threads")

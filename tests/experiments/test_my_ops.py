@@ -1,0 +1,42 @@
+"""The example operators: they load from their file, and mean what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate
+from autosched.te.registry import build
+from experiments import my_ops
+
+FILE = Path(my_ops.__file__)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "gelu_matmul"])
+def test_loads_with_its_defaults(name):
+    dag, spec = build(f"{FILE}:{name}")
+    assert spec["args"]["M"] == 512
+    assert dag.outputs[0].name == name
+
+
+def test_rms_norm():
+    dag, _ = build(f"{FILE}:rms_norm", settings={"M": 3, "N": 8})
+    inputs = make_inputs(dag, 0)
+    x, gamma = (a.astype(np.float64) for a in inputs.values())
+    (found,) = evaluate(dag, inputs)
+    np.testing.assert_allclose(found.value, x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6) * gamma, rtol=1e-6)
+
+
+def test_gelu_matmul():
+    from math import erf
+
+    dag, _ = build(f"{FILE}:gelu_matmul", settings={"M": 3, "N": 4, "K": 5})
+    inputs = make_inputs(dag, 0)
+    a, b, bias = (inputs[name].astype(np.float64) for name in ("A", "B", "bias"))
+    y = a @ b + bias
+    (found,) = evaluate(dag, inputs)
+    expected = 0.5 * y * (1.0 + np.vectorize(erf)(y / np.sqrt(2.0)))
+    np.testing.assert_allclose(found.value, expected, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,131 @@
+"""The experiments' own logic, with answers put in where a run would give them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autosched.errors import UsageError
+from autosched.te.registry import WORKLOADS, build
+from experiments import search_throughput, sweep, tuning, versus_metaschedule
+from experiments.tuning import Case, last_object, parse_cases, write_results
+
+ANSWER = {
+    "shape": [1], "threads": 2, "best_s": 1e-4, "best_ci_s": [9e-5, 2e-4], "gflops": 50.0, "peak_gflops": 80.0,
+    "fraction_of_peak": 0.625, "trials": 64, "failed": 3, "failures": {"wrong_result": 1, "hang": 2}, "verified": True,
+    "wall_s": 8.0, "first_result_s": 2.0, "curve": [],
+}  # fmt: skip
+
+
+def test_cases_by_name_and_index():
+    cases = parse_cases("c2d:1, gmm,layer_norm")
+    assert cases == (Case("c2d", 1), *(Case("gmm", i) for i in range(4)), Case("layer_norm"))
+    assert [c.label for c in cases[:2]] == ["c2d:1", "gmm:0"]
+    assert cases[0].shape == WORKLOADS["c2d"].shapes[1]
+    assert cases[-1].shape is None
+
+
+@pytest.mark.parametrize("text", ["c2d:4", "c2d:x", "nothing_like_it", "layer_norm:0", ""])
+def test_unknown_cases_are_refused(text):
+    with pytest.raises(UsageError):
+        parse_cases(text)
+
+
+def test_the_default_lists_are_known():
+    assert len(parse_cases(versus_metaschedule.CASES)) == 12
+    assert all(case.index is not None for case in parse_cases(versus_metaschedule.CASES))
+    assert {case.workload for case in parse_cases(sweep.default_workloads())} >= {"c1d", "tbs", "softmax", "layer_norm"}
+
+
+@pytest.mark.parametrize("text", ["", "no json", "3", '{"a": 1'])
+def test_output_without_an_object_is_an_error(text):
+    assert last_object(text, "exit code 1")["error"]["message"] == "exit code 1"
+
+
+def test_the_object_is_on_the_last_line():
+    assert last_object('noise\n{"best_s": 1}\n', "") == {"best_s": 1}
+
+
+def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
+    seen = []
+
+    def run(command, **_):
+        seen.append(command)
+        return tuning.subprocess.CompletedProcess(command, 0, json.dumps(ANSWER), "")
+
+    monkeypatch.setattr(tuning.subprocess, "run", run)
+    found = tuning.tune(Case("gmm", 1), trials=8, threads=2, batch=16, database=tmp_path / "a.db", timeout_s=1.0)
+    assert found == ANSWER
+    words = " ".join(seen[0])
+    for part in ("tune gmm --json", "--trials 8", "--shape 1,512,32,512", "--batch 16", "--threads 2", "--seed 0"):
+        assert part in words
+
+
+def test_sweep_rows_and_totals():
+    rows = [
+        sweep.summarise(Case("c2d", 1), ANSWER),
+        sweep.summarise(Case("gmm", 0), {**ANSWER, "gflops": 25.0, "peak_gflops": 100.0, "failures": {}}),
+        sweep.summarise(Case("relu"), {"error": {"class": "NoValidCandidate", "message": "none"}}),
+    ]
+    table = [sweep.cells(row, sweep.peak_of(rows)) for row in rows]
+    assert {len(line) for line in table} == {len(sweep.HEADER)}
+    assert table[0][:4] == ("c2d:1", "100.0", "50.0", "0.50")
+    assert table[0][-1] == "hang=2 wrong_result=1"
+    assert table[2][-1] == "none"
+    found = sweep.totals(rows)
+    assert found["wrong"] == 1
+    assert found["failures"] == {"hang": 2, "wrong_result": 1}
+    assert found["without_result"] == ["relu"]
+    assert found["geomean_fraction_of_peak"] == pytest.approx((0.5 * 0.25) ** 0.5)
+
+
+def test_results_say_where_they_come_from(tmp_path):
+    path = tmp_path / "deep" / "results.json"
+    write_results(path, {"cases": []})
+    document = json.loads(path.read_text())
+    assert document["cases"] == []
+    assert document["host"]["cpu_model"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_contestants_alternate(monkeypatch):
+    monkeypatch.setattr(versus_metaschedule, "PAUSE_S", 0.0)
+    calls = []
+
+    def contestant(name, seconds):
+        return lambda: calls.append(name) or seconds
+
+    samples = versus_metaschedule.alternate({"a": contestant("a", 1.0), "b": contestant("b", 2.0)}, rounds=4)
+    assert samples == {"a": [1.0] * 4, "b": [2.0] * 4}
+    assert "".join(calls) == "abbaabbaab"
+
+
+def test_sizes_are_compared_without_order():
+    dag, _ = build("tbg", (1, 4, 2, 8))
+    assert versus_metaschedule.same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 4]])
+    assert not versus_metaschedule.same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 5]])
+
+
+def test_versus_rows_and_totals():
+    row = {
+        "case": "c2d:1", "theirs_s": 2e-4, "ours_s": 1e-4, "their_tuning_s": 60.0, "our_tuning_s": 6.0,
+        "their_failed": 1, "our_failures": {"hang": 2}, "our_wrong": 0,
+    }  # fmt: skip
+    rows = [row, {"case": "gmm:2", "error": "MetaSchedule: none of 64 candidates ran"}]
+    table = [versus_metaschedule.cells(r) for r in rows]
+    assert {len(line) for line in table} == {len(versus_metaschedule.HEADER)}
+    assert table[0] == ("c2d:1", "200.0", "100.0", "2.00", "60.0", "6.0", "10.0", "1", "2", "0")
+    found = versus_metaschedule.totals(rows)
+    assert found["cases"] == 1
+    assert found["geomean_speed_ratio"] == pytest.approx(2.0)
+    assert found["geomean_tuning_time_ratio"] == pytest.approx(10.0)
+
+
+def test_search_throughput_counts_what_it_judges(capsys):
+    assert search_throughput.main(["--workload", "gmm", "--rows", "64", "--rounds", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["candidates"] == 64 * found["sketches"]
+    assert found["measurements_fitted"] == search_throughput.MEASUREMENTS
+    assert set(found["us_per_candidate"]) == set(search_throughput.PHASES)
+    assert all(found[name] > 0 for name in ("draft_per_s", "ranked_per_s", "sampled_per_s"))
