@@ -24,6 +24,7 @@ from experiments.tuning import (
     WRONG,
     Case,
     geomean,
+    load_now,
     median,
     microseconds,
     number,
@@ -106,6 +107,8 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def sweep(args: argparse.Namespace, cases: Sequence[Case]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    settings = {name: getattr(args, name) for name in ("trials", "batch", "threads", "seed")}
+    settings["load_before"] = load_now()
     with tempfile.TemporaryDirectory(prefix="autosched-sweep-") as scratch:
         for n, case in enumerate(cases):
             answer = tune(
@@ -120,7 +123,6 @@ def sweep(args: argparse.Namespace, cases: Sequence[Case]) -> list[dict[str, Any
             rows.append(summarise(case, answer))
             print("  ".join(filter(None, cells(rows[-1], peak_of(rows)))), file=sys.stderr, flush=True)
             if args.out is not None:
-                settings = {name: getattr(args, name) for name in ("trials", "batch", "threads", "seed")}
                 write_results(args.out, {"settings": settings, "totals": totals(rows), "cases": rows})
     return rows
 

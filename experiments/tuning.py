@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from autosched.te.registry import find
 from experiments.hostinfo import host_facts
 
 SCHEMA_VERSION = 1
+QUIET = 0.5  # a load average above this means that the machine does something else
 # Classes of failure in which a kernel ran and did what it must not do.
 WRONG = ("wrong_result", "unstable_result", "clobbered_input", "out_of_bounds")
 assert set(WRONG) <= set(FAULTS)
@@ -86,6 +88,14 @@ def last_object(text: str, otherwise: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"error": {"class": "NoAnswer", "message": otherwise}}
 
 
+def load_now() -> float:
+    """The load average of the last minute; complains on stderr where something else is busy."""
+    load = round(os.getloadavg()[0], 2)
+    if load > QUIET:
+        print(f"the load average is {load}: times taken beside other work compare nothing", file=sys.stderr, flush=True)
+    return load
+
+
 def geomean(values: Sequence[float]) -> float | None:
     return math.exp(statistics.fmean(map(math.log, values))) if values else None
 
@@ -112,6 +122,6 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 
 __all__ = [
-    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "median", "microseconds", "number", "parse_cases",
+    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "load_now", "median", "microseconds", "number", "parse_cases",
     "table", "tune", "write_results",
 ]  # fmt: skip

@@ -48,6 +48,7 @@ from experiments.tuning import (
     Case,
     geomean,
     last_object,
+    load_now,
     microseconds,
     number,
     parse_cases,
@@ -268,6 +269,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     cache = args.cache or state_directory() / "metaschedule"
     setting = Setting(target, args.threads, args.trials, args.seed, args.peer_python, cache)
     settings = {"threads": args.threads, "trials": args.trials, "seed": args.seed, "rounds": ROUNDS, "block_s": BLOCK_S}
+    settings["load_before"] = load_now()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="autosched-versus-") as scratch:
         for case in parse_cases(args.cases):

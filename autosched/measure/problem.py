@@ -8,8 +8,9 @@ low <= x <= high. Comparing in the output's own dtype costs a fraction of a conv
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ class Problem:
 def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     """Starts writing the data sets of `dag`, derived from `seed`, into the existing `directory`, and returns at once.
 
-    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile.
+    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile. It is
+    a daemon: a program that is told to end does not wait for it.
     """
     from autosched.te.inputs import make_inputs
     from autosched.te.reference import evaluate
@@ -56,15 +58,20 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
     outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
 
-    def write() -> None:
-        for name in DATA_SETS:
-            arrays = make_inputs(dag, seed, name)
-            expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
-            write_data_set(directory, name, inputs, outputs, arrays, expected)
+    written: Future[None] = Future()
 
-    executor = ThreadPoolExecutor(1, thread_name_prefix="autosched-reference")
-    written = executor.submit(write)
-    executor.shutdown(wait=False)
+    def write() -> None:
+        try:
+            for name in DATA_SETS:
+                arrays = make_inputs(dag, seed, name)
+                expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
+                write_data_set(directory, name, inputs, outputs, arrays, expected)
+        except BaseException as error:
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+
+    threading.Thread(target=write, name="autosched-reference", daemon=True).start()
     return Problem(inputs, outputs, directory, written)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autosched.codegen.source import function_attributes
 from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.runtime import jit
 from autosched.target import parse_target
@@ -73,7 +74,7 @@ def _apply(fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None) -> 
         lanes=lanes,
         lines="\n  ".join(lines),
         result=result,
-        attributes=jit.function_attributes(HOST),
+        attributes=function_attributes(HOST),
     )
     kernel = jit.load_object(jit.compile_object(ir, HOST), "apply", 1)
     assert len(x) % lanes == 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import TargetError
+from autosched.codegen.source import function_attributes
 from autosched.runtime import jit
 from autosched.target import parse_target
 from tests.runtime.regions import COUNT, run
@@ -59,7 +60,7 @@ def test_dropped_kernels_give_their_memory_back() -> None:
 @pytest.mark.parametrize(("mcpu", "register"), [("skylake-avx512", "zmm"), ("haswell", "ymm"), ("nehalem", "xmm")])
 def test_the_vector_width_of_the_target_is_used(mcpu: str, register: str) -> None:
     target = parse_target(f"llvm -mcpu={mcpu}")
-    text = VECTOR.format(lanes=target.vector_bytes // 4, attributes=jit.function_attributes(target))
+    text = VECTOR.format(lanes=target.vector_bytes // 4, attributes=function_attributes(target))
     assembly = jit.emit_assembly(text, target)
     assert f"%{register}0" in assembly
     assert ("vfmadd" in assembly) == target.has_fma
@@ -67,7 +68,7 @@ def test_the_vector_width_of_the_target_is_used(mcpu: str, register: str) -> Non
 
 def test_code_for_another_architecture() -> None:
     target = parse_target("llvm -mcpu=neoverse-n1")
-    assembly = jit.emit_assembly(VECTOR.format(lanes=4, attributes=jit.function_attributes(target)), target)
+    assembly = jit.emit_assembly(VECTOR.format(lanes=4, attributes=function_attributes(target)), target)
     assert "fmla" in assembly
 
 

@@ -277,8 +277,14 @@ def test_written_out_sums_have_a_limit():
     assert te.ComputeDAG(chain(190)).flops == 570
     with pytest.raises(ExpressionError, match="stage C nests more than 200 operations in one another; reduce over"):
         chain(200)
-    with pytest.raises(ExpressionError, match="stage C nests far too many operations"):
+    with pytest.raises(ExpressionError, match="stage C nests more than 200 operations"):
         chain(5000)
+    with pytest.raises(ExpressionError, match="stage C nests far too many operations"):
+        te.compute((3,), endless, name="C")
+
+
+def endless(i):
+    return endless(i + 1) + 1.0
 
 
 def test_shared_subexpressions_stay_shared():

@@ -64,7 +64,7 @@ class Arithmetic:
         if op in ("and", "or") and {lhs.name, rhs.name} & {"true", "false"}:
             return _decided(op, lhs, rhs)
         if op in ("floordiv", "mod", "ceildiv"):
-            return self._divide(op, a, b)
+            return self._divide(op, a, b, rhs.name)
         return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
@@ -123,23 +123,39 @@ class Arithmetic:
         name = emit_pow(a.dtype, a.lanes, a.name, b.name, self.writer.fresh, self.writer.emit, self.target.has_fma)
         return Val(name, a.dtype, a.lanes)
 
-    def _divide(self, op: str, a: Val, b: Val) -> Val:
-        """Integer division that rounds down, and its remainder with the divisor's sign."""
-        text = value_type(a.dtype, a.lanes)
-        if op == "ceildiv":
-            return self.negate(self._divide("floordiv", self.negate(a), b))
-        if DTYPES[a.dtype][0] == "u":
-            word = "udiv" if op == "floordiv" else "urem"
-            return Val(self.writer.value(f"{word} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
-        zero = Val("0", a.dtype, 1)
-        rest = Val(self.writer.value(f"srem {text} {a.name}, {b.name}"), a.dtype, a.lanes)
-        opposite = self.binary("lt", self.binary("bitxor", rest, b), zero)
+    def _divide(self, op: str, a: Val, b: Val, divisor: str) -> Val:
+        """Integer division that rounds down (up for ceildiv), and its remainder with the divisor's sign.
+
+        A processor traps on x / 0 and on smallest / -1. Lanes that do not exist and branches that are not taken
+        may divide by 0, so unless `divisor` is a positive number 0 and -1 are replaced by 1.
+        """
+        zero, one, minus_one = (Val(n, a.dtype, 1) for n in ("0", "1", "-1"))
+        is_signed = DTYPES[a.dtype][0] == "i"
+        safe, negative = b, None
+        if not divisor.isdigit():
+            unsafe = self.binary("eq", b, zero)
+            if is_signed:
+                negative = self.binary("eq", b, minus_one)
+                unsafe = self.binary("or", unsafe, negative)
+            safe = self.select(unsafe, one, b)
+        rest = self._divided("rem", a, safe)
         inexact = self.binary("ne", rest, zero)
-        wrong = self.binary("and", opposite, inexact)
+        wrong = None
+        if is_signed:  # the processor rounds towards zero
+            wrong = self.binary("and", self.binary("lt", self.binary("bitxor", rest, b), zero), inexact)
         if op == "mod":
-            return self.binary("add", rest, self.select(wrong, b, zero))
-        quotient = Val(self.writer.value(f"sdiv {text} {a.name}, {b.name}"), a.dtype, a.lanes)
-        return self.binary("sub", quotient, self.select(wrong, Val("1", a.dtype, 1), zero))
+            return rest if wrong is None else self.binary("add", rest, self.select(wrong, b, zero))
+        quotient = self._divided("div", a, safe)
+        if negative is not None:
+            quotient = self.select(negative, self.negate(a), quotient)
+        if wrong is not None:
+            quotient = self.binary("sub", quotient, self.select(wrong, one, zero))
+        return quotient if op == "floordiv" else self.binary("add", quotient, self.select(inexact, one, zero))
+
+    def _divided(self, word: str, a: Val, b: Val) -> Val:
+        sign = "s" if DTYPES[a.dtype][0] == "i" else "u"
+        text = value_type(a.dtype, a.lanes)
+        return Val(self.writer.value(f"{sign}{word} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
 
     def cast(self, a: Val, dtype: str) -> Val:
         if a.dtype == dtype:

@@ -259,6 +259,8 @@ class Values:
 def _is_index(expr: Expr) -> bool:
     """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
     if isinstance(expr, Binary):
+        if expr.op in ("floordiv", "mod") and not (isinstance(expr.b, Const) and expr.b.value > 0):
+            return False  # it may trap, so it stays where it is written
         return expr.op in INTEGER_OPS and _is_index(expr.a) and _is_index(expr.b)
     return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
 
