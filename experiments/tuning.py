@@ -122,6 +122,6 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 
 __all__ = [
-    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "load_now", "median", "microseconds", "number", "parse_cases",
-    "table", "tune", "write_results",
+    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "load_now", "median", "microseconds", "number",
+    "parse_cases", "table", "tune", "write_results",
 ]  # fmt: skip

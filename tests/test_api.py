@@ -137,6 +137,25 @@ def test_resuming_measures_nothing_twice(tmp_path: Path) -> None:
     assert (whole.trials, whole.resumed) == (12, 12)
 
 
+def test_what_could_not_be_built_does_not_count_as_a_trial_of_a_resumed_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import autosched.codegen
+
+    def broken(nest: object, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+        if values["a"] > 4:
+            raise IndexError("a fault of this version")
+        return source(nest, values, target, threads)
+
+    db = tmp_path / "records.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(autosched.codegen, "build_source", broken)
+        first = at.tune(added, trials=12, threads=1, db=db)
+    assert first.failures == {"build_error": 6, "wrong_result": 3}
+    again = at.tune(added, trials=12, threads=1, db=db, resume=True)
+    assert (again.trials, again.resumed, again.failures) == (12, 6, {"wrong_result": 6})
+
+
 def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None:
     kernel = at.compile(added, db=tmp_path / "none.db")
     A = np.ones((M, N), np.float32)

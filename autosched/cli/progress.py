@@ -49,6 +49,10 @@ def best_text(event: Event) -> str:
     return f"best {time_text(event.best_s)}, {rate_text(event.best_gflops)}{share}"
 
 
+def trials_text(n: int) -> str:
+    return "1 trial" if n == 1 else f"{n} trials"
+
+
 class PlainLines:
     """One line for each improvement and for each round, for logs and pipes."""
 
@@ -78,7 +82,7 @@ class PlainLines:
 
     def _state(self, event: Event) -> str:
         failed = f", {event.failed} failed" if event.failed else ""
-        return f"[{clock_text(event.elapsed_s)}] {event.trial} trials{failed}"
+        return f"[{clock_text(event.elapsed_s)}] {trials_text(event.trial)}{failed}"
 
     def _line(self, text: str) -> None:
         self._last_line_s = time.monotonic()
@@ -98,13 +102,13 @@ class LiveLine:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}", markup=False),
             auto_refresh=False,
             transient=True,
         )
-        self._task = self._progress.add_task(event.workload, total=1.0, state="")
+        self._task = self._progress.add_task(event.workload.rpartition("/")[2], total=1.0, state="")
         self._progress.start()
         self._draw(event)
 
@@ -130,7 +134,7 @@ class LiveLine:
         share = event.trial / max(event.trials, 1)
         if self._budget_s is not None:
             share = max(share, event.elapsed_s / self._budget_s)
-        trials = f"{event.trial}" if self._budget_s is not None else f"{event.trial}/{event.trials}"
+        trials = trials_text(event.trial) if self._budget_s is not None else f"{event.trial}/{event.trials}"
         failed = f", {event.failed} failed" if event.failed else ""
-        state = f"{trials} trials{failed}  {best_text(event)}  {event.phase}  {clock_text(event.eta_s)} left"
+        state = f"{trials}{failed}  {best_text(event)}  {event.phase}  {clock_text(event.eta_s)} left"
         self._progress.update(self._task, completed=min(share, 1.0), state=state, refresh=True)

@@ -98,7 +98,9 @@ def summary(result: Result, db_suffix: str = "") -> str:
     ]
     if result.record_id is not None:
         lines.append(f"  record  {result.record_id}, {'verified' if result.verified else 'NOT verified'}")
-        verbs = (f"show {result.record_id}", f"best {result.workload}", f"export {result.record_id} --kind so")
+        own = f" --workload {result.workload}" if ":" in result.workload else ""
+        number = f"{result.record_id}{own}"
+        verbs = (f"show {number}", f"best {result.workload}", f"export {number} --kind so")
         lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")

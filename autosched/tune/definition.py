@@ -70,6 +70,11 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
         return define(workload, settings=args)
+    if name not in WORKLOADS:
+        raise UsageError(
+            f"the record's workload {name!r} is a function of the user's own: give it as workload "
+            "(--workload FILE.py:FUNCTION)"
+        )
     dag = resolve({"name": name, "args": args, "dtype": dtype})
     known = WORKLOADS[name].args  # the JSON has them sorted by name
     return _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)

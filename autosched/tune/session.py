@@ -35,6 +35,7 @@ MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short sear
 PEAK_READINGS = 4  # at most, of the peak after the final comparison
 FINAL_CANDIDATES = 4  # of the fastest are compared in the end
 FINAL_SHARE = 0.1  # of a time budget, kept for that comparison
+FINAL_S = 1.0  # ... but at least so long, and at most half of the budget
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class _Session:
     search_s: float = 0.0
     model_s: float = 0.0
     emit_s: float = 0.0
+    measuring_since: float | None = None  # seconds from the start
     first_result_s: float = 0.0
     interrupted: bool = False
 
@@ -149,7 +151,9 @@ class _Session:
     def _spent(self) -> float:
         """The used share of the budget, without what is kept for the end; 0 if there is none."""
         budget = self.settings.budget_s
-        return 0.0 if budget is None else self._elapsed() / ((1.0 - FINAL_SHARE) * budget)
+        if budget is None:
+            return 0.0
+        return self._elapsed() / (budget - min(max(FINAL_SHARE * budget, FINAL_S), 0.5 * budget))
 
     def _propose(self, n: int, known: Sequence[Trial]) -> list[Candidate]:
         """What is left to measure of a round of `n`, of which `known` are already."""
@@ -171,6 +175,8 @@ class _Session:
     def _measure(self, picks: Sequence[Candidate]) -> None:
         if not picks:
             return
+        if self.measuring_since is None:
+            self.measuring_since = self._elapsed()
         self._tell("on_round")
         waiting = {}
         jobs = []
@@ -381,6 +387,7 @@ class _Session:
 
     def _eta(self, elapsed: float, fresh: int) -> float:
         """Seconds to the end at the pace so far, or to the end of the budget."""
-        left = max(self.settings.trials - len(self.trials), 0) * elapsed / fresh
+        pace = (elapsed - (self.measuring_since or 0.0)) / fresh
+        left = max(self.settings.trials - len(self.trials), 0) * pace
         budget = self.settings.budget_s
         return left if budget is None else min(left, max(budget - elapsed, 0.0))

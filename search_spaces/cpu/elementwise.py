@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES
+from autosched.ir.expr import DTYPES, Const, product
+from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.draft import Context, Draft
@@ -55,7 +56,7 @@ class Host:
     name: str = "host"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is not None:
+        if stage.op.reducer is not None or Placement().row_loop(draft, stage) is not None:
             return False
         state = draft.state
         producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
@@ -84,27 +85,30 @@ class Placement:
         return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        alternatives = []
         attached = self._attach(draft, stage, context)
-        if attached is not None:
-            alternatives.append(attached)
-        alternatives += Elementwise().apply(draft, stage, context)
-        return alternatives
+        at_root = Elementwise().apply(draft, stage, context)
+        if attached is None:
+            return at_root
+        return [attached] if _computed_once(attached, stage) else [attached, *at_root]
+
+    def row_loop(self, draft: Draft, stage: Stage) -> tuple[str, str] | None:
+        """The root stage that all readers are computed in, and its loop over rows or tasks."""
+        consumers = draft.state.consumers(stage)
+        roots = {(chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in consumers}
+        loops = dict(draft.row_loops)
+        host = roots.pop() if len(roots) == 1 else ""
+        return (host, loops[host]) if host in loops else None
 
     def _attach(self, draft: Draft, stage: Stage, context: Context) -> Draft | None:
-        roots = {(chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in draft.state.consumers(stage)}
-        if len(roots) != 1:
-            return None
-        loops = dict(draft.row_loops)
-        host = roots.pop()
-        if host not in loops:
+        place = self.row_loop(draft, stage)
+        if place is None:
             return None
         try:
-            placed = draft.apply(ComputeAt(stage.name, host, loops[host]))
+            placed = draft.apply(ComputeAt(stage.name, *place))
         except ScheduleError:
-            return None
+            return None  # a reader is outside of that loop
         placed = _vector_steps(placed, stage, context)
-        return placed.finish(stage.name, note=f"{stage.name}@{host}")
+        return placed.finish(stage.name, note=f"{stage.name}@{place[0]}")
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,26 @@ class Elementwise:
         return [draft.with_params(params).apply(*steps).finish(name, note=note)]
 
 
+def _computed_once(draft: Draft, stage: Stage) -> bool:
+    """Whether the attached stage computes each of its points once: its regions for different rows are disjoint."""
+    at = draft.state.stage(stage.name).at
+    assert at is not None
+    host = draft.state.stage(at.stage)
+    domains = infer_domains(draft.state)
+    rows = [domains[host.name].bounds[x.name] for x in host.loops[: host.position(at.loop) + 1]]
+    region = [domains[stage.name].regions[a.name].extent for a in stage.op.axes]
+    total = product([*rows, *region])
+    return total is product([a.extent for a in stage.op.axes])
+
+
 def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     """The last axis of an attached stage in vectors."""
     if not stage.op.axes:
         return draft
     last = stage.op.axes[-1]
+    region = infer_domains(draft.state)[stage.name].regions[last.name].extent
+    if isinstance(region, Const) and int(region.value) == 1:
+        return draft  # one value for each row
     lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))

@@ -1,4 +1,7 @@
-"""python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]"""
+"""Random tensor programs through random schedules, against the reference.
+
+    python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Callable
 
 from autosched.target import parse_target, usable_cores
 from tests.fuzz.program import program_text
+from tests.fuzz.regressions import CASES, failures
 from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
 
 TARGETS = ("cpu", "llvm -mcpu=haswell", "llvm -mcpu=nehalem")
@@ -26,6 +30,8 @@ def main() -> int:
     end = begin + options.seconds if options.seconds else float("inf")
     print(f"seed {options.seed}, {options.dags} programs, {options.candidates} candidates each, {', '.join(targets)}")
     warm(targets)
+    if options.regressions:
+        return _regressions()
     plan = Plan(options.seed, options.dags, options.candidates, targets, threads, workers, end)
     tally = run(plan, _printer(begin))
     print(f"{tally.programs} programs, {tally.candidates} candidates in {time.monotonic() - begin:.0f} s, ", end="")
@@ -47,9 +53,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="instead of 1 and 2 in turn")
     parser.add_argument("--workers", type=int, help="processes, by default one for each core")
     parser.add_argument("--seconds", type=float, help="begin no program after this time")
+    parser.add_argument("--regressions", action="store_true", help="run the known cases instead, a line for each")
     parser.add_argument("--shrink", type=int, default=8, help="distinct failures to shrink")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time for each")
     return parser
+
+
+def _regressions() -> int:
+    failed = False
+    for case in CASES:
+        found = failures(case())
+        print(f"{case.__name__}\t{' | '.join(map(str, found))}", flush=True)
+        failed = failed or bool(found)
+    return int(failed)
 
 
 def _printer(begin: float) -> Callable[[Tally], None]:

@@ -19,6 +19,7 @@ from tests.fuzz import expressions as ex
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 16, 17, 31, 33, 64)
 LONG_EXTENTS = (100, 129, 1000, 1030, 4097)
+LONG_REDUCTIONS = (256, 300, 513, 1025)
 MAX_POINTS = 1 << 14  # of a stage's domain
 MAX_STAGES = 6
 MAX_RANK = 5
@@ -105,10 +106,10 @@ class _Program:
             order = self.arranged(tensor, indices)
             assert order is not None
             return self.load(tensor, order)
-        order = list(indices)
+        shuffled = list(indices)
         if self.chance(0.4):
-            self.rng.shuffle(order)
-        return self.load(self.placeholder([e for _, e in order], dtype), [i for i, _ in order])
+            self.rng.shuffle(shuffled)
+        return self.load(self.placeholder([e for _, e in shuffled], dtype), [i for i, _ in shuffled])
 
     def arranged(self, tensor: Tensor, indices: Sequence[Index]) -> list[Expr | int] | None:
         """The indices in an order in which they fit into `tensor`, which may be larger; None if there is none."""
@@ -126,7 +127,7 @@ class _Program:
     def stage(self, shape: Sequence[int], fn: Callable[..., Any], prefix: str = "T") -> Tensor:
         """A new stage of one value or of a tuple, of which the last is returned."""
         made = te.compute(tuple(shape), fn, self.name(prefix))
-        tensors = made if isinstance(made, tuple) else (made,)
+        tensors: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
         self.stages.extend(tensors)
         self.pool.extend(tensors)
         return tensors[-1]
@@ -169,6 +170,8 @@ class _Program:
 
     def contraction(self, base: Tensor) -> None:
         """Products, or other pairs, reduced over axes that both operands have: matrix products and their like."""
+        if self.chance(0.1):  # reductions long enough to be cut in blocks
+            base = self.placeholder((self.rng.choice(LONG_REDUCTIONS), self.rng.choice((1, 3, 8, 17))))
         base_dims = list(base.shape)
         n_reduced = self.rng.choice((1, 1, 1, 2)) if base_dims else 0
         reduced_dims = set(self.rng.sample(range(len(base_dims)), min(n_reduced, len(base_dims))))

@@ -89,4 +89,4 @@ def _text(e: Expr, names: Mapping[Var, str]) -> str:
     raise TypeError(f"{type(e).__name__} cannot stand in a program")
 
 
-assert COMPARISON <= _SYMBOLS.keys() | _FUNCTIONS.keys()
+assert _SYMBOLS.keys() | _FUNCTIONS.keys() >= COMPARISON

@@ -114,7 +114,7 @@ class _Worker:
                 case {"try": dict(data)}:
                     self.at, self.number = data["at"], data["number"]
                     self.trying = Candidate.from_json(data)
-                    self.tally.candidates += 1
+                    self.tally.candidates += self.number > 0
                 case {"failed": [str(kind), str(text)]}:
                     self._fail(kind, text)
                 case {"program": _}:

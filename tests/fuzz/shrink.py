@@ -146,7 +146,7 @@ def _rebuilt(
             continue
         body = (bodies or {}).get(op.name, op.body)
         reads = dict.fromkeys(x.buffer for x in postorder(body) if isinstance(x, Load))
-        body = rewrite(body, lambda old, new: _renamed(new, table))
+        body = _renamed(body, table)
         groups = [
             tuple(replace(a, extent=(extents or {}).get((op.name, a.name), a.extent)) for a in axes)
             for axes in (op.axes, op.reduce_axes)
@@ -158,11 +158,16 @@ def _rebuilt(
     return ComputeDAG([t for n in wanted if isinstance((t := table[n]).op, ComputeOp)])
 
 
-def _renamed(node: Expr, table: Mapping[str, Tensor]) -> Expr:
-    if not isinstance(node, Load):
-        return node
-    load: Load = Load(table[node.buffer].name, node.indices, node.dtype)
-    return load
+def _renamed(body: tuple[Expr, ...], table: Mapping[str, Tensor]) -> tuple[Expr, ...]:
+    """Reads of the tensors that now stand for the old ones."""
+
+    def renamed(_old: Expr, node: Expr) -> Expr:
+        if not isinstance(node, Load):
+            return node
+        load: Load = Load(table[node.buffer].name, node.indices, node.dtype)
+        return load
+
+    return rewrite(body, renamed)
 
 
 def _renumbered(dag: ComputeDAG, old: int, new: int) -> ComputeDAG:

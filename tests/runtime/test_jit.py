@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.errors import TargetError
 from autosched.codegen.source import function_attributes
+from autosched.errors import TargetError
 from autosched.runtime import jit
 from autosched.target import parse_target
 from tests.runtime.regions import COUNT, run

@@ -90,3 +90,16 @@ def test_a_stored_description_rebuilds_built_in_workloads_only(tmp_path: Path) -
     with pytest.raises(UsageError, match="doubled"):
         redefine(filed.spec, None)
     assert redefine(filed.spec, f"{path}:doubled").dag.content_hash == filed.dag.content_hash
+
+
+def test_a_stored_description_keeps_the_order_of_the_arguments() -> None:
+    first = define("conv2d", (1, 8, 9, 4, 6, 3, 1, 1), settings={"layout": "NCHW"})
+    assert redefine(first.spec, None).shape == first.shape == (1, 8, 9, 4, 6, 3, 1, 1, 1, 1)
+    assert define("sfm", (8, 16), batch=3).shape == (24, 16)
+    assert define("conv2d", batch=3).shape[0] == 3
+
+
+@pytest.mark.parametrize("spec", ["", "{", "[]", "{}", '{"name":"gmm","args":3,"dtype":"float32"}'])
+def test_nonsense_is_not_a_description(spec: str) -> None:
+    with pytest.raises(UsageError, match="cannot be understood"):
+        redefine(spec, None)

@@ -43,6 +43,13 @@ class Setup:
         self.watch = Watch()
         self.task = make_task()
 
+    peaks: tuple[float, ...] = (1.9,)  # what later readings give
+    n_readings = 0
+
+    def peak_again(self) -> float:
+        self.n_readings += 1
+        return self.peaks[min(self.n_readings, len(self.peaks)) - 1]
+
     def run(self, trials: int = 40, budget_s: float | None = None, seed: int = 0) -> Result:
         settings = Settings(trials, budget_s, seed)
         return run(
@@ -52,6 +59,7 @@ class Setup:
             self.recorder,
             (self.watch,),
             peak_gflops=2.0,
+            peak_again=self.peak_again,
             started=99.0,
             clock=self.clock,
         )
@@ -170,6 +178,47 @@ def test_a_budget_ends_the_session_but_not_before_a_result() -> None:
     assert 4.0 < result.wall_s < 5.5
     assert 20 < result.trials < 60
     assert Setup().run(1000, budget_s=0.01).trials >= 1
+
+
+def test_the_search_descends_in_the_last_share_of_the_budget_too() -> None:
+    setup = Setup()
+    setup.run(10_000, budget_s=12.0)
+    late = [e for e in setup.watch.results if e.elapsed_s > 0.85 * 0.9 * 12.0 + 1.6]
+    assert {e.phase for e in setup.watch.results} == {"draft", "evolve", "descend"}
+    assert late
+    assert {e.phase for e in late} == {"descend"}
+
+
+@pytest.mark.parametrize(("peaks", "expected", "readings"), [((1.0,), 2.0, 1), ((3.0, 9.0), 3.0, 1)])
+def test_the_larger_of_two_peaks_counts(peaks: tuple[float, ...], expected: float, readings: int) -> None:
+    setup = Setup()
+    setup.peaks = peaks
+    result = setup.run(8)
+    assert (result.peak_gflops, setup.n_readings) == (expected, readings)
+    assert result.fraction_of_peak == pytest.approx(result.gflops / expected)
+
+
+def test_a_peak_below_the_best_kernel_is_read_again() -> None:
+    setup = Setup()
+    setup.task = replace(setup.task, flops=setup.task.flops * 1000)
+    setup.peaks = (0.1, 0.1, 1e6)
+    assert setup.run(8).peak_gflops == 1e6
+    assert setup.n_readings == 3
+
+
+def test_an_interrupted_session_does_not_wait_for_a_peak() -> None:
+    setup = Setup(interrupt_after=6)
+    assert setup.run(40).peak_gflops == 2.0
+    assert setup.n_readings == 0
+
+
+def test_time_left_is_that_of_the_measurements_not_of_the_start() -> None:
+    setup = Setup()
+    setup.clock.now += 50.0  # imports, workers, sketches
+    setup.run(20)
+    second = setup.watch.results[1]
+    assert second.eta_s is not None
+    assert second.eta_s < 5.0
 
 
 @pytest.mark.parametrize("after", [1, 4, 7, 23])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autosched.codegen.llvm.words import (
@@ -17,6 +18,8 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.ir.expr import DTYPES
 from autosched.target import Target
+
+_NAN = literal(math.nan, "float64")  # in LLVM's text the same for float32
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,23 @@ class Arithmetic:
             word = "fcmp" if kind == "f" else "icmp"
             return Val(self.writer.value(f"{word} {PREDICATES[op][column]} {text} {a.name}, {b.name}"), "bool", a.lanes)
         if op in ("min", "max"):
-            less = self.binary("lt" if op == "min" else "gt", a, b)
-            return self.select(less, a, b)
+            return self._extreme(op, b, a) if _is_number(lhs) else self._extreme(op, a, b, is_known=_is_number(rhs))
         if op == "pow":
             return self._power(a, b)
+        if op == "div" and kind == "f" and rhs.lanes < lhs.lanes:  # one scalar division for the whole vector
+            return self.binary("mul", lhs, self.binary("div", Val(literal(1.0, rhs.dtype), rhs.dtype, 1), rhs))
         if op in ("and", "or") and {lhs.name, rhs.name} & {"true", "false"}:
             return _decided(op, lhs, rhs)
         if op in ("floordiv", "mod", "ceildiv"):
             return self._divide(op, a, b, rhs.name)
         return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+
+    def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
+        """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
+        result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
+        if is_known or DTYPES[a.dtype][0] != "f":
+            return result
+        return self.select(self.binary("ne", b, b), b, result)
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
         if cond.name in ("true", "false"):
@@ -132,7 +143,7 @@ class Arithmetic:
         zero, one, minus_one = (Val(n, a.dtype, 1) for n in ("0", "1", "-1"))
         is_signed = DTYPES[a.dtype][0] == "i"
         safe, negative = b, None
-        if not divisor.isdigit():
+        if not divisor.isdigit() or divisor == "0":
             unsafe = self.binary("eq", b, zero)
             if is_signed:
                 negative = self.binary("eq", b, minus_one)
@@ -177,6 +188,11 @@ class Arithmetic:
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
         return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+
+
+def _is_number(value: Val) -> bool:
+    """A literal other than NaN."""
+    return value.lanes == 1 and not value.name.startswith("%") and value.name != _NAN
 
 
 def _decided(op: str, lhs: Val, rhs: Val) -> Val:

@@ -1,1 +1,0 @@
-"""Random tensor programs through random schedules, against the reference: `python -m tests.fuzz`."""

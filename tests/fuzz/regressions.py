@@ -1,0 +1,93 @@
+"""Every failure that the fuzzer has found, in its smallest form.
+
+Sketch names and parameters change with the search space, so a case that no longer has its sketch, or not all values,
+is tried with the nearest there is, and with rows of the other sketches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autosched import te
+from autosched.ir.expr import Expr
+from tests.fuzz.candidate import Candidate
+from tests.fuzz.runner import Failure, failures_of
+
+ROWS = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    dag: te.ComputeDAG
+    target: str = "cpu"
+    threads: int = 1
+    sketch: str = ""
+    values: tuple[tuple[str, int], ...] = ()
+
+
+def scalar_input() -> Case:
+    """The reference read an input of rank 0 as one of rank 1."""
+    A = te.placeholder((), "int8", "A")
+    return Case(te.ComputeDAG([te.compute((), lambda: A[()], "T")]))
+
+
+def two_reads_of_one_operand() -> Case:
+    """A packed copy was made for the first read of a tensor, which may not be the one that moves with the lanes."""
+    A = te.placeholder((2, 2), "int64", "A")
+    k = te.reduce_axis(2, "k")
+    T = te.compute((2, 2), lambda i, j: te.sum(te.minimum(A[k, i], (A[k, j] & 6)), axis=k), "T")
+    return Case(te.ComputeDAG([T]))
+
+
+def two_packed_copies() -> Case:
+    """Two reductions packed the same tensor, under one name."""
+    A = te.placeholder((1, 2, 2), "int32", "A")
+    B = te.placeholder((2, 2), "int32", "B")
+    C = te.placeholder((2, 2), "int32", "C")
+    k = te.reduce_axis(2, "k")
+    T = te.compute((1, 2, 2), lambda a, i, j: te.sum(A[a, i, k] * B[k, j], axis=k), "T")
+    U = te.compute((1, 2, 2), lambda a, i, j: te.sum(A[a, i, k] * C[j, k], axis=k), "U")
+    return Case(te.ComputeDAG([T, U]), "llvm -mcpu=haswell")
+
+
+def gathers_of_two_vectors() -> Case:
+    """The second vector of a loop reused what the first had gathered, when the index was not linear in the lane."""
+    A = te.placeholder((1, 33), "int8", "A")
+    T = te.compute((1, 34), lambda i, j: A[i, j % 33], "T")
+    return Case(te.ComputeDAG([T]), "llvm -mcpu=nehalem", 1, "default", (("T.j.r", 32),))
+
+
+def vectors_of_two_lengths() -> Case:
+    """A vector that had been loaded was reused for a shorter one at the same address."""
+    A = te.placeholder((3, 6), "float32", "A")
+    B = te.placeholder((3, 6), "float32", "B")
+    k = te.reduce_axis(3, "k")
+    T = te.compute((6, 6), lambda i, j: te.sum(A[k, i] * B[k, j] + B[k, i], axis=k), "T")
+    return Case(te.ComputeDAG([T]), "llvm -mcpu=nehalem")
+
+
+def integer_data_without_loads() -> Case:
+    """int64 operations on constants and axes went the way of indices, which knows no bits and no selects."""
+    A = te.placeholder((2,), "int64", "A")
+
+    def body(i: Expr) -> Expr:
+        guarded = te.select(te.all(i - 2 >= 0, i - 2 < 2), A[i - 2], 1)
+        return ((guarded // 2) * (A[i] - te.maximum(te.const(3), i))) ^ (te.select(i < 1, i, 7) ^ 5)
+
+    return Case(te.ComputeDAG([te.compute((2,), body, "T")]), "llvm -mcpu=haswell")
+
+
+CASES: tuple[Callable[[], Case], ...] = (
+    scalar_input,
+    two_reads_of_one_operand,
+    two_packed_copies,
+    gathers_of_two_vectors,
+    vectors_of_two_lengths,
+    integer_data_without_loads,
+)
+
+
+def failures(case: Case) -> list[Failure]:
+    candidate = Candidate(case.target, case.threads, case.sketch, case.values)
+    return list(failures_of(case.dag, candidate, ROWS))
