@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# For one build. A worker's first one parses TVM's CUDA intrinsics for 10 to 30 seconds, beside other work longer; at
+# MetaSchedule's own 30 it would be killed, start again, and fail for ever.
+BUILD_DEADLINE_S = 180.0
 FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a candidate that failed
 
 
@@ -40,6 +43,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
             max_trials_global=args.trials,
             num_trials_per_iter=64,
             num_tuning_cores=args.threads,
+            builder=ms.builder.LocalBuilder(max_workers=args.threads, timeout_sec=BUILD_DEADLINE_S),
             database="memory",
             seed=args.seed,
         )

@@ -2,11 +2,14 @@
 
     python -m experiments.versus_metaschedule --peer-python PEERS/bin/python [--cases c2d:1,...] [--out results.json]
 
-PEERS is a virtual environment with `pip install 'autosched[peers]'`. MetaSchedule takes minutes a case, so its best
-kernel is kept as a shared library in a cache, by processor, threads, trials and case; its time is always measured anew.
+PEERS is a virtual environment with TVM and without PyTorch, which TVM would import in each of its workers, at the cost
+of seconds a worker and of candidates that miss their deadline:
 
-MetaSchedule gives a build or a run 30 seconds. On a busy machine that is too little and its candidates fail: look at
-the column "their failed", and tune on a machine that does nothing else.
+    pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 xgboost-cpu cloudpickle psutil tornado
+
+MetaSchedule takes minutes a case, so its best kernel is kept as a shared library in a cache, by processor, threads,
+trials and case; its time is always measured anew. On a busy machine its candidates miss their deadlines: look at the
+column "their failed", and tune on a machine that does nothing else.
 
 Comparing: both kernels run in turn in processes of their own, blocks of 50 ms, the order alternating from round to
 round, in the same minute; the medians over the rounds are compared. Each side's loop is compiled code. autosched tunes
@@ -86,6 +89,20 @@ class Setting:
 
 
 # MetaSchedule's side
+
+# Exit code 0: fit; 3: no TVM; 4: PyTorch is there as well.
+PROBE = "import sys; from importlib.util import find_spec as f; sys.exit(3 if not f('tvm') else 4 if f('torch') else 0)"
+
+
+def check_peer(python: Path) -> None:
+    """Raises UsageError unless `python` has TVM and lacks PyTorch, which would slow TVM's workers down."""
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"{python} is no interpreter")
+    code = subprocess.run([str(python), "-c", PROBE], timeout=BLOCK_TIMEOUT_S, stdin=subprocess.DEVNULL).returncode
+    if code == 4:
+        raise UsageError(f"{python} has PyTorch beside TVM, which is unfair to MetaSchedule: see the module's text")
+    if code != 0:
+        raise UsageError(f"{python} has no TVM: see the module's text for what to install")
 
 
 def library_of(case: Case, setting: Setting) -> Path:
@@ -285,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.versus_metaschedule", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--peer-python", type=Path, required=True, help="interpreter of an environment with TVM")
+    parser.add_argument("--peer-python", type=Path, required=True, help="interpreter with TVM, without PyTorch")
     parser.add_argument("--cases", default=CASES, help=f"default {CASES}")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of both sides (default 2)")
     parser.add_argument("--trials", type=int, default=64, metavar="N", help="of both sides (default 64)")
@@ -293,9 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: user's cache)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="JSON", help="default: experiments/results/")
     args = parser.parse_args(argv)
-    if not os.access(args.peer_python, os.X_OK):
-        parser.error(f"{args.peer_python} is no interpreter; make one with pip install 'autosched[peers]'")
     try:
+        check_peer(args.peer_python)
         rows = run(args)
     except AutoschedError as error:
         parser.error(str(error))

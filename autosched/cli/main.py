@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,7 +57,22 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code and never raises, unless AUTOSCHED_DEBUG is set."""
+    """Runs one command; returns its exit code and never raises, unless AUTOSCHED_DEBUG is set.
+
+    Without `argv` it is the process's own command, and an interrupted one ends the process.
+    """
+    code = _run(argv)
+    if argv is None and code == INTERRUPTED:
+        # At once: no second Ctrl-C meets a half-closed interpreter, and none of the first that CPython noticed inside
+        # an `exec` of some import turns the exit code into a signal. Everything is saved and closed.
+        with suppress(OSError):  # nobody reads any more
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(INTERRUPTED)
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = argparse.Namespace(json=False, started=process_start() if argv is None else time.monotonic())
     try:
         try:

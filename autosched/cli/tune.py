@@ -33,7 +33,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     group.add_argument("--budget", type=options.duration, metavar="TIME", help="stop after 60s, 2m or 1h")
     group.add_argument("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
-    group.add_argument("--resume", action="store_true", help="count the records of earlier runs as trials")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="count the records of earlier runs as trials, but for candidates that could not be built",
+    )
     options.add_db(parser)
     parser.add_argument(
         "--no-run",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +101,16 @@ def test_contestants_alternate(monkeypatch):
     samples = versus_metaschedule.alternate({"a": contestant("a", 1.0), "b": contestant("b", 2.0)}, rounds=4)
     assert samples == {"a": [1.0] * 4, "b": [2.0] * 4}
     assert "".join(calls) == "abbaabbaab"
+
+
+def test_an_unfit_peer_is_refused(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no interpreter"):
+        versus_metaschedule.check_peer(tmp_path / "python")
+    for code, message in ((3, "no TVM"), (4, "unfair")):
+        done = tuning.subprocess.CompletedProcess([], code)
+        monkeypatch.setattr(versus_metaschedule.subprocess, "run", lambda *_, done=done, **__: done)
+        with pytest.raises(UsageError, match=message):
+            versus_metaschedule.check_peer(Path(sys.executable))
 
 
 def test_sizes_are_compared_without_order():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autosched.codegen import build_source
 from autosched.ir.stmt import Func
-from autosched.lower import lower
+from autosched.ir.verify import verify
+from autosched.lower import concretise, lower
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import CandidateError, DataSet, Kernel, check
 from autosched.measure.problem import write_data_set
@@ -28,9 +31,12 @@ from autosched.te.reference import evaluate
 from cost_model.model import CostModel
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch, sample
+from tests.helpers import check_nest
 
 DATA_SETS = ("normal", "structured", "integers")
-SAMPLED = 16  # rows drawn to find a legal one
+SAMPLED = 16  # rows drawn to find one of not too much code
+MAX_COPIES = 4096
+MAX_INTERPRETED = 1500  # points of all stages; the interpreter does about a million a second
 
 
 @dataclass(frozen=True)
@@ -98,18 +104,32 @@ def all_sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ..
 
 
 def draw(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> Candidate:
-    """A random row that the cost model finds legal, else a random one of the smallest tiles."""
+    """A random row of not too much code, else the one of the smallest tiles."""
     rows = sample(sketch, SAMPLED, rng)
-    func = _lowered(sketch)
-    with step("cost model"):
-        model = CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
-        legal = np.flatnonzero(model.legal(0, rows))
-        seconds, features = model.draft(0, rows[legal]), model.features(0, rows[legal])
-        if not (np.isfinite(seconds).all() and (seconds > 0).all() and np.isfinite(features).all()):
-            raise ValueError("a drafted latency or a feature is not a finite number")
-    row = rows[legal[0]] if len(legal) else [p.domain[0] for p in sketch.params]
+    row = next((r for r in rows if _copies(sketch, r) <= MAX_COPIES), [p.domain[0] for p in sketch.params])
     values = tuple((p.name, int(v)) for p, v in zip(sketch.params, row, strict=True))
     return Candidate(target, threads, sketch.name, values)
+
+
+def _copies(sketch: Sketch, row: npt.NDArray[np.int64]) -> int:
+    """About how often the code of the largest stage is written out, vectors by their elements."""
+    copies: dict[str, int] = {}
+    for param, value in zip(sketch.params, row, strict=True):
+        if param.name.endswith((".r", ".u", ".l")):
+            stage = param.name.split(".")[0]
+            copies[stage] = copies.get(stage, 1) * int(value)
+    return max(copies.values(), default=1)
+
+
+def check_model(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> None:
+    """The cost model takes the sketch: latencies are positive, features are finite. Raises Fault."""
+    rows, func = sample(sketch, SAMPLED, rng), _lowered(sketch)
+    with step("cost model"):
+        model = CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
+        model.legal(0, rows)
+        seconds, features = model.draft(0, rows), model.features(0, rows)
+        if not (np.isfinite(seconds).all() and (seconds > 0).all() and np.isfinite(features).all()):
+            raise ValueError("a drafted latency or a feature is not a finite positive number")
 
 
 class Subject:
@@ -117,6 +137,7 @@ class Subject:
 
     def __init__(self, dag: ComputeDAG, directory: Path, seed: int) -> None:
         self.dag = dag
+        self._points = sum(math.prod(a.extent for a in (*op.axes, *op.reduce_axes)) for op in dag.stages)
         inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
         outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
         with step("reference"):
@@ -138,6 +159,11 @@ class Subject:
             return
         target, values = parse_target(candidate.target), dict(candidate.values)
         func = _lowered(sketch)
+        if self._points <= MAX_INTERPRETED:
+            with step("interpret"):
+                concrete, _ = concretise(func, values)
+                verify(concrete, concrete=True)
+                check_nest(concrete, self.dag)
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
         with step("compile"):

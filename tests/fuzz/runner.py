@@ -13,7 +13,7 @@ import numpy as np
 from autosched.runtime.jit import compile_object, load_object
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, draw, signature, step
+from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
 from tests.fuzz.shrink import Failing, shrink
@@ -155,6 +155,8 @@ def _program(plan: Plan, at: int, begin: int, directory: Path, send: Send) -> No
         sketch = found[int(rng.integers(len(found)))]
         trying = Candidate(target, threads, sketch.name)
         try:
+            if number == 1:
+                check_model(sketch, target, threads, rng)
             candidate = draw(sketch, target, threads, rng)
         except Fault as fault:
             if number >= begin:
@@ -218,6 +220,8 @@ def _variants(dag: ComputeDAG, candidate: Candidate, rows: int, send: Send) -> N
         for n in range(rows):
             sketch = others[n % len(others)]
             try:
+                if n == 0:
+                    check_model(sketch, candidate.target, candidate.threads, rng)
                 _try(subject, draw(sketch, candidate.target, candidate.threads, rng), {}, send)
             except Fault as fault:
                 send({"try": replace(candidate, sketch=sketch.name, values=()).to_json()})
