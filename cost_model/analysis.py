@@ -19,6 +19,7 @@ added up, the largest footprint counting where several statements touch one buff
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -135,6 +136,7 @@ class Analysis:
     statements: tuple[Statement, ...]
     allocations: tuple[Allocation, ...]
     parallel: tuple[tuple[Loop, ...], ...]  # loops from the root to each outermost parallel loop, that one last
+    parameter_bytes: int = 0  # inputs and outputs
 
 
 def analyse(func: Func, line_bytes: int = 64) -> Analysis:
@@ -146,7 +148,8 @@ def analyse(func: Func, line_bytes: int = 64) -> Analysis:
     for found in walk.found:
         keys = [0, *(loop.key for loop in found.loops)]
         statements.append(_statement(found, tuple(shared[key] for key in keys)))
-    return Analysis(tuple(statements), tuple(walk.allocations), tuple(walk.parallel.values()))
+    parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
+    return Analysis(tuple(statements), tuple(walk.allocations), tuple(walk.parallel.values()), parameters)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,8 @@ from cost_model.machine import Machine
 MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
 MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
 MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
-MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads
+MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
+WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is more
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,8 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
         Rule("local bytes", _bytes(analysis, Scope.LOCAL) <= MAX_LOCAL_BYTES),
         Rule(
             "workspace bytes",
-            _bytes(analysis, Scope.GLOBAL) + _bytes(analysis, Scope.LOCAL) * machine.threads <= MAX_WORKSPACE_BYTES,
+            _bytes(analysis, Scope.GLOBAL) + _bytes(analysis, Scope.LOCAL) * machine.threads
+            <= max(MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * analysis.parameter_bytes),
         ),
         Rule(
             "instructions",

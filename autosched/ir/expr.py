@@ -350,6 +350,8 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
         raise ExpressionError(f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side")
     if op in LOGICAL and kind != "b":
         raise ExpressionError(f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})")
+    if kind == "b" and op in ARITHMETIC and op not in ("min", "max"):
+        raise ExpressionError(f"{op} needs numbers but got bool in {op}({a}, {b}); cast one side first")
     if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
         return Binary(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const) and (a.dtype == INDEX or kind == "b"):
@@ -396,7 +398,9 @@ def call(fn: str, *args: Expr) -> Expr:
         raise ExpressionError(f"{fn} needs a float but got {args[0].dtype} in {fn}({args[0]}); cast it first")
     if fn == "not" and args[0].dtype != "bool":
         raise ExpressionError(f"~ needs a bool but got {args[0].dtype} in ~({args[0]})")
-    if fn == "neg" and isinstance(args[0], Const) and args[0].dtype != "bool":
+    if fn != "not" and args[0].dtype == "bool":
+        raise ExpressionError(f"{fn} needs a number but got bool in {fn}({args[0]}); cast it first")
+    if fn == "neg" and isinstance(args[0], Const):
         return Const(-args[0].value, args[0].dtype)
     return Call(fn, tuple(args))
 

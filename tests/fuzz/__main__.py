@@ -18,6 +18,7 @@ from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
 
 TARGETS = ("cpu", "llvm -mcpu=haswell", "llvm -mcpu=nehalem")
 _REPORT_S = 10.0
+_MAX_SHOWN = 40  # failures printed as they come
 
 
 def main() -> int:
@@ -72,7 +73,7 @@ def _printer(begin: float) -> Callable[[Tally], None]:
     state = {"shown": 0, "next": begin + _REPORT_S}
 
     def progress(tally: Tally) -> None:
-        for failure in tally.failures[int(state["shown"]) :]:
+        for failure in tally.failures[int(state["shown"]) : _MAX_SHOWN]:
             print(f"FAILED {failure}", flush=True)
         state["shown"] = len(tally.failures)
         if time.monotonic() >= state["next"]:

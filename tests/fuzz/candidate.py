@@ -163,7 +163,7 @@ class Subject:
             with step("interpret"):
                 concrete, _ = concretise(func, values)
                 verify(concrete, concrete=True)
-                check_nest(concrete, self.dag)
+                check_nest(concrete, collapse(self.dag))
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
         with step("compile"):

@@ -33,6 +33,8 @@ _INT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda x: x * 3 - 1,
     lambda x: x // 3,
     lambda x: x % 5,
+    lambda x: te.cast(te.cast(x, "int64") // -3, x.dtype),
+    lambda x: te.cast(te.cast(x, "int32") % -5, x.dtype),
     lambda x: x & 6,
     lambda x: x ^ 5,
     lambda x: x >> 1,
@@ -70,7 +72,7 @@ def function(rng: random.Random, x: Expr) -> Expr:
 def pair(rng: random.Random, x: Expr, y: Expr) -> Expr:
     if x.dtype == y.dtype == "bool":
         return rng.choice(_BOOL_PAIRS)(x, y)
-    if DTYPES[x.dtype][0] == "f" and rng.random() < 0.1:
+    if DTYPES[x.dtype][0] == "f" and y.dtype != "bool" and rng.random() < 0.1:
         return x / (te.abs(y) + 1.0)
     return rng.choice(_PAIRS)(x, y)
 
@@ -101,8 +103,9 @@ def te_wider(a: str, b: str) -> bool:
 def index_condition(rng: random.Random, indices: Sequence[tuple[Any, int]]) -> Expr:
     """A condition on one of the axes."""
     axis, extent = rng.choice(list(indices))
-    limit = rng.randint(0, extent)
-    return rng.choice((axis < limit, axis >= limit, te.equal(axis % 2, 0), te.equal(axis // 3, 1)))
+    limit, divisor = rng.randint(0, extent), rng.randint(2, 5)
+    part = rng.choice((axis, axis, axis % divisor, axis // divisor))
+    return rng.choice((part < limit, part >= limit, te.equal(part, limit // divisor), te.not_equal(part, limit)))
 
 
 def reduced(rng: random.Random, values: Sequence[Expr], axes: tuple[AxisVar, ...], product: bool) -> Any:

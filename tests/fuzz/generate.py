@@ -295,6 +295,58 @@ class _Program:
 
         self.stage([*extents, *([filters] if filters is not None else [])], body)
 
+    def overlap(self, base: Tensor) -> None:
+        """A reduction that reads two moving windows of a stage before it, whose region is therefore their union."""
+        if not base.shape or max(base.shape) < 3:
+            return self.window(base)
+        dim = self.rng.choice([d for d, e in enumerate(base.shape) if e >= 3])
+        source = base
+        if self.chance(0.7):  # a stage that is worth computing where it is read
+            source = self._padded(base, {dim: 1}) if self.chance(0.5) else self._expensive(base)
+        size = self.rng.choice((1, 2, 3))
+        k = te.reduce_axis(size, "k")
+        places = source.shape[dim] - size + 1
+        ways = _moves(places)
+        if self.chance(0.4):  # windows that move together
+            ways = ways[:3]
+        moves = [self.rng.choice(ways) for _ in range(self.rng.choice((1, 2, 2)))]
+        extents = list(source.shape)
+        extents[dim] = min(extent for extent, _ in moves)
+        room = 4 * MAX_POINTS // (math.prod(extents) * size)
+        filters = self.extent(room) if room > 1 and len(extents) < MAX_RANK and self.chance(0.8) else None
+
+        def body(*axes: Expr) -> Any:
+            values = []
+            for _, move in moves:
+                index = [move(a) + k if d == dim else a for d, a in enumerate(axes[: len(extents)])]
+                values.append(self.load(source, index))
+            weights: list[Index] = [(k, size)] + ([(axes[-1], filters)] if filters is not None else [])
+            values = [self.mixed(values), self.operand(weights)]
+            return ex.reduced(self.rng, values, (k,), product=True)
+
+        self.stage([*extents, *([filters] if filters is not None else [])], body)
+        return None
+
+    def _expensive(self, base: Tensor) -> Tensor:
+        def body(*axes: Expr) -> Expr:
+            x = self.load(base, axes)
+            if DTYPES[x.dtype][0] == "f":
+                return te.tanh(x)
+            return te.logical_not(x) if x.dtype == "bool" else x // 3
+
+        return self.stage(base.shape, body, "E")
+
+    def constant(self, base: Tensor) -> None:
+        """A stage that reads nothing but its axes."""
+
+        def body(*axes: Expr) -> Expr:
+            value = te.const(2, "float32")
+            for axis in axes:
+                value = value * 0.5 + te.cast(te.mod(axis * 3 + 1, 7), "float32")
+            return value
+
+        self.stage(base.shape, body, "C")
+
     def _padded(self, base: Tensor, pads: dict[int, int]) -> Tensor:
         extents = [e + 2 * pads.get(d, 0) for d, e in enumerate(base.shape)]
 
@@ -415,6 +467,20 @@ class _Program:
         return None
 
 
+def _moves(places: int) -> list[tuple[int, Callable[[Expr], Expr]]]:
+    """(extent, function) pairs: index functions that stay below `places` for all i < extent."""
+    return [
+        (places, lambda i: i),
+        (max(places - 1, 1), lambda i: i + min(1, places - 1)),
+        (max(places - 2, 1), lambda i: i + min(2, places - 1)),
+        (2 * places, lambda i: i // 2),
+        (places + 5, lambda i: i % places),
+        (places, lambda i: places - 1 - i),
+        ((places + 1) // 2, lambda i: i * 2),
+        (2 * places - 1, lambda i: (i + 1) // 2),
+    ]
+
+
 def _moved(way: str, axes: Sequence[Expr], size: int, after: Sequence[int], low: int) -> list[Expr | int]:
     """The index of the dimension (of two of them for a merge) that element `axes` comes from."""
     match way:
@@ -440,10 +506,12 @@ _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.contraction: 6,
     _Program.reduction: 5,
     _Program.window: 5,
+    _Program.overlap: 4,
     _Program.copy: 3,
     _Program.stencil: 2,
     _Program.softmax: 2,
     _Program.normalise: 1,
     _Program.argument: 1,
+    _Program.constant: 1,
 }
 assert set(DTYPE_WEIGHTS) == set(DTYPES)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from autosched import te
+from autosched.errors import ExpressionError
 from tests.fuzz.regressions import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,3 +51,11 @@ def test_new_seed() -> None:
     done = fuzz("--dags", "20", "--candidates", "5", "--seed", seed, "--shrink", "2", "--shrink-seconds", "20")
     print(f"seed {seed}")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_bool_arithmetic_is_refused() -> None:
+    """It went through the front end, and code generation took it for arithmetic modulo 2."""
+    A = te.placeholder((), "bool", "A")
+    for operation in (te.abs, lambda x: -x, lambda x: x + x, lambda x: x * x):
+        with pytest.raises(ExpressionError, match=r"needs (a number|numbers) but got bool"):
+            operation(A[()])

@@ -193,7 +193,7 @@ class Values:
         """A vector of pointers, one for each lane."""
         base = self.pointer(access, dtype)
         if access.lane_index is not None:
-            index = self._index(access.lane_index).name
+            index = self.arithmetic.spread(self._index(access.lane_index), self.lanes).name
         else:
             assert access.lane_stride is not None
             text = ", ".join(f"i64 {n * access.lane_stride}" for n in range(self.lanes))

@@ -1,0 +1,130 @@
+"""Tails: constant extents where they can be, a test only where one is needed, and nothing run where nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched.ir.expr import Const, Expr
+from autosched.ir.stmt import For, ForKind, Func, If, Stmt, walk
+from autosched.lower import concretise, lower
+from autosched.schedule import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Reorder,
+    Rfactor,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
+from autosched.te import ComputeDAG
+from tests.helpers import check_nest
+from tests.schedule.graphs import conv1d, matmul, shifted
+
+
+def nest(dag: ComputeDAG, *steps: Step) -> Func:
+    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
+    check_nest(func, dag)
+    return func
+
+
+def loops(func: Func, *kinds: ForKind) -> list[For]:
+    return [s for s in walk(func.body) if isinstance(s, For) and s.kind in kinds]
+
+
+def conditions(stmt: Stmt) -> list[str]:
+    return [str(s.cond) for s in walk(stmt) if isinstance(s, If)]
+
+
+def extents(func: Func, *kinds: ForKind) -> list[Expr]:
+    return [s.extent for s in loops(func, *kinds)]
+
+
+def tile(m: int, n: int) -> Func:
+    return nest(
+        matmul(m, n, 5),
+        CacheWrite("C"),
+        Split("C", "i", (3, 4)),
+        Split("C", "j", (2, 16)),
+        Reorder("C", ("i.0", "j.0", "i.1", "j.1", "i.2", "j.2")),
+        ComputeAt("C.acc", "C", "j.1", "register"),
+        Reorder("C.acc", ("k", "i", "j")),
+        Unroll("C", "i.2"),
+        Unroll("C.acc", "i"),
+        Vectorize("C", "j.2"),
+        Vectorize("C.acc", "j"),
+    )
+
+
+@pytest.mark.parametrize(("m", "n"), [(24, 64), (12, 32), (4, 16), (3, 7)])
+def test_tiles_that_divide_or_cover_the_axis_need_no_test(m, n):
+    func = tile(m, n)
+    assert not conditions(func.body)
+    assert all(isinstance(e, Const) for e in extents(func, *ForKind))
+
+
+def test_a_register_tile_is_chosen_once_and_outside_of_the_reduction():
+    func = tile(53, 70)
+    assert conditions(func.body) == [
+        "C.i.0*-12 - C.i.1*4 + 53 >= 4",
+        "C.j.0*-32 - C.j.1*16 + 70 >= 16",
+        "C.j.0*-32 - C.j.1*16 + 70 >= 16",
+    ]
+    for loop in loops(func, ForKind.SERIAL):
+        if loop.reduce:
+            assert not conditions(loop)
+    assert {int(e.value) for e in extents(func, ForKind.VECTORIZE)} == {16, 6}
+    assert {int(e.value) for e in extents(func, ForKind.UNROLL)} == {4}  # 53 % 4 = 1: no loop is left of that tile
+
+
+def test_a_whole_number_of_tiles_needs_no_test_even_where_the_middle_level_does_not_divide():
+    """5 register tiles of 4 rows in groups of 3: the second group is short, but no tile is."""
+    func = tile(20, 48)
+    assert not conditions(func.body)
+
+
+def test_a_long_reduction_is_its_full_steps_and_the_rest():
+    func = nest(matmul(2, 3, 70), Split("C", "k", (4,)), Unroll("C", "k.1"))
+    assert not conditions(func.body)
+    assert [int(e.value) for e in extents(func, ForKind.UNROLL)] == [4, 2]
+    (serial,) = [s for s in loops(func, ForKind.SERIAL) if s.reduce]
+    assert isinstance(serial.extent, Const)
+    assert serial.extent.value == 17
+
+
+@pytest.mark.parametrize("kind", [Unroll, Vectorize])
+def test_a_tile_of_which_nothing_may_be_left_is_tested(kind):
+    """12 = 3 * 4, so there is no short tile; but the copy of X ends before the last tiles of Y, which read nothing."""
+    func = nest(
+        shifted(12, 4), CacheRead("X", "Y"), Split("Y", "i", (4,)), ComputeAt("X.cache", "Y", "i.0"),
+        Split("X.cache", "d0", (4,)), kind("X.cache", "d0.1"),
+    )  # fmt: skip
+    assert all(isinstance(e, Const) for e in extents(func, ForKind.UNROLL, ForKind.VECTORIZE))
+
+
+def test_the_start_values_around_an_empty_tile_remain():
+    """k = 12 in blocks of 8 in blocks of 4: the fourth block of 4 is empty, and its sum is 0."""
+    for kind in (Unroll, Vectorize):
+        nest(
+            matmul(2, 3, 12), Rfactor("C", "k", 8, "outer"), Rfactor("C.rf", "k.i", 4, "outer"),
+            kind("C.rf.rf", "k.i.i"),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", ["inner", "outer"])
+@pytest.mark.parametrize("factor", [4, 16])
+def test_points_outside_of_the_reduction_that_nothing_is_added_to(keep, factor):
+    """Three of k's lanes exist, the others start at 0 although their loop is outside of the reduction."""
+    nest(matmul(2, 3, 3), Rfactor("C", "k", factor, keep), Reorder("C.rf", ("k.i", "i", "j", "k.o")) if keep == "inner"
+         else Reorder("C.rf", ("k.o", "j", "i", "k.i")))  # fmt: skip
+
+
+def test_an_extent_whose_rest_is_not_constant_stays_dynamic():
+    """A window that is clipped at both ends of the input."""
+    func = nest(
+        conv1d(13, 2, 3, k=3, stride=1, pad=1), Split("C", "i", (4,)), CacheRead("X", "P"), ComputeAt("P", "C", "i.0"),
+        ComputeAt("X.cache", "C", "i.0"), Reorder("X.cache", ("d1", "d0")), Vectorize("X.cache", "d0"),
+    )  # fmt: skip
+    assert any(not isinstance(e, Const) for e in extents(func, ForKind.VECTORIZE))

@@ -1,0 +1,122 @@
+"""Random schedules: steps drawn without regard to whether they fit; those that are refused are left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from autosched.errors import ScheduleError
+from autosched.schedule import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Fuse,
+    Pack,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Rfactor,
+    Split,
+    Stage,
+    State,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
+from autosched.schedule.state import reads
+from autosched.te import ComputeDAG
+from tests.schedule.graphs import GRAPHS
+
+FACTORS = (1, 2, 3, 4, 5, 8, 16)
+Draw = Callable[[random.Random, State, Stage], Step]
+
+
+def random_schedule(seed: int) -> tuple[ComputeDAG, State]:
+    """A graph and a schedule of up to 20 steps."""
+    rng = random.Random(seed)
+    dag = GRAPHS[rng.choice(list(GRAPHS))]()
+    state = initial_state(dag)
+    for _ in range(rng.choice((4, 8, 14, 20))):
+        stage = rng.choice(state.stages)
+        draw = rng.choices(list(DRAWS), list(DRAWS.values()))[0]
+        try:
+            state = state.apply(draw(rng, state, stage))
+        except ScheduleError:
+            continue
+    return dag, state
+
+
+def _name(rng: random.Random, names: list[str]) -> str:
+    return rng.choice(names) if names else "none"
+
+
+def _loops(stage: Stage) -> list[str]:
+    return [loop.name for loop in stage.loops]
+
+
+def _split(rng: random.Random, state: State, stage: Stage) -> Step:
+    count = rng.choice((1, 1, 2, 2, 3))
+    axis = _name(rng, [a.name for a in stage.op.all_axes])
+    return Split(stage.name, axis, tuple(rng.choice(FACTORS) for _ in range(count)))
+
+
+def _reorder(rng: random.Random, state: State, stage: Stage) -> Step:
+    loops = _loops(stage)
+    return Reorder(stage.name, tuple(rng.sample(loops, len(loops))))
+
+
+def _fuse(rng: random.Random, state: State, stage: Stage) -> Step:
+    first = rng.randrange(len(stage.loops) + 1)
+    return Fuse(stage.name, tuple(_loops(stage)[first : first + rng.choice((2, 3))]) or ("none",))
+
+
+def _parallel(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Parallel(stage.name, tuple(_loops(stage)[: rng.choice((1, 2, 3))]))
+
+
+def _vectorize(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Vectorize(stage.name, _name(rng, _loops(stage)[-1:]))
+
+
+def _unroll(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Unroll(stage.name, _name(rng, _loops(stage)))
+
+
+def _prefetch(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Prefetch(stage.name, _name(rng, sorted(reads(stage.op))), _name(rng, _loops(stage)), rng.choice((1, 7)))
+
+
+def _compute_at(rng: random.Random, state: State, stage: Stage) -> Step:
+    consumer = rng.choice(state.stages)
+    return ComputeAt(stage.name, consumer.name, _name(rng, _loops(consumer)))
+
+
+def _inline(rng: random.Random, state: State, stage: Stage) -> Step:
+    return ComputeInline(stage.name)
+
+
+def _cache_read(rng: random.Random, state: State, stage: Stage) -> Step:
+    return CacheRead(_name(rng, sorted(reads(stage.op))), stage.name, rng.choice(("cache", "copy")))
+
+
+def _cache_write(rng: random.Random, state: State, stage: Stage) -> Step:
+    return CacheWrite(stage.name)
+
+
+def _pack(rng: random.Random, state: State, stage: Stage) -> Step:
+    rank = len(stage.op.axes)
+    tiled = rng.sample(range(rank), rng.randint(0, min(rank, 2)))
+    return Pack(stage.name, tuple(rng.sample(range(rank), rank)), tuple((d, rng.choice(FACTORS)) for d in tiled))
+
+
+def _rfactor(rng: random.Random, state: State, stage: Stage) -> Step:
+    axis = _name(rng, [a.name for a in stage.op.reduce_axes])
+    return Rfactor(stage.name, axis, rng.choice(FACTORS), rng.choice(("inner", "outer")))
+
+
+DRAWS: dict[Draw, float] = {
+    _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _compute_at: 5,
+    _inline: 1, _cache_read: 2, _cache_write: 2, _pack: 1.5, _rfactor: 2,
+}  # fmt: skip

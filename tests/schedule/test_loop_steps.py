@@ -1,0 +1,171 @@
+"""Steps that change the loops of a stage: exact results and no point twice, whatever the extents."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autosched.ir.printer import func_text
+from autosched.ir.stmt import For, Func, Prefetch, walk
+from autosched.lower import concretise, lower
+from autosched.schedule import (
+    ComputeAt,
+    Fuse,
+    Parallel,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
+from autosched.schedule import Prefetch as PrefetchStep
+from autosched.te import ComputeDAG
+from tests.helpers import check_nest
+from tests.schedule.graphs import GRAPHS, argmax, chain, conv1d, matmul, row_any, shifted, total
+
+EXTENTS = (1, 2, 3, 5, 7, 12, 13, 17, 31)
+
+
+def nest(dag: ComputeDAG, *steps: Step) -> Func:
+    return concretise(lower(initial_state(dag).apply(*steps)), {})[0]
+
+
+def points(dag: ComputeDAG) -> dict[str, int]:
+    """How often each stage stores, and how often it stores start values, when every point is visited once."""
+    counts: dict[str, int] = {}
+    for op in dag.stages:
+        space = math.prod(op.shape)
+        counts[op.name] = space * math.prod(a.extent for a in op.reduce_axes)
+        if op.reducer is not None:
+            counts[f"{op.name}.init"] = space
+    return counts
+
+
+def check(dag: ComputeDAG, *steps: Step) -> Func:
+    func = nest(dag, *steps)
+    assert check_nest(func, dag) == points(dag), func_text(func)
+    return func
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("factors", [(1,), (4,), (16,), (2, 3), (5, 4), (1, 7), (3, 2, 2), (32, 2)])
+def test_a_split_visits_every_point_once(extent, factors):
+    dag = matmul(extent, 2, extent)
+    check(dag, Split("C", "i", factors), Split("C", "k", factors))
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_a_split_in_any_order_of_its_loops(extent):
+    dag = matmul(extent, 1, 3)
+    for order in ("i.2 i.0 k i.1", "k i.1 i.2 i.0", "i.1 i.0 i.2 k", "i.2 k i.1 i.0"):
+        check(dag, Split("C", "i", (2, 3)), Reorder("C", tuple(order.split())))
+
+
+def test_a_reorder_leaves_the_loops_it_does_not_name():
+    state = initial_state(matmul(3, 5, 7)).apply(Split("C", "i", (2,)), Reorder("C", ("k", "i.0")))
+    assert [x.name for x in state.stage("C").loops] == ["k", "i.1", "j", "i.0"]
+
+
+@pytest.mark.parametrize("order", ["i j k", "i k j", "j i k", "j k i", "k i j", "k j i"])
+def test_start_values_are_stored_just_outside_the_reduction(order):
+    func = check(matmul(3, 5, 7), Reorder("C", tuple(order.split())))
+    loops = [s.var.name for s in walk(func.body) if isinstance(s, For)]
+    before = order.split("k")[0].split()
+    after = [f"C.{x}.init" for x in order.split() if x not in before and x != "k"]
+    assert loops == [*(f"C.{x}" for x in before), *after, *(f"C.{x}" for x in order.split()[len(before) :])]
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_fused_loops(extent):
+    dag = matmul(extent, 7, 3)
+    check(dag, Fuse("C", ("i", "j")))
+    check(dag, Split("C", "i", (2,)), Split("C", "j", (3,)), Fuse("C", ("i.1", "j.0")))
+    check(dag, Split("C", "i", (4,)), Fuse("C", ("i.0", "i.1", "j")), Parallel("C", ("i.0@i.1@j",)))
+
+
+def test_fused_reduction_loops():
+    dag = conv1d(7, 5, 3)
+    check(dag, Fuse("C", ("a", "b")))
+    check(dag, Split("C", "b", (2,)), Fuse("C", ("a", "b.0", "b.1")), Unroll("C", "a@b.0@b.1"))
+
+
+def test_a_fused_loop_with_a_tail_stays_directly_inside_the_parallel_ones():
+    func = check(
+        matmul(7, 5, 3),
+        Split("C", "i", (2, 2)),
+        Split("C", "j", (2,)),
+        Reorder("C", ("i.0", "i.1", "j.0", "i.2", "j.1", "k")),
+        Fuse("C", ("i.0", "i.1")),
+        Parallel("C", ("i.0@i.1", "j.0")),
+    )
+    outer = func.body
+    assert isinstance(outer, For)
+    assert isinstance(outer.body, For)
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("kind", [Unroll, Vectorize])
+def test_annotated_tails(extent, kind):
+    dag = matmul(extent, 3, 5)
+    order = Reorder("C", ("i.0", "j", "k", "i.1"))
+    check(dag, Split("C", "i", (4,)), order, kind("C", "i.1"))
+    check(dag, Split("C", "i", (16,)), order, kind("C", "i.1"), Parallel("C", ("i.0", "j")))
+    check(dag, Reorder("C", ("j", "k", "i")), kind("C", "i"))
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_an_annotated_reduction(extent):
+    dag = matmul(2, 3, extent)
+    check(dag, Split("C", "k", (4,)), Unroll("C", "k.1"))
+    check(dag, Split("C", "k", (8,)), Vectorize("C", "k.1"))
+    check(dag, Split("C", "k", (2, 8)), Unroll("C", "k.1"), Vectorize("C", "k.2"))
+    check(row_any(3, extent), Split("R", "k", (8,)), Vectorize("R", "k.1"))
+    check(argmax(3, extent), Split("R", "k", (4,)), Vectorize("R", "k.1"), Parallel("R", ("i",)))
+    check(total(3, extent), Split("S", "k", (4,)), Vectorize("S", "k.1"), Split("S", "l", (2,)), Reorder("S", ("k.0", "l.0")))
+
+
+def test_a_reduction_of_everything_has_no_spatial_loop():
+    dag = total(7, 13)
+    check(dag, Split("S", "k", (5,)), Reorder("S", ("k.1", "l", "k.0")), Unroll("S", "k.0"))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_graph_split_reordered_parallel_and_vectorised(name):
+    dag = GRAPHS[name]()
+    state = initial_state(dag)
+    for stage in state.stages:
+        *outer, last = [a.name for a in stage.op.axes] or [stage.op.reduce_axes[-1].name]
+        rest = [a.name for a in stage.op.reduce_axes if a.name != last]
+        state = state.apply(
+            Split(stage.name, last, (2, 4)),
+            Reorder(stage.name, (*outer, f"{last}.0", *rest, f"{last}.1", f"{last}.2")),
+            Vectorize(stage.name, f"{last}.2"),
+        )
+        if stage.op.axes:
+            state = state.apply(Parallel(stage.name, (*outer, f"{last}.0")))
+    func = concretise(lower(state), {})[0]
+    assert check_nest(func, dag) == points(dag)
+
+
+def prefetches(func: Func) -> list[Prefetch]:
+    return [s for s in walk(func.body) if isinstance(s, Prefetch)]
+
+
+def test_a_prefetch_asks_for_what_is_read_later():
+    func = check(matmul(3, 5, 7), Split("C", "k", (2,)), PrefetchStep("C", "B", "k.0", 3))
+    (hint,) = prefetches(func)
+    assert str(hint) == "prefetch B[C.k.0*2 + 6, C.j]"
+
+
+def test_a_prefetch_in_an_attached_stage_is_relative_to_its_buffer():
+    func = check(chain(5, 7), ComputeAt("B", "M", "i"), PrefetchStep("M", "B", "j", 2))
+    assert [str(h) for h in prefetches(func)] == ["prefetch B[0, M.j + 2]"]
+
+
+def test_nothing_is_prefetched_from_a_buffer_that_does_not_exist_yet():
+    state = initial_state(shifted(13, 5)).apply(PrefetchStep("Z", "Y", "i", 7), ComputeAt("Y", "Z", "i"))
+    func = concretise(lower(state), {})[0]
+    check_nest(func, shifted(13, 5))
+    assert not prefetches(func)
