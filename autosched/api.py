@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autosched.tune.result import Result
     from autosched.tune.session import Settings
     from autosched.tune.task import Task
+    from search_spaces.cpu import SketchRule
     from search_spaces.space import Sketch
 
 WRITTEN = 4  # candidates whose sources go to `out_dir`
@@ -65,6 +66,7 @@ def tune(
     resume: bool = False,
     out_dir: Path | str | None = None,
     measure: bool = True,
+    rules: Sequence[SketchRule] = (),
     callbacks: Sequence[Callback] = (),
     started: float | None = None,
 ) -> Result:
@@ -73,7 +75,8 @@ def tune(
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
     name, `batch` replaces the first (it multiplies one called M). `resume` counts the measurements of earlier runs as
     trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR of the best
-    candidates. `measure=False`: by the cost model alone, for any processor; nothing runs and nothing is recorded.
+    candidates. `rules` are sketch rules of yours, tried before the built-in ones (`search_spaces.cpu.SketchRule`).
+    `measure=False`: by the cost model alone, for any processor; nothing runs and nothing is recorded.
     `started`: when the command began, on `time.monotonic`, default now.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
@@ -86,12 +89,12 @@ def tune(
     device = find_device(target, threads, runs=measure)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
-        return _estimate(problem, device, target or "cpu", directory, begun)
+        return _estimate(problem, device, target or "cpu", directory, begun, rules)
 
     from autosched.tune.session import Settings
 
     limits = Settings(trials, budget_s, seed)
-    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun)
+    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, rules)
     if directory is not None:
         _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])
     return result
@@ -151,6 +154,7 @@ def _search(
     resume: bool,
     callbacks: Sequence[Callback],
     begun: float,
+    rules: Sequence[SketchRule],
 ) -> tuple[Task, Result]:
     """One session with everything that it needs around it."""
     from autosched.measure import Measurer, make_problem
@@ -166,7 +170,7 @@ def _search(
             peak = peak_gflops(device, problem.dtype)  # before any worker disturbs it
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
-                task, sketches = _make_task(problem, collapse(problem.dag), target, device)
+                task, sketches = _make_task(problem, collapse(problem.dag), target, device, rules)
                 result = run(
                     task,
                     settings,
@@ -181,16 +185,18 @@ def _search(
     return task, result
 
 
-def _make_task(problem: Definition, dag: ComputeDAG, target: str, device: Device) -> tuple[Task, tuple[Sketch, ...]]:
+def _make_task(
+    problem: Definition, dag: ComputeDAG, target: str, device: Device, rules: Sequence[SketchRule] = ()
+) -> tuple[Task, tuple[Sketch, ...]]:
     """The task of the collapsed `dag`: sketches, lowered once each, and the cost model over them."""
     from autosched.codegen import build_source
     from autosched.lower import lower
     from autosched.tune.task import Task
     from cost_model import CostModel
     from search_spaces import space
-    from search_spaces.cpu import sketches
+    from search_spaces.cpu import RULES, sketches
 
-    found = sketches(dag, device.target, device.threads)
+    found = sketches(dag, device.target, device.threads, (*rules, *RULES))
     if not found:
         raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
     names = [tuple(p.name for p in sketch.params) for sketch in found]
@@ -231,14 +237,21 @@ def _recorder(
     return DatabaseRecorder(database, run_id, task, steps, resumed)
 
 
-def _estimate(problem: Definition, device: Device, target: str, directory: Path | None, begun: float) -> Result:
+def _estimate(
+    problem: Definition,
+    device: Device,
+    target: str,
+    directory: Path | None,
+    begun: float,
+    rules: Sequence[SketchRule],
+) -> Result:
     """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
     import numpy as np
 
     from autosched.te.collapse import collapse
     from autosched.tune.result import Result
 
-    task, _ = _make_task(problem, collapse(problem.dag), target, device)
+    task, _ = _make_task(problem, collapse(problem.dag), target, device, rules)
     search_begun = time.monotonic()
     drafted = _analytic_best(task, WRITTEN)
     best, source = drafted[0]

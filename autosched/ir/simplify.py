@@ -66,7 +66,7 @@ class Simplifier:
         return done
 
     def _simplify(self, expr: Expr) -> Expr:
-        if expr.dtype == INDEX and isinstance(expr, (Binary, Var, Const)) and self._is_int(expr):
+        if expr.dtype == INDEX and self._is_int(expr):
             return self.affine(expr).expr()
         if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
             return self._compare(expr)
@@ -74,7 +74,12 @@ class Simplifier:
 
     @staticmethod
     def _is_int(expr: Expr) -> bool:
-        return not isinstance(expr, Binary) or expr.op in _AFFINE_OPS
+        match expr:
+            case Binary(op=op):
+                return op in _AFFINE_OPS
+            case Call(fn=fn):
+                return fn == "neg"
+        return isinstance(expr, (Var, Const))
 
     def affine(self, expr: Expr) -> Affine:
         """The canonical form of an int64 expression."""
@@ -100,14 +105,15 @@ class Simplifier:
                     return _scale(x, y.constant)
                 if not x.terms:
                     return _scale(y, x.constant)
-                return _atom(binary("mul", x.expr(), y.expr()))
+                return _atom(binary("mul", *sorted((x.expr(), y.expr()), key=str)))
             case Call(fn="neg", args=(a,)):
                 return _scale(self.affine(a), -1)
             case Binary(op="floordiv" | "mod" | "ceildiv" as op, a=a, b=b):
                 return self._divide(op, self.affine(a), self.affine(b))
             case Binary(op="min" | "max" as op, a=a, b=b):
                 return self._minmax(op, self.affine(a), self.affine(b))
-        return _atom(rebuild(expr, self))
+        rebuilt = rebuild(expr, self)  # of a select with a known condition, one branch
+        return self.affine(rebuilt) if self._is_int(rebuilt) else _atom(rebuilt)
 
     def _combine(self, x: Affine, y: Affine, sign: int) -> Affine:
         terms = dict(x.terms)

@@ -50,7 +50,13 @@ def sketches(
     for name in reversed([s.name for s in draft.state.stages]):
         drafts = _thin([new for d in drafts for new in _visit(d, name, context, rules)])
     drafts = [_leftovers(d, context) for d in drafts]
-    return tuple(Sketch("/".join(d.notes) or "default", d.state, d.params) for d in drafts)
+    names: dict[str, int] = {}
+    found = []
+    for d in drafts:
+        name = "/".join(d.notes) or "default"
+        names[name] = names.get(name, 0) + 1
+        found.append(Sketch(name if names[name] == 1 else f"{name}#{names[name]}", d.state, d.params))
+    return tuple(found)
 
 
 def _visit(draft: Draft, name: str, context: Context, rules: tuple[SketchRule, ...]) -> list[Draft]:

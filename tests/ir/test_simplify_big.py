@@ -1,0 +1,226 @@
+"""The simplifier: the value stays, equal expressions become one node, bounds hold every value."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, call, ceildiv, imax, imin, select
+from autosched.ir.simplify import UNKNOWN, Simplifier
+from tests.ir.values import value_of
+
+i, j, k = Var("i"), Var("j"), Var("k")
+RANGES = {i: (0, 3), j: (0, 4), k: (-2, 2)}
+BOX = list(itertools.product(*(range(lo, hi + 1) for lo, hi in RANGES.values())))
+x = Load("x", (i,), "int64")  # of unknown value
+
+
+def num(value: int) -> Const:
+    return Const(value, "int64")
+
+
+def simplifier() -> Simplifier:
+    return Simplifier(dict(RANGES))
+
+
+RULES: list[tuple[Expr, Expr]] = [
+    (i + j - i, j),
+    ((i + 3) * 2 - 6, i * 2),
+    (i * 2 + i * 3, i * 5),
+    ((i * 4 + 3) // 4, i),
+    ((i * 4 + 3) % 4, num(3)),
+    ((i * 8 + j) // 4, i * 2 + j // 4),
+    ((i * 6 + 13) // 6, i + 2),
+    ((i * 8 + j) % 4, j % 4),
+    ((i * 5 + j) // 5, i),
+    ((i * 5 + j) % 5, j),
+    (i // 4, num(0)),
+    (i % 4, i),
+    ((i - 4) // 4, num(-1)),
+    ((i - 4) % 4, i),
+    (ceildiv(i * 4 + 1, 4), i + 1),
+    (ceildiv(num(13), 4), num(4)),
+    (imin(i, 3), i),
+    (imin(i, 7), i),
+    (imax(i, 0), i),
+    (imax(i - 5, 0), num(0)),
+    (imin(i + j, j + 9), i + j),
+    (imin(imin(i, 2), 2), imin(2, i)),
+    (imin(i, 2), imin(2, i)),
+    (imax(j, imax(i, j)), imax(i, j)),
+    (-(-i), i),
+    (call("neg", i) + i, num(0)),
+    (call("neg", i), i * -1),
+    (num(3) - i, num(3) + i * -1),
+    (Binary("sub", i * j, j * i), num(0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expr", "simple"), RULES, ids=lambda e: str(e))
+def test_rules(expr, simple):
+    s = simplifier()
+    assert s(expr) is s(simple)
+    assert len(str(s(expr))) <= max(len(str(expr)), len(str(simple)))
+
+
+@pytest.mark.parametrize(
+    ("expr", "truth"),
+    [
+        (i < 4, True), (i < 3, None), (i >= 0, True), (i > 3, False), (i <= 3, True), (i + j <= i + 4, True),
+        (i.equal(j), None), (i.equal(i), True), (i.not_equal(i + 1), True), (i.equal(i + 1), False),
+        ((i * 4 + j) // 5 < 4, True), (j - i > 5, False), (x < 3, None), ((i - 4) % 3 < 3, True),
+        ((i < 4) & (j < 5), True), ((i < 3) | (j < 5), True), (call("not", i < 4), None),
+    ],
+)  # fmt: skip
+def test_comparisons_that_the_ranges_decide(expr, truth):
+    found = simplifier()(expr)
+    if truth is None:
+        assert not isinstance(found, Const) or expr.children[0].dtype == "bool"
+    else:
+        assert found is Const(truth, "bool")
+
+
+def test_a_decided_select_is_its_branch():
+    s = simplifier()
+    assert s(select(i < 4, j + 0, k)) is j
+    assert s(Select(i < 3, j + i - i, k)) is Select(i < 3, j, k)
+
+
+def test_expressions_of_other_types_keep_their_operations():
+    f = Load("f", (i + j - i,), "float32")
+    s = simplifier()
+    value = s(f * 2.0 + f * 2.0)
+    assert str(value) == str(Load("f", (j,), "float32") * 2.0 + Load("f", (j,), "float32") * 2.0)
+    narrow = Cast(i + j - i, "int32")
+    assert s(narrow) is Cast(j, "int32")
+    assert s(Binary("shr", i + j - i, num(1))) is Binary("shr", j, num(1))
+
+
+def test_division_by_what_may_not_be_positive_is_left_alone():
+    s = simplifier()
+    for divisor in (num(-3), k, num(0), i):
+        for op in ("floordiv", "mod"):
+            expr = Binary(op, i * 3 + 6, divisor)
+            found = s(expr)
+            assert isinstance(found, Binary)
+            assert found.op == op
+
+
+def test_values_that_are_read_have_no_bounds():
+    s = simplifier()
+    assert s.bounds(x) == UNKNOWN
+    assert s(imin(x, 5)) is s(imin(5, x))
+    assert isinstance(s(imin(x, 5)), Binary)
+
+
+def test_ranges_that_are_added_later_are_used():
+    s = Simplifier()
+    n = Var("n")
+    assert isinstance(s(n < 5), Binary)
+    s.ranges[i] = (0, 4)
+    assert s(i < 5) is Const(True, "bool")
+
+
+def test_sharing_is_kept():
+    """A sum that doubles 200 times over is one node a level, not 2**200."""
+    expr: Expr = i
+    for n in range(200):
+        expr = imin(expr, expr + n) * 2 - j if n % 2 else expr + expr
+    simplifier()(imin(expr, j))
+
+
+@st.composite
+def integer(draw: st.DrawFn, depth: int = 4) -> Expr:
+    if depth == 0 or draw(st.integers(0, 4)) == 0:
+        return draw(st.sampled_from([i, j, k])) if draw(st.booleans()) else num(draw(st.integers(-7, 7)))
+    a, b = draw(integer(depth - 1)), draw(integer(depth - 1))
+    match draw(st.integers(0, 10)):
+        case 0 | 1:
+            return a + b
+        case 2:
+            return a - b
+        case 3:
+            return a * draw(st.integers(-4, 4))
+        case 4:
+            return Binary("mul", a, b)
+        case 5 | 6:
+            divisor = draw(st.integers(1, 6)) if draw(st.integers(0, 5)) else -draw(st.integers(1, 3))
+            return binary(draw(st.sampled_from(["floordiv", "mod", "ceildiv"])), a, divisor)
+        case 7:
+            return imin(a, b)
+        case 8:
+            return imax(a, b)
+        case 9:
+            return call(draw(st.sampled_from(["neg", "abs"])), a)
+    return Select(draw(condition(depth - 1)), a, b)
+
+
+@st.composite
+def condition(draw: st.DrawFn, depth: int) -> Expr:
+    a, b = draw(integer(depth)), draw(integer(depth))
+    found = binary(draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"])), a, b)
+    if depth > 0 and draw(st.integers(0, 3)) == 0:
+        return binary(draw(st.sampled_from(["and", "or"])), found, draw(condition(depth - 1)))
+    return call("not", found) if draw(st.integers(0, 5)) == 0 else found
+
+
+def values(expr: Expr) -> list[int]:
+    return [value_of(expr, dict(zip(RANGES, point, strict=True))) for point in BOX]
+
+
+@settings(max_examples=6000, deadline=None)
+@given(integer() | condition(2))
+def test_the_value_is_the_same_at_every_point(expr):
+    found = simplifier()(expr)
+    assert found.dtype == expr.dtype
+    assert values(found) == values(expr)
+
+
+@settings(max_examples=6000, deadline=None)
+@given(integer() | condition(2))
+def test_simplifying_again_changes_nothing(expr):
+    once = simplifier()(expr)
+    assert simplifier()(once) is once
+    s = simplifier()
+    assert s(s(expr)) is s(expr)
+    assert s(expr) is once
+
+
+@settings(max_examples=6000, deadline=None)
+@given(integer())
+def test_bounds_hold_every_value(expr):
+    s = simplifier()
+    seen = values(expr)
+    for e in (expr, s(expr)):
+        lo, hi = s.bounds(e)
+        assert lo <= min(seen)
+        assert max(seen) <= hi
+
+
+@settings(max_examples=6000, deadline=None)
+@given(st.lists(integer(2), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_sums_in_any_order_are_one_node(parts, rng):
+    s = simplifier()
+    total = s(sum(parts[1:], parts[0]))
+    shuffled = list(parts)
+    rng.shuffle(shuffled)
+    right: Expr = num(0)
+    for part in shuffled:
+        right = part + right
+    assert s(right) is total
+    assert s(right - parts[0] + parts[0]) is total
+    assert s((right * 6) // 6) is total
+    assert s((right * 6 + 5) % 6) is num(5)
+
+
+@settings(max_examples=6000, deadline=None)
+@given(integer(2), integer(2), st.sampled_from(["min", "max"]))
+def test_minima_and_maxima_of_two_are_one_node_in_either_order(a, b, op):
+    s = simplifier()
+    assert s(binary(op, a, b)) is s(binary(op, b, a))
+    assert s(binary(op, a, binary(op, b, a))) is s(binary(op, a, b))
+    shifted = s(binary(op, a + 3, b + 3))
+    assert values(shifted) == [v + 3 for v in values(s(binary(op, a, b)))]
