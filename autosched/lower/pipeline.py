@@ -3,6 +3,7 @@
 once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
 for each measured row     instantiate         integers for parameters, canonical expressions
                           specialise_tails    constant extents for unrolled and vectorised loops
+                          specialise_interior register tiles away from borders lose their conditions
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Func, Seq
 from autosched.lower.instantiate import instantiate, simplify_stmt
+from autosched.lower.interior import specialise_interior
 from autosched.lower.nest import lower
 from autosched.lower.tails import specialise_tails
 
@@ -19,8 +21,9 @@ from autosched.lower.tails import specialise_tails
 def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
     """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges."""
     concrete, simplify = instantiate(func, values)
-    body = simplify_stmt(specialise_tails(concrete.body, simplify), simplify)
-    return Func(concrete.name, concrete.params, concrete.n_outputs, body or Seq(())), simplify
+    body = simplify_stmt(specialise_tails(concrete.body, simplify), simplify) or Seq(())
+    body = specialise_interior(body, simplify)
+    return Func(concrete.name, concrete.params, concrete.n_outputs, body), simplify
 
 
 __all__ = ["concretise", "lower"]

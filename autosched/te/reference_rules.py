@@ -187,7 +187,8 @@ def _compare(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
         slack = errors(a.err, b.err)
         if slack is None:
             return Val(value)
-        near = (slack > 0) & ~(np.abs(a.value - b.value) > slack)  # NaN differences are unsure
+        gap = np.abs(a.value.astype("float64") - b.value.astype("float64"))  # of bools and unsigned numbers as well
+        near = (slack > 0) & ~(gap > slack)  # NaN differences are unsure
         return Val(value, np.where(near, 1.0, 0.0))
 
     return rule

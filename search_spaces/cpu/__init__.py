@@ -8,7 +8,7 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
     LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
     PlainReduction    any other reduction
-    Placement         padding and activations: for each task of their reader, or at the root
+    Placement         padding and activations: for each task of their reader, at the root, or inline
     Elementwise       the rest
 
 Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.

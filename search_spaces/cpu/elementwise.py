@@ -89,7 +89,15 @@ class Placement:
         at_root = Elementwise().apply(draft, stage, context)
         if attached is None:
             return at_root
-        return [attached] if _computed_once(attached, stage) else [attached, *at_root]
+        if _computed_once(attached, stage):
+            return [attached]
+        return [attached, *at_root, *self._inline(draft, stage)]
+
+    def _inline(self, draft: Draft, stage: Stage) -> list[Draft]:
+        """Padding as a condition of the read: register tiles away from the borders are free of it."""
+        if not has_condition(stage) or is_expensive(stage) or draft.state.attached(stage.name):
+            return []
+        return [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
     def row_loop(self, draft: Draft, stage: Stage) -> tuple[str, str] | None:
         """The root stage that all readers are computed in, and its loop over rows or tasks."""

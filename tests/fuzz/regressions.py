@@ -76,6 +76,14 @@ def integer_data_without_loads() -> Case:
     return Case(te.ComputeDAG([te.compute((2,), body, "T")]), "llvm -mcpu=haswell")
 
 
+def comparison_of_unsure_bools() -> Case:
+    """The reference subtracted bools, which come from a comparison of inexact numbers, to see how near they are."""
+    A = te.placeholder((5,), "float32", "A")
+    B = te.placeholder((5,), "bool", "B")
+    T = te.compute((5,), lambda i: te.equal(te.exp(A[i]) > te.const(1.0, "float32"), B[i]), "T")
+    return Case(te.ComputeDAG([T]))
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     scalar_input,
     two_reads_of_one_operand,
@@ -83,6 +91,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     gathers_of_two_vectors,
     vectors_of_two_lengths,
     integer_data_without_loads,
+    comparison_of_unsure_bools,
 )
 
 

@@ -1,0 +1,100 @@
+"""What the processor executes in the hot loop of a register tile: multiply-adds on registers, and nothing kept on the stack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from autosched.runtime.jit import emit_assembly
+from autosched.schedule import CacheWrite, ComputeAt, Reorder, Split, State, Unroll, Vectorize, initial_state
+from autosched.target import host_arch, parse_target
+from tests.codegen.running import build
+from tests.schedule.graphs import matmul
+
+pytestmark = pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+
+LABEL = re.compile(r"(\.L\w+):")
+JUMP = re.compile(r"\s+j\w+\s+(\.L\w+)")
+STORE_TO_STACK = re.compile(r"\s+v?mov\w+\s+%[xyz]mm\d+, .*\(%rsp")
+
+
+@dataclass(frozen=True)
+class Loop:
+    lines: tuple[str, ...]
+
+    def count(self, word: str) -> int:
+        return sum(word in line for line in self.lines)
+
+    @property
+    def spills(self) -> list[str]:
+        return [line for line in self.lines if "(%rsp" in line or STORE_TO_STACK.match(line)]
+
+
+def innermost_loops(assembly: str) -> list[Loop]:
+    """Pieces from a label to the jump back to it, without a label in between."""
+    found: list[Loop] = []
+    label, start = "", 0
+    lines = assembly.splitlines()
+    for n, line in enumerate(lines):
+        if match := LABEL.match(line):
+            label, start = match[1], n
+        elif (match := JUMP.match(line)) and match[1] == label:
+            found.append(Loop(tuple(lines[start : n + 1])))
+    return found
+
+
+def tile(m: int, n: int, unroll: int, rows: int, columns: int) -> State:
+    """C in tiles of m rows and n columns in registers, k written out `unroll` times."""
+    return initial_state(matmul(rows, columns, 64)).apply(
+        CacheWrite("C"),
+        Split("C", "i", (m,)),
+        Split("C", "j", (n,)),
+        Reorder("C", ("i.0", "j.0", "i.1", "j.1")),
+        ComputeAt("C.acc", "C", "j.0", "register"),
+        Split("C.acc", "k", (unroll,)),
+        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
+        *(Unroll(s, x) for s, x in (("C", "i.1"), ("C.acc", "i"), ("C.acc", "k.1"))),
+        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
+    )
+
+
+TILES = [
+    ("haswell", 6, 16, 8, "ymm"),
+    ("skylake-avx512", 12, 32, 16, "zmm"),
+    ("znver4", 8, 48, 16, "zmm"),
+]
+
+
+@pytest.mark.parametrize("unroll", [1, 4])
+@pytest.mark.parametrize(("mcpu", "m", "n", "lanes", "register"), TILES)
+def test_the_hot_loop_is_multiply_adds_on_registers(mcpu, m, n, lanes, register, unroll):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    assembly = emit_assembly(build(tile(m, n, unroll, 2 * m, 2 * n), target, 1).ir, target)
+    hot = [loop for loop in innermost_loops(assembly) if loop.count("vfmadd")]
+    assert len(hot) == 1
+    (loop,) = hot
+    assert loop.count("vfmadd") == m * n // lanes * unroll
+    assert loop.count(f"%{register}") >= loop.count("vfmadd")
+    assert not loop.spills
+    assert not loop.count("call")
+    overhead = len(loop.lines) - loop.count("vfmadd") - (m + n // lanes) * unroll
+    assert overhead <= 10, "\n".join(loop.lines)
+
+
+def test_short_tiles_at_the_edges_are_as_clean():
+    target = parse_target("llvm -mcpu=haswell")
+    assembly = emit_assembly(build(tile(6, 16, 1, 15, 41), target, 1).ir, target)
+    hot = [loop for loop in innermost_loops(assembly) if loop.count("vfmadd")]
+    assert sorted(loop.count("vfmadd") for loop in hot) == [6, 6, 12, 12] or len(hot) == 4
+    assert not any(loop.spills for loop in hot)
+
+
+def test_without_multiply_add_it_is_products_and_sums():
+    target = parse_target("llvm -mcpu=nehalem")
+    assembly = emit_assembly(build(tile(3, 16, 1, 6, 32), target, 1).ir, target)
+    hot = [loop for loop in innermost_loops(assembly) if loop.count("mulps") >= 12]
+    assert len(hot) == 1
+    assert hot[0].count("addps") == 12
+    assert "vfmadd" not in assembly

@@ -1,0 +1,286 @@
+"""Every operation on every type, compiled: in scalars, in vectors with a short end, unrolled; on extreme data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autosched import te
+from autosched.ir.expr import DTYPES, Expr
+from autosched.schedule import Reorder, Split, State, Unroll, Vectorize, initial_state
+from autosched.te import ComputeDAG
+from tests.codegen.running import check_kernel
+
+Array = npt.NDArray[Any]
+ROWS, COLUMNS = 3, 37  # not a whole number of vectors of any type
+INTEGERS = ("int8", "uint8", "int32", "int64")
+FLOATS = ("float32", "float64")
+RNG = np.random.default_rng(11)
+Function = Callable[..., Expr]
+
+
+def graph(functions: Sequence[Function], dtypes: Sequence[str]) -> ComputeDAG:
+    """One output for each of `functions` (row, column, elements of the inputs)."""
+    inputs = [te.placeholder((ROWS, COLUMNS), d, f"X{n}") for n, d in enumerate(dtypes)]
+    outputs = [
+        te.compute((ROWS, COLUMNS), lambda i, j, f=f: f(i, j, *(x[i, j] for x in inputs)), name=f"Y{n}")
+        for n, f in enumerate(functions)
+    ]
+    return ComputeDAG(outputs)
+
+
+def scalars(state: State) -> State:
+    return state
+
+
+def vectors(state: State) -> State:
+    for stage in state.stages:
+        state = state.apply(Vectorize(stage.name, "j"))
+    return state
+
+
+def short_vectors(state: State) -> State:
+    """8 elements at a time, the last 5 alone; rows unrolled."""
+    for stage in state.stages:
+        name = stage.name
+        state = state.apply(Split(name, "j", (8,)), Reorder(name, ("j.0", "i", "j.1")), Unroll(name, "i"))
+        state = state.apply(Vectorize(name, "j.1"))
+    return state
+
+
+def columns_unrolled(state: State) -> State:
+    for stage in state.stages:
+        state = state.apply(Split(stage.name, "j", (4,)), Unroll(stage.name, "j.1"))
+    return state
+
+
+def lanes_apart(state: State) -> State:
+    """Vectors down the columns: every access is a gather or a scatter."""
+    for stage in state.stages:
+        state = state.apply(Reorder(stage.name, ("j", "i")), Vectorize(stage.name, "i"))
+    return state
+
+
+WAYS = (scalars, vectors, short_vectors, columns_unrolled, lanes_apart)
+way = pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
+
+
+def anything(dtype: str) -> Array:
+    """Values of the whole range, its ends among them; floats with NaN, infinities and zeros of both signs."""
+    kind = DTYPES[dtype][0]
+    if kind == "b":
+        return RNG.integers(0, 2, (ROWS, COLUMNS)).astype(bool)
+    if kind == "f":
+        array = RNG.normal(0, 3, ROWS * COLUMNS)
+        edges = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, 1.5, -2.5, 2.5, 1e-40, 3e38]
+    else:
+        info = np.iinfo(dtype)
+        array = RNG.integers(info.min, info.max, ROWS * COLUMNS, dtype, endpoint=True)
+        edges = [info.min, info.max, 0, 1, info.max - 1, *((-1,) if kind == "i" else ())]
+    at = RNG.permutation(array.size)[: 3 * len(edges)]
+    with np.errstate(over="ignore"):
+        array = array.astype(dtype)
+        array[at] = np.tile(np.array(edges), 3).astype(dtype)
+    return array.reshape(ROWS, COLUMNS)
+
+
+def nonzero(dtype: str) -> Array:
+    array = anything(dtype)
+    array[array == 0] = 3
+    return array
+
+
+def check(way: Callable[[State], State], functions: Sequence[Function], *inputs: Array) -> None:
+    dag = graph(functions, [a.dtype.name for a in inputs])
+    data = {t.name: inputs[int(t.name[1:])] for t in dag.inputs}
+    check_kernel(dag, way(initial_state(dag)), data, threads=(1,))
+
+
+@way
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_arithmetic_wraps(dtype, way):
+    def number(value: int) -> Expr:
+        return te.const(value, dtype)
+
+    functions: list[Function] = [
+        lambda i, j, x, y: x + y * x - y,
+        lambda i, j, x, y: (x & y) ^ (x | number(5)),
+        lambda i, j, x, y: (x << number(2)) + (x >> number(1)),
+        lambda i, j, x, y: te.minimum(x, y) - te.maximum(x, number(7)) * te.maximum(y, x),
+        lambda i, j, x, y: te.abs(x) + (-y),
+        lambda i, j, x, y: te.select((x < y) | x.equal(y) & (y >= number(3)), x, y + number(1)),
+        lambda i, j, x, y: (x <= y) & x.not_equal(y) | (x > number(9)),
+        lambda i, j, x, y: te.pow(x, number(2)) + te.pow(y, number(3)),
+        lambda i, j, x, y: number(np.iinfo(dtype).max) - x,
+    ]
+    check(way, functions, anything(dtype), anything(dtype))
+
+
+@way
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_division_rounds_down(dtype, way):
+    """Also the smallest number by -1, which processors trap on."""
+    functions: list[Function] = [
+        lambda i, j, x, y: x // y,
+        lambda i, j, x, y: x % y,
+        lambda i, j, x, y: x // te.const(5, dtype) + x % te.const(7, dtype),
+        lambda i, j, x, y: x // (te.const(COLUMNS, dtype) - j.astype(dtype)),  # 0 in the first lane that is not there
+    ]
+    if dtype != "uint8":
+        functions.append(lambda i, j, x, y: x // te.const(-3, dtype) + x % te.const(-4, dtype))
+        functions.append(lambda i, j, x, y: x // te.const(-1, dtype) + x % te.const(-1, dtype))
+    check(way, functions, anything(dtype), nonzero(dtype))
+
+
+@way
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_a_division_in_the_branch_not_taken_does_not_trap(dtype, way):
+    functions: list[Function] = [
+        lambda i, j, x, y: te.select(y.not_equal(0), x // y, x),
+        lambda i, j, x, y: te.select(y.equal(0), x, x % y),
+        lambda i, j, x, y: te.select((i % 3).not_equal(0), x // (i % 3).astype(dtype), x),
+    ]
+    check(way, functions, anything(dtype), anything(dtype))
+
+
+@way
+def test_arithmetic_of_axes(way):
+    """Index arithmetic is shared and hoisted, but not where it could trap."""
+    functions: list[Function] = [
+        lambda i, j: ((j - 7) // 3 + (i * 5 - j) % 4).astype("float32"),
+        lambda i, j: ((j - 7) // -2 + (i * 5 - j) % -3).astype("int32"),
+        lambda i, j: (j - 7) // (i + 1) + (j - 3) % (i - 5),
+        lambda i, j: te.select((i % 3).not_equal(0), 12 // (i % 3), 0),
+        lambda i, j: te.select((j % 3).not_equal(0), 12 % (j % 3), 5).astype("int8"),
+        lambda i, j: (j & 3) + ((j ^ i) | 1) * 2 - (((j << 2) >> 1) & -3),
+        lambda i, j: te.abs(i * 9 - j) * 2 + te.select(i < 1, j, -i) % 5,
+        lambda i, j: te.minimum(i * 3, j - 4) + te.maximum(j % 5, i),
+        lambda i, j: te.pow(j - 9, 2),
+        lambda i, j: (i * 3 + j < 20) & ((j // 2) % 2).equal(0),
+        lambda i, j: te.const(1.5, "float64"),
+        lambda i, j: te.const(True, "bool"),
+        lambda i, j: te.select(j < 5, 1.0, 2.0),
+    ]
+    check(way, functions)
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_float_arithmetic(dtype, way):
+    functions: list[Function] = [
+        lambda i, j, x, y: x * y + y * x - x * x + (y - x * y) - (x * x - y),
+        lambda i, j, x, y: x - y * 2.0,
+        lambda i, j, x, y: -(x * y),
+        lambda i, j, x, y: x / (te.abs(y) + 1.0),
+    ]
+    x, y = (RNG.normal(0, 3, (ROWS, COLUMNS)).astype(dtype) for _ in range(2))
+    check(way, functions, x, y)
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_not_a_number_goes_through_minima_and_maxima(dtype, way):
+    functions: list[Function] = [
+        lambda i, j, x, y: te.maximum(x, y),
+        lambda i, j, x, y: te.minimum(x, y),
+        lambda i, j, x, y: te.maximum(x, 0.0),
+        lambda i, j, x, y: te.maximum(te.const(0.5, dtype), x),
+        lambda i, j, x, y: te.minimum(te.maximum(x, 0.0), 6.0),
+        lambda i, j, x, y: te.maximum(x, te.const(np.nan, dtype)),
+    ]
+    check(way, functions, anything(dtype), anything(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", [te.max, te.min])
+def test_not_a_number_goes_through_reductions(dtype, op):
+    x, k = te.placeholder((5, COLUMNS), dtype, "X"), te.reduce_axis(COLUMNS, "k")
+    dag = ComputeDAG(te.compute((5,), lambda i: op(x[i, k], axis=k), name="R"))
+    data = RNG.normal(0, 1, (5, COLUMNS)).astype(dtype)
+    data[1, 0] = data[2, COLUMNS - 1] = data[3, 17] = np.nan
+    state = initial_state(dag)
+    check_kernel(dag, state, {"X": data}, threads=(1,))
+    check_kernel(dag, state.apply(Vectorize("R", "k")), {"X": data}, threads=(1,))
+    check_kernel(dag, state.apply(Reorder("R", ("k", "i")), Vectorize("R", "i")), {"X": data}, threads=(1,))
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_comparisons_with_what_is_not_a_number(dtype, way):
+    functions: list[Function] = [
+        lambda i, j, x, y: (x < y) | x.not_equal(y),
+        lambda i, j, x, y: (x >= y) & te.logical_not(x.equal(y)),
+        lambda i, j, x, y: te.select(x <= y, 1.0, 2.0),
+        lambda i, j, x, y: te.logical_not(x > y),
+        lambda i, j, x, y: x.astype("bool"),
+    ]
+    check(way, functions, anything(dtype), anything(dtype))
+
+
+FUNCTIONS = ("exp", "tanh", "erf", "sigmoid", "log", "sqrt", "rsqrt", "floor", "ceil", "round", "abs", "sin", "cos")
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_functions_are_within_the_reference_bound(dtype, way):
+    functions: list[Function] = [lambda i, j, x, fn=fn: getattr(te, fn)(x) for fn in FUNCTIONS]
+    check(way, functions, anything(dtype))
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_powers(dtype, way):
+    numbers: list[Function] = [
+        lambda i, j, x, y, e=e: te.pow(x, e) for e in (2.0, 3.0, 4.0, -1.0, -2.0, 0.5, 2.5, 0.0, 1.0)
+    ]
+    x = RNG.normal(0, 3, (ROWS, COLUMNS)).astype(dtype)
+    positive = (np.abs(RNG.normal(0, 3, (ROWS, COLUMNS))) + 0.5).astype(dtype)
+    check(way, numbers, x, positive)
+    check(way, [lambda i, j, x, y: te.pow(x, y)], positive, x)
+
+
+@way
+@pytest.mark.parametrize("dtype", ("bool", *INTEGERS))
+def test_casts_of_integers(dtype, way):
+    others = [d for d in DTYPES if d != dtype]
+    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], anything(dtype))
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_casts_of_floats_cut_the_fraction(dtype, way):
+    x = RNG.normal(0, 30, (ROWS, COLUMNS)).astype(dtype)
+    others = [d for d in ("int8", "int32", "int64", *FLOATS) if d != dtype]
+    np.clip(x, -120, 120, out=x)
+    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], x)
+    check(way, [lambda i, j, x: x.astype("uint8")], np.abs(x))
+
+
+@way
+def test_truth_values(way):
+    functions: list[Function] = [
+        lambda i, j, x, y: (x & y) | te.logical_not(x),
+        lambda i, j, x, y: te.minimum(x, y).equal(te.maximum(x, y)),
+        lambda i, j, x, y: (x < y) | (x <= y) & x.not_equal(y),
+        lambda i, j, x, y: te.select(x, y, te.const(True, "bool")),
+        lambda i, j, x, y: te.select(x & (j > 3), 1.0, 2.0),
+        lambda i, j, x, y: x,
+    ]
+    check(way, functions, anything("bool"), anything("bool"))
+
+
+@way
+def test_types_of_different_widths_in_one_expression(way):
+    functions: list[Function] = [
+        lambda i, j, x, y, z: x.astype("float32") * y + z.astype("float32"),
+        lambda i, j, x, y, z: te.select(x > te.const(0, "int8"), y.astype("float64"), z.astype("float64")),
+        lambda i, j, x, y, z: (x.astype("int64") + z).astype("int8"),
+        lambda i, j, x, y, z: (y > 0.0) & (z > 3),
+    ]
+    small = RNG.integers(-100, 100, (ROWS, COLUMNS))
+    floats = RNG.normal(0, 3, (ROWS, COLUMNS)).astype("float32")
+    check(way, functions, small.astype("int8"), floats, small.astype("int64"))

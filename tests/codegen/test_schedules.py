@@ -1,0 +1,303 @@
+"""Schedules compiled and run: exact on integer data on every target, in one thread and in two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.lower import concretise, lower
+from autosched.runtime.jit import compile_object, emit_assembly
+from autosched.schedule import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Fuse,
+    Pack,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Rfactor,
+    Split,
+    State,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
+from autosched.te import ComputeDAG
+from tests.codegen.running import build, check_kernel, targets
+from tests.schedule.graphs import (
+    GRAPHS,
+    argmax,
+    conv1d,
+    conv2d,
+    dense_relu,
+    matmul,
+    reshapes,
+    row_any,
+    shifted,
+    softmax_like,
+    stencils,
+    total,
+    transposed_conv,
+    transposes,
+)
+from tests.schedule.random_steps import random_schedule
+
+
+def check(dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,)) -> None:
+    check_kernel(dag, initial_state(dag).apply(*steps), threads=threads)
+
+
+def vectors(dag: ComputeDAG) -> State:
+    """Every stage: outer axes parallel, the last one in vectors of 8 in blocks of 2."""
+    state = initial_state(dag)
+    for stage in state.stages:
+        *outer, last = [a.name for a in stage.op.axes] or [stage.op.reduce_axes[-1].name]
+        rest = [a.name for a in stage.op.reduce_axes if a.name != last]
+        state = state.apply(
+            Split(stage.name, last, (2, 8)),
+            Reorder(stage.name, (*outer, f"{last}.0", *rest, f"{last}.1", f"{last}.2")),
+            Vectorize(stage.name, f"{last}.2"),
+        )
+        if stage.op.axes:
+            state = state.apply(Parallel(stage.name, (*outer, f"{last}.0")))
+    return state
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_graph_in_parallel_and_in_vectors(name):
+    dag = GRAPHS[name]()
+    check_kernel(dag, vectors(dag), threads=(2,))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_graph_as_written(name):
+    dag = GRAPHS[name]()
+    check_kernel(dag, initial_state(dag), threads=(1,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_schedules(seed):
+    dag, state = random_schedule(2000 + seed)
+    check_kernel(dag, state, threads=(1 + seed % 2,))
+
+
+def register_tile(m: int, n: int) -> tuple[Step, ...]:
+    return (
+        CacheWrite("C"),
+        Split("C", "i", (2, m)),
+        Split("C", "j", (n,)),
+        Reorder("C", ("i.0", "j.0", "i.1", "i.2", "j.1")),
+        Parallel("C", ("i.0", "j.0")),
+        ComputeAt("C.acc", "C", "i.1", "register"),
+        Split("C.acc", "k", (2,)),
+        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
+        *(Unroll(s, x) for s, x in (("C", "i.2"), ("C.acc", "i"), ("C.acc", "k.1"))),
+        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "int8", "uint8"])
+def test_register_tiles_of_every_type(dtype):
+    check(matmul(13, 37, 7, dtype), *register_tile(4, 16), threads=(1, 2))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (1, 17, 2), (3, 5, 1), (4, 16, 5), (17, 33, 3), (8, 32, 4)])
+def test_register_tiles_of_awkward_extents(m, n, k):
+    check(matmul(m, n, k), *register_tile(4, 16))
+    check(matmul(m, n, k), *register_tile(3, 24))
+
+
+def test_narrow_accumulators_in_registers():
+    """A row of 33 int8 lanes is not a whole number of the widest vectors."""
+    x = te.placeholder((3, 33), "int8", "X")
+    k = te.reduce_axis(5, "k")
+    dag = ComputeDAG(te.compute((3, 33), lambda i, j: te.max(x[i, j] + k.astype("int8"), axis=k), name="C"))
+    steps = (CacheWrite("C"), Split("C", "i", (2,)), ComputeAt("C.acc", "C", "i.0", "register"),
+             Reorder("C.acc", ("k", "i", "j")), Unroll("C.acc", "i"), Vectorize("C.acc", "j"), Vectorize("C", "j"))  # fmt: skip
+    check(dag, *steps)
+
+
+def test_packed_panels_made_inside_and_outside_of_the_tile():
+    dag = matmul(13, 37, 11)
+    tiles = (Split("C", "i", (4,)), Split("C", "j", (16,)), Reorder("C", ("i.0", "j.0", "k", "i.1", "j.1")))
+    pack = (CacheRead("B", "C", "pack"), Pack("B.pack", (1, 0), ((1, 16),)))
+    rest = (Unroll("C", "i.1"), Vectorize("C", "j.1"))
+    check(dag, *tiles, *pack, ComputeAt("B.pack", "C", "j.0"), *rest, Vectorize("B.pack", "d1"), threads=(1, 2))
+    check(dag, *tiles, *pack, *rest, Split("B.pack", "d1", (16,)), Vectorize("B.pack", "d1.1"), threads=(1, 2))
+    row = (CacheRead("A", "C", "pack"), Pack("A.pack", (0, 1), ((0, 4),)), ComputeAt("A.pack", "C", "i.0"))
+    check(dag, *tiles, *row, Parallel("C", ("i.0",)), *rest, Unroll("A.pack", "d0"), threads=(1, 2))
+
+
+def test_blocks_of_the_reduction():
+    dag = matmul(5, 37, 17)
+    check(
+        dag,
+        Rfactor("C", "k", 4, "outer"),
+        Split("C", "j", (16,)),
+        Reorder("C", ("j.0", "k.o", "i", "j.1")),
+        ComputeAt("C.rf", "C", "k.o"),
+        Reorder("C.rf", ("k.o", "k.i", "i", "j")),
+        Vectorize("C.rf", "j"),
+        Vectorize("C", "j.1"),
+        CacheRead("B", "C.rf", "pack"),
+        ComputeAt("B.pack", "C", "k.o"),
+    )
+
+
+# horizontal reductions
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 37])
+def test_reductions_over_lanes(n):
+    for dag, stage, axis in (
+        (row_any(3, n), "R", "k"), (argmax(3, n), "R", "k"), (total(2, n), "S", "k"), (total(2, n, "int32"), "S", "k"),
+        (matmul(1, 2, n, "int8"), "C", "k"), (matmul(1, 2, n, "float64"), "C", "k"),
+    ):  # fmt: skip
+        last = initial_state(dag).stage(stage).op.reduce_axes[-1].name
+        if last == axis:
+            check(dag, Vectorize(stage, axis))
+        order = [x.name for x in initial_state(dag).stage(stage).loops if x.name != axis]
+        check(dag, Split(stage, axis, (16,)), Reorder(stage, (*order, f"{axis}.0", f"{axis}.1")), Vectorize(stage, f"{axis}.1"))
+
+
+@pytest.mark.parametrize("n", [3, 37])
+def test_lanes_combined_at_the_end(n):
+    for dag, stage in ((softmax_like(3, n), "total"), (row_any(3, n), "R"), (argmax(3, n, "place"), "R")):
+        axis = initial_state(dag).stage(stage).op.reduce_axes[0].name
+        check(
+            dag,
+            Rfactor(stage, axis, 16, "inner"),
+            ComputeAt(f"{stage}.rf", stage, "i", "register"),
+            Reorder(f"{stage}.rf", ("i", f"{axis}.o", f"{axis}.i")),
+            Vectorize(f"{stage}.rf", f"{axis}.i"),
+            Vectorize(stage, f"{axis}.i"),
+            Parallel(stage, ("i",)),
+            threads=(1, 2),
+        )
+
+
+# lanes that are apart, lanes that do not exist
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int64", "bool"])
+def test_gathers_and_scatters(dtype):
+    dag = transposes(19, 21, dtype)
+    check(dag, Vectorize("T", "j"), Vectorize("U", "j"))  # reads apart
+    check(dag, Reorder("T", ("j", "i")), Vectorize("T", "i"), Reorder("U", ("j", "i")), Vectorize("U", "i"))  # writes apart
+    check(dag, Split("T", "j", (8,)), Reorder("T", ("i", "j.1", "j.0")), Vectorize("T", "j.0"))  # 8 apart, short at the end
+
+
+def test_lanes_with_indices_that_are_not_linear():
+    for step in (1, 3):
+        dag = reshapes(5, 7, step)
+        check(dag, *(Vectorize(s, x) for s, x in (("A", "j"), ("B", "i"), ("Y", "i"))))
+        check(dag, ComputeInline("A"), ComputeInline("B"), Split("Y", "i", (8,)), Vectorize("Y", "i.1"))
+    dag = transposed_conv(5, 3, 9)
+    check(dag, Split("C", "i", (8,)), Reorder("C", ("o", "i.0", "a", "c", "i.1")), Vectorize("C", "i.1"))
+    check(dag, Reorder("C", ("o", "c", "i", "a")), Unroll("C", "i"), Vectorize("C", "a"))
+
+
+def test_reads_that_a_condition_forbids_do_not_happen():
+    """The arrays end where memory does; without its condition each of these reads would fault."""
+    for by in (1, 8, 12):
+        check(shifted(13, by), ComputeInline("Y"), Vectorize("Z", "i"))
+        check(shifted(13, by), ComputeInline("Y"), Split("Z", "i", (4,)), Unroll("Z", "i.1"))
+    check(conv1d(13, 1, 3), ComputeInline("P"), Reorder("C", ("o", "a", "b", "i")), Vectorize("C", "i"))
+    check(conv2d(5, 7, 1, 2), ComputeInline("P"), Reorder("C", ("o", "a", "b", "c", "i", "j")), Vectorize("C", "j"))
+    check(conv2d(5, 7, 9, 17), ComputeInline("P"), Vectorize("C", "c"))
+    check(stencils(17, "int8"), *map(ComputeInline, "CBA"), Split("D", "i", (4,)), Vectorize("D", "i.1"))
+    check(shifted(12, 4), CacheRead("X", "Y"), Split("Y", "i", (4,)), ComputeAt("X.cache", "Y", "i.0"),
+          Vectorize("X.cache", "d0"))  # fmt: skip
+
+
+def test_tails_that_are_known_only_at_run_time():
+    dag = conv1d(29, 3, 5)
+    tiles = (Split("C", "i", (7,)), ComputeAt("P", "C", "i.0"))
+    copy = (CacheRead("X", "P"), ComputeAt("X.cache", "C", "i.0"), Reorder("X.cache", ("d1", "d0")))
+    for kind in (Vectorize, Unroll):
+        check(dag, *tiles, *copy, kind("X.cache", "d0"))
+        check(dag, *tiles, Reorder("P", ("c", "i")), kind("P", "i"))
+
+
+def test_long_vector_loops_are_loops():
+    dag = ComputeDAG(_copy(1000))
+    check(dag, Vectorize("Y", "i"))
+    check(dag, Split("Y", "i", (333,)), Vectorize("Y", "i.1"), Parallel("Y", ("i.0",)), threads=(1, 2))
+
+
+def _copy(n: int):
+    x = te.placeholder((n,), name="X")
+    return te.compute((n,), lambda i: x[n - 1 - i] * 2.0, name="Y")
+
+
+# memory, tasks, hints
+
+
+def test_private_buffers_that_do_not_fit_the_stack():
+    dag = dense_relu(7, 37, 1500)
+    steps = (Split("D", "i", (2,)), Split("D", "j", (8,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1")))
+    check(dag, *steps, ComputeAt("C", "D", "j.0"), CacheRead("B", "C"), ComputeAt("B.cache", "D", "j.0"),
+          Vectorize("B.cache", "d1"), Parallel("D", ("i.0", "j.0")), threads=(1, 2))  # fmt: skip
+
+
+def test_many_small_tasks_and_tasks_that_do_nothing():
+    dag = matmul(61, 29, 2)
+    check(dag, Parallel("C", ("i", "j")), threads=(1, 2))
+    check(dag, Split("C", "i", (4, 4)), Reorder("C", ("i.2", "i.1", "i.0", "j")), Parallel("C", ("i.2", "i.1", "i.0")), threads=(2,))
+    check(dag, Split("C", "i", (4, 3)), Fuse("C", ("i.0", "i.1")), Parallel("C", ("i.0@i.1", "i.2", "j")), threads=(2,))
+
+
+def test_a_prefetch_changes_no_result_and_is_in_the_code():
+    dag = matmul(5, 33, 9)
+    steps = (Split("C", "j", (16,)), Reorder("C", ("i", "j.0", "k", "j.1")), Vectorize("C", "j.1"))
+    hint = Prefetch("C", "B", "k", 64)
+    check(dag, *steps, hint)
+    for target in targets():
+        if target.arch == "x86_64":
+            assert "prefetcht0" in emit_assembly(build(initial_state(dag).apply(*steps, hint), target, 1).ir, target)
+
+
+def test_parameters_are_numbers_in_the_kernel():
+    dag = matmul(7, 13, 5)
+    symbolic = initial_state(dag).apply(Split("C", "i", ("t",)), Unroll("C", "i.1"))
+    integer = initial_state(dag).apply(Split("C", "i", (3,)), Unroll("C", "i.1"))
+    target = targets()[0]
+    assert build(symbolic, target, 2, {"t": 3}) == build(integer, target, 2)
+    func, _ = concretise(lower(symbolic), {"t": 3})
+    assert func.name == build(integer, target, 2).name
+
+
+def test_the_same_schedule_gives_the_same_text():
+    for name in ("conv2d", "argmax", "softmax_like"):
+        dag, again = GRAPHS[name](), GRAPHS[name]()
+        for target in targets():
+            first = build(vectors(dag), target, 2)
+            assert first == build(vectors(again), target, 2)
+            assert compile_object(first.ir, target) == compile_object(first.ir, target)
+
+
+def test_a_kernel_says_how_much_workspace_it_needs():
+    dag = dense_relu(16, 64, 4)
+    target = targets()[0]
+    root = build(initial_state(dag), target, 1)
+    assert root.workspace_bytes >= 16 * 64 * 4
+    inline = initial_state(matmul(3, 5, 7))
+    assert build(inline, target, 1).workspace_bytes <= 64
+    tile = (Split("D", "i", (2,)), ComputeAt("C", "D", "i.0"), CacheRead("B", "C"), ComputeAt("B.cache", "D", "i.0"))
+    large = dense_relu(16, 64, 400)
+    one, two = (build(initial_state(large).apply(*tile), target, n).workspace_bytes for n in (1, 2))
+    assert two - one >= 400 * 64 * 4  # each thread its own
+
+
+def test_inputs_are_not_written(monkeypatch):
+    """`run` compares the inputs with what they were; the identity of a reduction must not reach them either."""
+    dag = argmax(3, 5)
+    data = {"X": np.full((3, 5), -np.inf, np.float32)}
+    data["X"][1, 2] = 4.0
+    state = initial_state(dag).apply(Vectorize("R", "k"))
+    del monkeypatch
+    check_kernel(dag, state, data, threads=(1,))

@@ -1,0 +1,95 @@
+"""A rule of one's own, written against the documented protocol, goes before the built-in ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from autosched import te
+from autosched.errors import ScheduleError
+from autosched.lower import concretise, lower
+from autosched.schedule import Parallel, Reorder, Split, Stage, Unroll, Vectorize
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from search_spaces.cpu import RULES, Context, Draft, SketchRule, sketches
+from search_spaces.space import Param, sample
+from tests.helpers import check_nest
+from tests.schedule.graphs import dense_relu, matmul
+
+import numpy as np
+
+TARGET = parse_target("llvm -mcpu=haswell")
+
+
+@dataclass(frozen=True)
+class OuterProducts:
+    """Reductions with the reduction outermost: one row of C at a time is updated in vectors."""
+
+    name: str = "outer-products"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None and len(stage.op.axes) == 2
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        rows, columns = (a.name for a in stage.op.axes)
+        (k,) = (a.name for a in stage.op.reduce_axes)
+        lanes = context.lanes(4)
+        width = Param(f"{stage.name}.width", (lanes, 2 * lanes), "vector")
+        steps = (
+            Split(stage.name, columns, (width.name,)),
+            Reorder(stage.name, (rows, f"{columns}.0", k, f"{columns}.1")),
+            Parallel(stage.name, (rows,)),
+            Vectorize(stage.name, f"{columns}.1"),
+        )
+        plain = draft.with_params([width]).apply(*steps).finish(stage.name, note="outer")
+        return [plain, plain.apply(Unroll(stage.name, k)).finish(note="unrolled")]
+
+
+def test_a_rule_of_ones_own_is_asked_first():
+    rule: SketchRule = OuterProducts()
+    for dag in (matmul(5, 13, 3), dense_relu(5, 13, 3)):
+        found = sketches(dag, TARGET, 2, rules=(rule, *RULES))
+        assert [s.name.split("/")[-2:] == ["outer", "unrolled"] for s in found].count(True) == len(found) // 2
+        for sketch in found:
+            assert "C.width" in [p.name for p in sketch.params]
+            for values in sample(sketch, 3, np.random.default_rng(0)):
+                row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+                check_nest(concretise(lower(sketch.state), row)[0], dag)
+
+
+def test_a_rule_that_never_applies_changes_nothing():
+    @dataclass(frozen=True)
+    class Never:
+        name: str = "never"
+
+        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+            return False
+
+        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+            raise AssertionError("not asked")
+
+    dag = dense_relu(5, 13, 3)
+    assert sketches(dag, TARGET, 2, rules=(Never(), *RULES)) == sketches(dag, TARGET, 2)
+
+
+def test_a_rule_that_makes_an_illegal_step_is_told_so():
+    @dataclass(frozen=True)
+    class Broken:
+        name: str = "broken"
+
+        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+            return True
+
+        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+            return [draft.apply(Parallel(stage.name, ("k",)))]
+
+    with pytest.raises(ScheduleError, match=r"parallel\(C, k\): a reduction loop cannot be parallel"):
+        sketches(matmul(5, 13, 3), TARGET, 2, rules=(Broken(),))
+
+
+def test_without_rules_a_graph_still_has_a_sketch():
+    x = te.placeholder((5, 7), name="X")
+    dag = ComputeDAG(te.compute((5, 7), lambda i, j: x[i, j] * 2.0, name="Y"))
+    (sketch,) = sketches(dag, TARGET, 1, rules=())
+    check_nest(concretise(lower(sketch.state), {p.name: p.domain[0] for p in sketch.params})[0], dag)

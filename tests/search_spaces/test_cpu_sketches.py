@@ -1,0 +1,97 @@
+"""Every built-in workload's sketches, at tiny shapes that nothing divides: well-formed, exact, and told apart by name."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from autosched.ir.verify import verify
+from autosched.lower import concretise, lower
+from autosched.schedule import replay, steps_to_json
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.registry import WORKLOADS, build
+from search_spaces import space
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch
+from tests.helpers import check_nest
+
+NARROW, WIDE = parse_target("llvm -mcpu=nehalem"), parse_target("llvm -mcpu=skylake-avx512")
+ROWS = 2  # random candidates of each sketch
+WORK = 40_000  # stores that the interpreter may do for one workload
+
+TINY = {
+    "B": 1, "C": 5, "CI": 3, "CO": 7, "D": 3, "H": 5, "K": 7, "L": 9, "M": 5, "N": 3, "W": 4,
+    "dim": 3, "heads": 2, "k": 2, "pad": 1, "seq": 5,
+}  # fmt: skip
+TINIER = {
+    "cap": {"N": 1, "H": 3, "W": 3, "CI": 2, "CO": 2},
+    "c3d": {"N": 1, "D": 2, "H": 3, "W": 3, "CO": 5},
+    "grp": {"groups": 2, "CI": 4, "CO": 6},
+    "winograd": {"N": 1, "H": 3, "W": 3, "CI": 2, "CO": 3, "m": 2},
+    "nrm": {"M": 13, "N": 17},
+}
+
+
+@cache
+def tiny(name: str) -> ComputeDAG:
+    args = {**TINY, "N": 1} if "H" in WORKLOADS[name].args else TINY
+    chosen = {a: n for a, n in {**args, **TINIER.get(name, {})}.items() if a in WORKLOADS[name].numbers}
+    return collapse(build(name, settings=chosen)[0])
+
+
+def row(sketch: Sketch, values: np.ndarray) -> dict[str, int]:
+    return {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_sketches_are_exact(name):
+    dag = tiny(name)
+    rng = np.random.default_rng(3)
+    done = 0
+    for target, threads in ((NARROW, 1), (WIDE, 2)):
+        found = sketches(dag, target, threads)
+        assert found
+        names = [s.name for s in found]
+        assert len(set(names)) == len(names)
+        for sketch in found:
+            func = lower(sketch.state)
+            verify(func)
+            for values in space.sample(sketch, ROWS, rng) if sketch.params else np.zeros((1, 0), np.int64):
+                concrete, _ = concretise(func, row(sketch, values))
+                verify(concrete, concrete=True)
+                if done < WORK:
+                    done += sum(check_nest(concrete, dag).values())
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d", "softmax", "tbs", "layer_norm", "max_pool2d", "transpose"])
+def test_a_candidate_is_its_steps_with_integers(name):
+    """What a record holds makes the same nest again."""
+    dag = tiny(name)
+    rng = np.random.default_rng(0)
+    for sketch in sketches(dag, WIDE, 2):
+        (values,) = space.sample(sketch, 1, rng)
+        text = steps_to_json(sketch.state, row(sketch, values))
+        assert concretise(lower(replay(dag, text)), {})[0] == concretise(lower(sketch.state), row(sketch, values))[0]
+
+
+def test_every_parameter_is_used_and_named_once():
+    for name in WORKLOADS:
+        for sketch in sketches(tiny(name), WIDE, 2):
+            names = [p.name for p in sketch.params]
+            assert len(set(names)) == len(names)
+            steps = repr(sketch.state.steps)
+            assert all(f"'{n}'" in steps for n in names), (name, sketch.name)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "int32", "int64"])
+def test_other_types(dtype):
+    args = {"M": 5, "N": 17, "K": 7}
+    dag = collapse(build("matmul", settings=args, dtype=dtype)[0])
+    rng = np.random.default_rng(1)
+    for sketch in sketches(dag, WIDE, 2):
+        (values,) = space.sample(sketch, 1, rng)
+        check_nest(concretise(lower(sketch.state), row(sketch, values))[0], dag)
