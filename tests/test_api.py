@@ -83,7 +83,8 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     params = (Param("a", (1, 2, 4, 8, 16, 32), "vector"), Param("b", (0, 1), "switch"))
     state: Any = "a state"
     rules = ModuleType("search_spaces.cpu")
-    rules.sketches = lambda dag, target, threads: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
+    rules.RULES = ()  # type: ignore[attr-defined]
+    rules.sketches = lambda dag, target, threads, rules: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "search_spaces.cpu", rules)
     monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
     monkeypatch.setattr(cost_model, "CostModel", lambda *args: Model(()), raising=False)

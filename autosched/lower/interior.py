@@ -13,7 +13,7 @@ from dataclasses import replace
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, For, If, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, map_exprs, rebuild, subexpressions
+from autosched.ir.visit import free_vars, loads, map_exprs, rebuild, subexpressions
 from autosched.lower.instantiate import simplify_stmt
 
 # comparison -> whether its difference a - b must stay at or above the limit, and that limit
@@ -65,8 +65,8 @@ def _worst(cond: Expr, inner: set[Var], simplify: Simplifier) -> Expr | None:
     if isinstance(cond, Binary) and cond.op == "and":
         a, b = _worst(cond.a, inner, simplify), _worst(cond.b, inner, simplify)
         return None if a is None or b is None else a & b
-    if not (isinstance(cond, Binary) and cond.op in _ATOMS and cond.a.dtype == INDEX):
-        return None
+    if not (isinstance(cond, Binary) and cond.op in _ATOMS and cond.a.dtype == INDEX) or loads(cond):
+        return None  # a condition on data may itself be read under another one only
     at_least, limit = _ATOMS[cond.op]
     outer: Expr = Const(0, INDEX)
     form = simplify.affine(cond.a - cond.b)

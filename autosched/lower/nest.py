@@ -41,8 +41,7 @@ def _buffers(domain: Domain) -> list[Buffer]:
     shape = tuple(domain.regions[a.name].extent for a in stage.op.axes)
     scope = Scope.GLOBAL if stage.scope is Scope.PARAM else stage.scope  # a tuple's value that is no output
     return [
-        Buffer(b, shape, dtype, scope, stage.layout)
-        for b, dtype in zip(stage.op.buffers, stage.op.dtypes, strict=True)
+        Buffer(b, shape, dtype, scope, stage.layout) for b, dtype in zip(stage.op.buffers, stage.op.dtypes, strict=True)
     ]
 
 

@@ -32,9 +32,7 @@ def _named(rank: int, at: _Position) -> Callable[..., Expr]:
     return lambda n, od, oh, ow, co: at(n, (od, oh, ow), co)
 
 
-def conv_channels_last(
-    what: str, x: Tensor, w: Tensor, stride: int = 1, pad: int = 0, dilation: int = 1
-) -> Tensor:
+def conv_channels_last(what: str, x: Tensor, w: Tensor, stride: int = 1, pad: int = 0, dilation: int = 1) -> Tensor:
     """Convolution of x[N, spatial..., CI] with w[taps..., CI, CO], giving [N, spatial..., CO]."""
     n, *size, ci = x.shape
     *taps, _, co = w.shape
@@ -97,9 +95,7 @@ def cbr(N: int, H: int, W: int, CI: int, CO: int, k: int, stride: int, pad: int,
     return relu
 
 
-def grouped_channels_last(
-    what: str, x: Tensor, w: Tensor, stride: int, pad: int, dilation: int, groups: int
-) -> Tensor:
+def grouped_channels_last(what: str, x: Tensor, w: Tensor, stride: int, pad: int, dilation: int, groups: int) -> Tensor:
     """x[N,H,W,CI] * w[k,k,CI/groups,CO]: computed as [N,HO,WO,groups,CO/groups], seen as [N,HO,WO,CO]."""
     n, h, wd, ci = x.shape
     kh, kw, per_group, co = w.shape
@@ -129,9 +125,7 @@ def grp(
     return grouped_channels_last("grp", x, w, stride, pad, dilation, groups)
 
 
-def conv_channels_first(
-    what: str, x: Tensor, w: Tensor, stride: int, pad: int, dilation: int, groups: int
-) -> Tensor:
+def conv_channels_first(what: str, x: Tensor, w: Tensor, stride: int, pad: int, dilation: int, groups: int) -> Tensor:
     """x[N,CI,H,W] * w[CO,CI/groups,k,k] -> [N,CO,HO,WO]."""
     n, ci, h, wd = x.shape
     co, per_group, kh, kw = w.shape

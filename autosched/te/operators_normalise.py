@@ -77,9 +77,7 @@ def batch_norm(
     shift = te.compute((C,), lambda c: beta[c] - mean[c] * scale[c], name="shift")
 
     if layout == NHWC:
-        nhwc: Tensor = te.compute(
-            x.shape, lambda n, h, w, c: x[n, h, w, c] * scale[c] + shift[c], name="batch_norm"
-        )
+        nhwc: Tensor = te.compute(x.shape, lambda n, h, w, c: x[n, h, w, c] * scale[c] + shift[c], name="batch_norm")
         return nhwc
     nchw: Tensor = te.compute(x.shape, lambda n, c, h, w: x[n, c, h, w] * scale[c] + shift[c], name="batch_norm")
     return nchw

@@ -70,9 +70,7 @@ class Contraction:
         return not (vectors and self.terms <= _FEW_TERMS)
 
 
-def match(
-    body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping[str, Val]
-) -> Contraction | None:
+def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping[str, Val]) -> Contraction | None:
     """`body` as a product of two loads inside their tensors, or None. The first `spatial` axes are the output's."""
     if not isinstance(body, Binary) or body.op != "mul":
         return None

@@ -1,6 +1,7 @@
 """The search policy: which candidates to measure next.
 
-    draft    until DRAFT_TRIALS: the best of a large analytic draft, spread over sketches and parameter values
+    draft    until DRAFT_TRIALS, and until each sketch has been tried or COVER_SHARE is over: the best of a large
+             analytic draft, every sketch's best first, then spread over sketches and parameter values
     evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
     descend  the last DESCENT_SHARE of the trials or of the time: coordinate descent around the best few (Droplet,
              TACO 2024)
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from autosched.tune.population import Floats, Index, Part, Pool, choose
 from autosched.tune.protocols import Candidate, CostModel, Keys, Population, Scores, SearchSpace, SketchLike, Trial
@@ -28,6 +30,7 @@ DRAFT_PER_SKETCH = 512  # ... but at least so many for each
 DRAFT_RETRIES = 3  # further draws for a sketch with few legal rows
 DRAFT_GENERATIONS = 3  # generations of evolution under the analytic latency
 DRAFT_TRIALS = 12  # measurements that follow the draft alone
+COVER_SHARE = 0.35  # of a search, at most, goes into trying each sketch once: the draft ranks rows better than sketches
 ANOTHER_OF_SKETCH = 0.25  # in the draft, a sketch's next candidate must promise to be exp(0.25) times as fast
 ANOTHER_IN_EVOLUTION = 0.05  # later, the same in standard deviations of the best scores
 POPULATION = 2048
@@ -59,6 +62,8 @@ class Search(Generic[S]):
         """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve or descend."""
         if len(self._trials) < DRAFT_TRIALS or not self._best(1):
             return "draft"
+        if progress < COVER_SHARE and not self._tried().all():
+            return "draft"
         return "descend" if progress >= 1.0 - DESCENT_SHARE else "evolve"
 
     def propose(self, round: int, n: int, phase: str) -> tuple[Candidate, ...]:
@@ -81,8 +86,15 @@ class Search(Generic[S]):
     def _from_draft(self, n: int) -> tuple[Candidate, ...]:
         if self._draft is None:
             self._draft = self._make_draft()
+        pool = self._open(self._draft)
+        tried = self._tried()
+        nothing = np.empty(0, dtype=np.intp)
+        new = Pool(tuple(p.take(nothing) if known else p for p, known in zip(pool.parts, tried, strict=True)))
+        best = new.top(0, each=1)
+        sketch, local, _ = best.flat()
+        picks = tuple(best.candidate(int(s), int(row)) for s, row in zip(sketch[:n], local[:n], strict=True))
         taken = np.bincount([t.candidate.sketch for t in self._trials], minlength=len(self._sketches))
-        return choose(self._open(self._draft), n, ANOTHER_OF_SKETCH, 1, taken)
+        return _join(picks, choose(pool, n, ANOTHER_OF_SKETCH, 1, taken), n)
 
     def _make_draft(self) -> Pool:
         """Legal rows of all sketches, scored with the negative logarithm of their analytic latency."""
@@ -191,6 +203,12 @@ class Search(Generic[S]):
         """The `n` fastest trials, fastest first."""
         timed = [(t.seconds, place, t) for place, t in enumerate(self._trials) if t.seconds is not None]
         return [t for _, _, t in sorted(timed, key=lambda entry: entry[:2])[:n]]
+
+    def _tried(self) -> npt.NDArray[np.bool_]:
+        """[n_sketches] whether a candidate of the sketch has been observed."""
+        tried = np.zeros(len(self._sketches), dtype=bool)
+        tried[[t.candidate.sketch for t in self._trials]] = True
+        return tried
 
     def _alive(self, pool: Pool) -> Pool:
         """Without the sketches of which only failures are known (all of them, if it is so for all)."""

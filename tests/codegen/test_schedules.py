@@ -81,7 +81,7 @@ def test_every_graph_as_written(name):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schedules(seed):
-    dag, state = random_schedule(2000 + seed)
+    dag, state = random_schedule(2000 + seed, registers=True)
     check_kernel(dag, state, threads=(1 + seed % 2,))
 
 
@@ -157,11 +157,10 @@ def test_reductions_over_lanes(n):
         (row_any(3, n), "R", "k"), (argmax(3, n), "R", "k"), (total(2, n), "S", "k"), (total(2, n, "int32"), "S", "k"),
         (matmul(1, 2, n, "int8"), "C", "k"), (matmul(1, 2, n, "float64"), "C", "k"),
     ):  # fmt: skip
-        last = initial_state(dag).stage(stage).op.reduce_axes[-1].name
-        if last == axis:
-            check(dag, Vectorize(stage, axis))
-        order = [x.name for x in initial_state(dag).stage(stage).loops if x.name != axis]
-        check(dag, Split(stage, axis, (16,)), Reorder(stage, (*order, f"{axis}.0", f"{axis}.1")), Vectorize(stage, f"{axis}.1"))
+        others = [x.name for x in initial_state(dag).stage(stage).loops if x.name != axis]
+        check(dag, Reorder(stage, (*others, axis)), Vectorize(stage, axis))
+        order = (*others, f"{axis}.0", f"{axis}.1")
+        check(dag, Split(stage, axis, (16,)), Reorder(stage, order), Vectorize(stage, f"{axis}.1"))
 
 
 @pytest.mark.parametrize("n", [3, 37])
@@ -187,8 +186,12 @@ def test_lanes_combined_at_the_end(n):
 def test_gathers_and_scatters(dtype):
     dag = transposes(19, 21, dtype)
     check(dag, Vectorize("T", "j"), Vectorize("U", "j"))  # reads apart
-    check(dag, Reorder("T", ("j", "i")), Vectorize("T", "i"), Reorder("U", ("j", "i")), Vectorize("U", "i"))  # writes apart
-    check(dag, Split("T", "j", (8,)), Reorder("T", ("i", "j.1", "j.0")), Vectorize("T", "j.0"))  # 8 apart, short at the end
+    check(
+        dag, Reorder("T", ("j", "i")), Vectorize("T", "i"), Reorder("U", ("j", "i")), Vectorize("U", "i")
+    )  # writes apart
+    check(
+        dag, Split("T", "j", (8,)), Reorder("T", ("i", "j.1", "j.0")), Vectorize("T", "j.0")
+    )  # 8 apart, short at the end
 
 
 def test_lanes_with_indices_that_are_not_linear():
@@ -247,7 +250,13 @@ def test_private_buffers_that_do_not_fit_the_stack():
 def test_many_small_tasks_and_tasks_that_do_nothing():
     dag = matmul(61, 29, 2)
     check(dag, Parallel("C", ("i", "j")), threads=(1, 2))
-    check(dag, Split("C", "i", (4, 4)), Reorder("C", ("i.2", "i.1", "i.0", "j")), Parallel("C", ("i.2", "i.1", "i.0")), threads=(2,))
+    check(
+        dag,
+        Split("C", "i", (4, 4)),
+        Reorder("C", ("i.2", "i.1", "i.0", "j")),
+        Parallel("C", ("i.2", "i.1", "i.0")),
+        threads=(2,),
+    )
     check(dag, Split("C", "i", (4, 3)), Fuse("C", ("i.0", "i.1")), Parallel("C", ("i.0@i.1", "i.2", "j")), threads=(2,))
 
 
@@ -293,11 +302,9 @@ def test_a_kernel_says_how_much_workspace_it_needs():
     assert two - one >= 400 * 64 * 4  # each thread its own
 
 
-def test_inputs_are_not_written(monkeypatch):
-    """`run` compares the inputs with what they were; the identity of a reduction must not reach them either."""
-    dag = argmax(3, 5)
-    data = {"X": np.full((3, 5), -np.inf, np.float32)}
+def test_lanes_that_do_not_exist_hold_the_identity():
+    """A row that is smaller than anything a masked load could fill in."""
+    data = {"X": np.full((3, 5), -1e29, np.float32)}
     data["X"][1, 2] = 4.0
-    state = initial_state(dag).apply(Vectorize("R", "k"))
-    del monkeypatch
-    check_kernel(dag, state, data, threads=(1,))
+    for steps in ((Vectorize("R", "k"),), (Split("R", "k", (4,)), Vectorize("R", "k.1"))):
+        check_kernel(argmax(3, 5), initial_state(argmax(3, 5)).apply(*steps), data, threads=(1,))

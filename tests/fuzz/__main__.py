@@ -1,6 +1,6 @@
 """Random tensor programs through random schedules, against the reference.
 
-    python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
+python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -93,4 +94,7 @@ def _report(failure: Failure, seconds: float) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(main())
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as root:  # what killed children leave behind goes with it
+        tempfile.tempdir = root
+        status = main()
+    sys.exit(status)

@@ -16,6 +16,7 @@ from autosched import te
 from autosched.ir.expr import DTYPES, Expr
 from autosched.te import ComputeDAG, Tensor
 from tests.fuzz import expressions as ex
+from tests.fuzz.indices import moved, moves_within
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 16, 17, 31, 33, 64)
 LONG_EXTENTS = (100, 129, 1000, 1030, 4097)
@@ -306,7 +307,7 @@ class _Program:
         size = self.rng.choice((1, 2, 3))
         k = te.reduce_axis(size, "k")
         places = source.shape[dim] - size + 1
-        ways = _moves(places)
+        ways = moves_within(places)
         if self.chance(0.4):  # windows that move together
             ways = ways[:3]
         moves = [self.rng.choice(ways) for _ in range(self.rng.choice((1, 2, 2)))]
@@ -433,7 +434,7 @@ class _Program:
 
         def body(*axes: Expr) -> Expr:
             middle = axes[len(before) : len(before) + len(shapes[way])]
-            index = _moved(way, middle, size, base.shape[dim + 1 :], low)
+            index = moved(way, middle, size, base.shape[dim + 1 :], low)
             rest = axes[len(before) + len(shapes[way]) :]
             if way == "concat":
                 i = middle[0]
@@ -465,40 +466,6 @@ class _Program:
 
         self.stage(shape, body)
         return None
-
-
-def _moves(places: int) -> list[tuple[int, Callable[[Expr], Expr]]]:
-    """(extent, function) pairs: index functions that stay below `places` for all i < extent."""
-    return [
-        (places, lambda i: i),
-        (max(places - 1, 1), lambda i: i + min(1, places - 1)),
-        (max(places - 2, 1), lambda i: i + min(2, places - 1)),
-        (2 * places, lambda i: i // 2),
-        (places + 5, lambda i: i % places),
-        (places, lambda i: places - 1 - i),
-        ((places + 1) // 2, lambda i: i * 2),
-        (2 * places - 1, lambda i: (i + 1) // 2),
-    ]
-
-
-def _moved(way: str, axes: Sequence[Expr], size: int, after: Sequence[int], low: int) -> list[Expr | int]:
-    """The index of the dimension (of two of them for a merge) that element `axes` comes from."""
-    match way:
-        case "flip":
-            return [size - 1 - axes[0]]
-        case "shift":
-            return [(axes[0] + low) % size]
-        case "slice":
-            return [axes[0] * 2 if size > 1 else axes[0]]
-        case "repeat":
-            return [axes[0] // 2]
-        case "tile":
-            return [axes[0] % size]
-        case "split":
-            return [axes[0] * min(3, size) + axes[1]]
-        case "merge":
-            return [axes[0] // after[0], axes[0] % after[0]] if after else [axes[0]]
-    return [low]
 
 
 _KINDS: dict[Callable[[_Program, Tensor], None], int] = {

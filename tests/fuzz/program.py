@@ -19,9 +19,7 @@ _BUILT_IN = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 def program_text(dag: ComputeDAG) -> str:
     """Statements that end in `dag = te.ComputeDAG(...)`."""
-    lines = [
-        f'{_identifier(t.name)} = te.placeholder({_shape(t.shape)}, "{t.dtype}", "{t.name}")' for t in dag.inputs
-    ]
+    lines = [f'{_identifier(t.name)} = te.placeholder({_shape(t.shape)}, "{t.dtype}", "{t.name}")' for t in dag.inputs]
     for op in dag.stages:
         lines += _stage_lines(op)
     outputs = ", ".join(_identifier(t.name) for t in dag.outputs)

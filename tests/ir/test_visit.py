@@ -88,7 +88,13 @@ def test_what_an_expression_holds():
 
 def bump(e: Expr) -> Expr:
     """Every constant of an index grows by 100."""
-    return rebuild(e, bump) if e.children else num(int(e.value) + 100) if isinstance(e, Const) and e.dtype == "int64" else e
+    return (
+        rebuild(e, bump)
+        if e.children
+        else num(int(e.value) + 100)
+        if isinstance(e, Const) and e.dtype == "int64"
+        else e
+    )
 
 
 PRIVATE = replace(buffer("T", (4,), scope=Scope.LOCAL), layout=Layout((0,), ((0, num(2)),)))

@@ -30,9 +30,7 @@ def dense_relu(m: int, n: int, k: int) -> ComputeDAG:
 def conv1d(length: int, ci: int, co: int, k: int = 3, stride: int = 1, pad: int = 1) -> ComputeDAG:
     x, w = te.placeholder((length, ci), name="X"), te.placeholder((k, ci, co), name="W")
     wide = length + 2 * pad
-    p = te.compute(
-        (wide, ci), lambda i, c: te.select((i >= pad) & (i < length + pad), x[i - pad, c], 0.0), name="P"
-    )
+    p = te.compute((wide, ci), lambda i, c: te.select((i >= pad) & (i < length + pad), x[i - pad, c], 0.0), name="P")
     a, b = te.reduce_axis(k, "a"), te.reduce_axis(ci, "b")
     return ComputeDAG(
         te.compute(
@@ -103,10 +101,10 @@ def reversed_rows(m: int, n: int) -> ComputeDAG:
 
 
 def softmax_like(m: int, n: int) -> ComputeDAG:
-    x, k, l = te.placeholder((m, n), name="X"), te.reduce_axis(n, "k"), te.reduce_axis(n, "l")
+    x, k, r = te.placeholder((m, n), name="X"), te.reduce_axis(n, "k"), te.reduce_axis(n, "l")
     top = te.compute((m,), lambda i: te.max(x[i, k], axis=k), name="top")
     e = te.compute((m, n), lambda i, j: (x[i, j] - top[i]) * 2.0, name="E")
-    total = te.compute((m,), lambda i: te.sum(e[i, l], axis=l), name="total")
+    total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), name="total")
     return ComputeDAG(te.compute((m, n), lambda i, j: e[i, j] - total[i], name="Y"))
 
 
@@ -131,8 +129,8 @@ def transposes(m: int, n: int, dtype: str = "float32") -> ComputeDAG:
 
 def total(m: int, n: int, dtype: str = "float32") -> ComputeDAG:
     x = te.placeholder((m, n), dtype, "X")
-    k, l = te.reduce_axis(n, "k"), te.reduce_axis(m, "l")
-    s = te.compute((), lambda: te.sum(x[l, k], axis=[l, k]), name="S")
+    k, r = te.reduce_axis(n, "k"), te.reduce_axis(m, "l")
+    s = te.compute((), lambda: te.sum(x[r, k], axis=[r, k]), name="S")
     return ComputeDAG((te.compute((m, n), lambda i, j: x[i, j] - s[()], name="Y"), s))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from autosched.errors import ScheduleError
 from autosched.schedule import (
@@ -33,8 +34,9 @@ FACTORS = (1, 2, 3, 4, 5, 8, 16)
 Draw = Callable[[random.Random, State, Stage], Step]
 
 
-def random_schedule(seed: int) -> tuple[ComputeDAG, State]:
-    """A graph and a schedule of up to 20 steps."""
+def random_schedule(seed: int, registers: bool = False) -> tuple[ComputeDAG, State]:
+    """A graph and a schedule of up to 20 steps; with `registers`, buffers may be in registers although their indices
+    are not constant, which the verifier forbids and code generation bears."""
     rng = random.Random(seed)
     dag = GRAPHS[rng.choice(list(GRAPHS))]()
     state = initial_state(dag)
@@ -42,7 +44,10 @@ def random_schedule(seed: int) -> tuple[ComputeDAG, State]:
         stage = rng.choice(state.stages)
         draw = rng.choices(list(DRAWS), list(DRAWS.values()))[0]
         try:
-            state = state.apply(draw(rng, state, stage))
+            step = draw(rng, state, stage)
+            if registers and isinstance(step, ComputeAt) and rng.random() < 0.5:
+                step = replace(step, scope="register")
+            state = state.apply(step)
         except ScheduleError:
             continue
     return dag, state

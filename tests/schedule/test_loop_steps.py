@@ -123,7 +123,13 @@ def test_an_annotated_reduction(extent):
     check(dag, Split("C", "k", (2, 8)), Unroll("C", "k.1"), Vectorize("C", "k.2"))
     check(row_any(3, extent), Split("R", "k", (8,)), Vectorize("R", "k.1"))
     check(argmax(3, extent), Split("R", "k", (4,)), Vectorize("R", "k.1"), Parallel("R", ("i",)))
-    check(total(3, extent), Split("S", "k", (4,)), Vectorize("S", "k.1"), Split("S", "l", (2,)), Reorder("S", ("k.0", "l.0")))
+    check(
+        total(3, extent),
+        Split("S", "k", (4,)),
+        Vectorize("S", "k.1"),
+        Split("S", "l", (2,)),
+        Reorder("S", ("k.0", "l.0")),
+    )
 
 
 def test_a_reduction_of_everything_has_no_spatial_loop():

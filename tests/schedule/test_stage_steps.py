@@ -103,13 +103,21 @@ def test_a_strided_reader_needs_only_its_window(n, stride):
 @pytest.mark.parametrize("place", ["i.0", "j.0", "o", "a"])
 def test_two_dimensional_padding(place):
     order = ("i.0", "j.0", "i.1", "j.1", "o", "a", "b", "c")
-    check(conv2d(5, 7, 2, 3), Split("C", "i", (2,)), Split("C", "j", (3,)), Reorder("C", order), ComputeAt("P", "C", place))
+    check(
+        conv2d(5, 7, 2, 3),
+        Split("C", "i", (2,)),
+        Split("C", "j", (3,)),
+        Reorder("C", order),
+        ComputeAt("P", "C", place),
+    )
 
 
 @pytest.mark.parametrize("n", EXTENTS)
 def test_halos_through_several_attached_stages(n):
     dag = stencils(n + 3)
-    check(dag, Split("D", "i", (3,)), ComputeAt("C", "D", "i.0"), ComputeAt("B", "D", "i.0"), ComputeAt("A", "D", "i.0"))
+    check(
+        dag, Split("D", "i", (3,)), ComputeAt("C", "D", "i.0"), ComputeAt("B", "D", "i.0"), ComputeAt("A", "D", "i.0")
+    )
     check(dag, Split("C", "i", (2, 2)), ComputeAt("B", "C", "i.1"), ComputeAt("A", "C", "i.0"))
     check(dag, Split("C", "i", (2,)), ComputeAt("B", "C", "i.0"), Split("B", "i", (2,)), Vectorize("B", "i.1"))
 

@@ -21,7 +21,7 @@ from tests.helpers import check_nest
 
 NARROW, WIDE = parse_target("llvm -mcpu=nehalem"), parse_target("llvm -mcpu=skylake-avx512")
 ROWS = 2  # random candidates of each sketch
-WORK = 40_000  # stores that the interpreter may do for one workload
+WORK = 400_000  # stores that the interpreter may do for one workload
 
 TINY = {
     "B": 1, "C": 5, "CI": 3, "CO": 7, "D": 3, "H": 5, "K": 7, "L": 9, "M": 5, "N": 3, "W": 4,

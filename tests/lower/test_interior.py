@@ -1,0 +1,109 @@
+"""Register tiles away from the borders: no condition in them, the same values, and no read that a condition forbade."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched import te
+from autosched.ir.expr import Select
+from autosched.ir.stmt import Allocate, Func, If, Scope, Stmt, Store, walk
+from autosched.ir.verify import verify
+from autosched.ir.visit import loads, subexpressions
+from autosched.lower import concretise, lower
+from autosched.schedule import (
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
+from autosched.te import ComputeDAG
+from tests.helpers import check_nest
+from tests.schedule.graphs import conv1d, conv2d
+
+
+def nest(dag: ComputeDAG, *steps: Step) -> Func:
+    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
+    verify(func, concrete=True)
+    check_nest(func, dag)
+    return func
+
+
+def has_select(stmt: Stmt) -> bool:
+    stores = [s for s in walk(stmt) if isinstance(s, Store)]
+    return any(isinstance(e, Select) for s in stores for v in s.values for e in subexpressions(v))
+
+
+def register_tiles(func: Func) -> list[Allocate]:
+    return [s for s in walk(func.body) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER]
+
+
+def padded(dag: ComputeDAG, rows: int) -> Func:
+    return nest(
+        dag,
+        ComputeInline("P"),
+        CacheWrite("C"),
+        Split("C", "i", (rows,)),
+        *((Reorder("C", ("i.0", "j", "i.1", "o")),) if len(dag.outputs[0].shape) == 3 else ()),
+        ComputeAt("C.acc", "C", "i.0" if len(dag.outputs[0].shape) == 2 else "j", "register"),
+        Unroll("C", "i.1"),
+        Vectorize("C", "o"),
+        Reorder("C.acc", (*(x for x in "abc"[: len(dag.outputs[0].shape)]), "i", "o")),
+        Unroll("C.acc", "i"),
+        Vectorize("C.acc", "o"),
+    )
+
+
+@pytest.mark.parametrize("length", [3, 7, 12, 13, 17])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_padding_of_one_dimension(length, rows):
+    func = padded(conv1d(length, 2, 5), rows)
+    if length > 3 * rows:
+        assert {has_select(t) for t in register_tiles(func)} == {True, False}
+
+
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 7), (5, 3), (7, 7)])
+def test_padding_of_two_dimensions(h, w):
+    func = padded(conv2d(h, w, 2, 5), 2)
+    if h > 6:
+        assert {has_select(t) for t in register_tiles(func)} == {True, False}
+
+
+def test_the_test_is_outside_of_the_tile():
+    func = padded(conv1d(17, 2, 5), 4)
+    for tile in register_tiles(func):
+        assert not any(isinstance(s, If) for s in walk(tile))
+
+
+def test_a_condition_on_data_is_not_looked_at_too_early():
+    """X[i + 5] exists only where i + 5 < n: taken out of the select, it would be read behind its end."""
+    n, m = 13, 20
+    x, z = te.placeholder((n,), "int64", "X"), te.placeholder((n, m), name="Z")
+    dag = ComputeDAG(
+        te.compute((n, m), lambda i, j: te.select(i + 5 < n, te.select(x[i + 5] > 3, z[i, j], 1.0), 0.0), name="Y")
+    )
+    func = nest(
+        dag, CacheWrite("Y"), ComputeAt("Y.acc", "Y", "i", "register"), Vectorize("Y.acc", "j"), Vectorize("Y", "j")
+    )
+    tests = [s.cond for s in walk(func.body) if isinstance(s, If)]
+    assert tests
+    assert not any(loads(c) for c in tests)
+
+
+def test_values_that_differ_inside_and_outside():
+    """Not a zero outside, and a condition that other selects share."""
+    x = te.placeholder((17, 8), name="X")
+
+    def value(i, j):
+        there = (i >= 2) & (i < 15)
+        return te.select(there, x[i - 2, j], 7.0) + te.select(there, x[i + 2, j], 5.0) * te.select(i < 16, x[i, j], 2.0)
+
+    dag = ComputeDAG(te.compute((17, 8), value, name="Y"))
+    nest(
+        dag, CacheWrite("Y"), Split("Y", "i", (3,)), ComputeAt("Y.acc", "Y", "i.0", "register"),
+        Unroll("Y.acc", "i"), Unroll("Y", "i.1"), Vectorize("Y.acc", "j"), Vectorize("Y", "j"),
+    )  # fmt: skip
