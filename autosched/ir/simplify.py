@@ -18,6 +18,7 @@ from autosched.ir.expr import (
     Call,
     Const,
     Expr,
+    Load,
     Var,
     binary,
 )
@@ -56,6 +57,7 @@ class Simplifier:
     ranges: dict[Var, Bounds] = field(default_factory=dict)
     _memo: dict[Expr, Expr] = field(default_factory=dict)
     _affine: dict[Expr, Affine] = field(default_factory=dict)
+    _data: dict[Expr, bool] = field(default_factory=dict)
 
     def __call__(self, expr: Expr) -> Expr:
         done = self._memo.get(expr)
@@ -66,11 +68,20 @@ class Simplifier:
         return done
 
     def _simplify(self, expr: Expr) -> Expr:
+        if self._holds_data(expr):  # which wraps around, so that (4 * x) // 4 is not always x
+            return rebuild(expr, self)
         if expr.dtype == INDEX and self._is_int(expr):
             return self.affine(expr).expr()
         if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
             return self._compare(expr)
         return rebuild(expr, self)
+
+    def _holds_data(self, expr: Expr) -> bool:
+        found = self._data.get(expr)
+        if found is None:
+            found = isinstance(expr, Load) or any(map(self._holds_data, expr.children))
+            self._data[expr] = found
+        return found
 
     @staticmethod
     def _is_int(expr: Expr) -> bool:

@@ -116,6 +116,8 @@ def test_integer_arithmetic_wraps(dtype, way):
         lambda i, j, x, y: (x <= y) & x.not_equal(y) | (x > number(9)),
         lambda i, j, x, y: te.pow(x, number(2)) + te.pow(y, number(3)),
         lambda i, j, x, y: number(np.iinfo(dtype).max) - x,
+        lambda i, j, x, y: (x * number(4)) // number(4),  # not x
+        lambda i, j, x, y: (x + number(1) > x) & (x * number(3) - y < x * number(2) + x),
     ]
     check(way, functions, anything(dtype), anything(dtype))
 

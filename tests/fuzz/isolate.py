@@ -23,6 +23,7 @@ Message = dict[str, Any]
 Send = Callable[[Message], None]
 _PR_SET_PDEATHSIG = 1
 _MEMORY_LIMIT = 16 << 30  # bytes of address space
+_LOOK_S = 2.0  # children are looked at at least this often
 
 
 class Child:
@@ -30,7 +31,7 @@ class Child:
 
     def __init__(self, work: Callable[[Send], None], deadline_s: float) -> None:
         self._deadline_s = deadline_s
-        self._last = time.monotonic()
+        self._silent_s, self._looked = 0.0, time.monotonic()
         self._rest = b""
         self.descriptor, to_parent = os.pipe()
         self.pid = os.fork()
@@ -40,14 +41,17 @@ class Child:
 
     def messages(self) -> Iterator[Message]:
         """What has arrived; a last message {"ended": reason} when the process is gone, reason None for a normal end."""
+        now = time.monotonic()
+        self._silent_s += min(now - self._looked, _LOOK_S)  # a pause of all processes is no silence
+        self._looked = now
         if select.select([self.descriptor], [], [], 0)[0]:
             block = os.read(self.descriptor, 1 << 16)
-            self._last = time.monotonic()
+            self._silent_s = 0.0
             *lines, self._rest = (self._rest + block).split(b"\n")
             yield from (json.loads(line) for line in lines)
             if not block:
                 yield {"ended": self._reason(os.waitpid(self.pid, 0)[1])}
-        elif time.monotonic() - self._last > self._deadline_s:
+        elif self._silent_s > self._deadline_s:
             self.kill()
             yield {"ended": f"hang: silent for {self._deadline_s:.0f} s"}
 

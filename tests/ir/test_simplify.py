@@ -126,8 +126,16 @@ def test_division_by_what_may_not_be_positive_is_left_alone():
 def test_values_that_are_read_have_no_bounds():
     s = simplifier()
     assert s.bounds(x) == UNKNOWN
-    assert s(imin(x, 5)) is s(imin(5, x))
-    assert isinstance(s(imin(x, 5)), Binary)
+    assert s(imin(x, 5)) is imin(x, 5)
+    assert s(x < 1 << 62) is (x < 1 << 62)
+
+
+def test_arithmetic_of_data_wraps_around_and_is_left_as_it_is():
+    s = simplifier()
+    for expr in (Binary("floordiv", x * 4, num(4)), x + 1 > x, x * 3 - x * 2, (x + i) % 8 < 8):
+        assert s(expr) is expr
+    index = Load("x", (i + j - i,), "int64")
+    assert s(index * 4 // 4) is Load("x", (j,), "int64") * 4 // 4
 
 
 def test_ranges_that_are_added_later_are_used():
@@ -185,7 +193,7 @@ def values(expr: Expr) -> list[int]:
     return [value_of(expr, dict(zip(RANGES, point, strict=True))) for point in BOX]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True)
 @given(integer() | condition(2))
 def test_the_value_is_the_same_at_every_point(expr):
     found = simplifier()(expr)
@@ -193,7 +201,7 @@ def test_the_value_is_the_same_at_every_point(expr):
     assert values(found) == values(expr)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(integer() | condition(2))
 def test_simplifying_again_changes_nothing(expr):
     once = simplifier()(expr)
@@ -203,7 +211,7 @@ def test_simplifying_again_changes_nothing(expr):
     assert s(expr) is once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(integer())
 def test_bounds_hold_every_value(expr):
     s = simplifier()
@@ -214,7 +222,7 @@ def test_bounds_hold_every_value(expr):
         assert max(seen) <= hi
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(integer(2), min_size=2, max_size=4), st.randoms(use_true_random=False))
 def test_sums_in_any_order_are_one_node(parts, rng):
     s = simplifier()
@@ -230,7 +238,7 @@ def test_sums_in_any_order_are_one_node(parts, rng):
     assert s((right * 6 + 5) % 6) is num(5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(integer(2), integer(2), st.sampled_from(["min", "max"]))
 def test_minima_and_maxima_of_two_are_one_node_in_either_order(a, b, op):
     s = simplifier()

@@ -150,7 +150,7 @@ VALUE = st.recursive(
 ROW = st.builds(lambda name, rest: [name, *rest], st.sampled_from(sorted(STEPS)), st.lists(VALUE, max_size=5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(ROW | VALUE, max_size=3))
 def test_any_json_gives_a_schedule_or_a_schedule_error(rows):
     with suppress(ScheduleError):

@@ -60,7 +60,8 @@ def test_sketches_are_exact(name):
         for sketch in found:
             func = lower(sketch.state)
             verify(func)
-            for values in space.sample(sketch, ROWS, rng) if sketch.params else np.zeros((1, 0), np.int64):
+            rows = 1 if name == "winograd" else ROWS  # its nests are large
+            for values in space.sample(sketch, rows, rng) if sketch.params else np.zeros((1, 0), np.int64):
                 concrete, _ = concretise(func, row(sketch, values))
                 verify(concrete, concrete=True)
                 if done < WORK:
