@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from autosched.api import tune as tune
     from autosched.api import verify as verify
     from autosched.api import workload as workload
+    from autosched.runtime.gpu.arrays import DeviceArray as DeviceArray
+    from autosched.runtime.gpu.arrays import empty as empty
+    from autosched.runtime.gpu.arrays import to_device as to_device
+    from autosched.runtime.gpu.kernel import GpuKernel as GpuKernel
     from autosched.runtime.kernel import Kernel as Kernel
     from autosched.target import Target as Target
     from autosched.target import parse_target as parse_target
@@ -27,16 +31,20 @@ __version__ = "0.1.0"
 
 # name -> the module that has it; None: the subpackage of that name
 _HOMES: dict[str, str | None] = {
+    "DeviceArray": "autosched.runtime.gpu.arrays",
+    "GpuKernel": "autosched.runtime.gpu.kernel",
     "Kernel": "autosched.runtime.kernel",
     "Result": "autosched.tune.result",
     "Target": "autosched.target",
     "best": "autosched.api",
     "compile": "autosched.api",
+    "empty": "autosched.runtime.gpu.arrays",
     "explain": "autosched.api",
     "export": "autosched.api",
     "parse_target": "autosched.target",
     "show": "autosched.api",
     "te": None,
+    "to_device": "autosched.runtime.gpu.arrays",
     "tune": None,  # the package is callable: see its docstring
     "verify": "autosched.api",
     "workload": "autosched.api",

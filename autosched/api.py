@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
-from autosched.stored import explain, export, show, specs, stored_source, verify
+from autosched.kernels import generate, load
+from autosched.stored import explain, export, show, stored_source, verify
 from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
-    from autosched.codegen.source import KernelSource
+    from autosched.codegen import GpuSource, KernelSource
+    from autosched.measure import Measurer
+    from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.store import Database, Record
     from autosched.te import ComputeDAG
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from autosched.tune.result import Result
     from autosched.tune.session import Settings
     from autosched.tune.task import Task
-    from search_spaces.cpu import SketchRule
+    from search_spaces.draft import SketchRule
     from search_spaces.space import Sketch
 
 WRITTEN = 4  # candidates whose sources go to `out_dir`
@@ -74,9 +77,10 @@ def tune(
 
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
     name, `batch` replaces the first (it multiplies one called M). `resume` counts the measurements of earlier runs as
-    trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR of the best
-    candidates. `rules` are sketch rules of yours, tried before the built-in ones (`search_spaces.cpu.SketchRule`).
-    `measure=False`: by the cost model alone, for any processor; nothing runs and nothing is recorded.
+    trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or
+    OpenCL C of the best candidates. `rules` are sketch rules of yours (`search_spaces.draft.SketchRule`), tried before
+    the built-in ones.
+    `measure=False`: by the cost model alone, for any processor or GPU; nothing runs and nothing is recorded.
     `started`: when the command began, on `time.monotonic`, default now.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
@@ -110,7 +114,7 @@ def compile(
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
-) -> Kernel:
+) -> Kernel | GpuKernel:
     """The stored best kernel of `workload`, or, where none is stored, the one that the analytic model likes best.
 
     The latter takes no measurement and has not been verified. Raises NoValidCandidate if there is neither.
@@ -121,9 +125,9 @@ def compile(
     device = find_device(target, threads)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
-        return _kernel(problem, device, stored_source(record, dag, device))
+        return load(problem, device, stored_source(record, dag, device, problem))
     task, _ = _make_task(problem, dag, target or "cpu", device)
-    return _kernel(problem, device, _analytic_best(task, 1)[0][1])
+    return load(problem, device, _analytic_best(task, 1)[0][1])
 
 
 def best(
@@ -167,7 +171,8 @@ def _search(
     with ScratchDirectory() as scratch:
         check_room(problem.dag, scratch)
         with Database(db) as database:
-            peak = peak_gflops(device, problem.dtype)  # before any worker disturbs it
+            on_gpu = device.target.kind != "cpu"
+            peak = None if on_gpu else peak_gflops(device, problem.dtype)  # before any worker disturbs it
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
                 task, sketches = _make_task(problem, collapse(problem.dag), target, device, rules)
@@ -178,38 +183,55 @@ def _search(
                     _recorder(database, problem, device, task, sketches, settings.seed, resume),
                     callbacks,
                     peak_gflops=peak,
-                    peak_again=lambda: peak_gflops(device, problem.dtype),
+                    peak_again=lambda: _peak_again(device, problem.dtype, measurer),
                     started=begun,
-                    kernel=lambda candidate: _kernel(problem, device, task.source(candidate)),
+                    kernel=lambda candidate: load(problem, device, task.source(candidate)),
                 )
     return task, result
+
+
+def _peak_again(device: Device, dtype: str, measurer: Measurer) -> float | None:
+    """A GPU's is measured by the worker that holds it, in single precision."""
+    if device.target.kind == "cpu":
+        return peak_gflops(device, dtype)
+    return measurer.peak_gflops() if dtype == "float32" else None
 
 
 def _make_task(
     problem: Definition, dag: ComputeDAG, target: str, device: Device, rules: Sequence[SketchRule] = ()
 ) -> tuple[Task, tuple[Sketch, ...]]:
     """The task of the collapsed `dag`: sketches, lowered once each, and the cost model over them."""
-    from autosched.codegen import build_source
     from autosched.lower import lower
+    from autosched.schedule import steps_to_json
     from autosched.tune.task import Task
     from cost_model import CostModel
     from search_spaces import space
-    from search_spaces.cpu import RULES, sketches
 
-    found = sketches(dag, device.target, device.threads, (*rules, *RULES))
+    found = _sketches(dag, device, rules)
     if not found:
         raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
     model = CostModel(nests, names, device.target, device.threads)
 
-    def emit(i: int, values: Mapping[str, int]) -> KernelSource:
-        return build_source(nests[i], values, device.target, device.threads)
+    def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
+        return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))
 
     task = Task(
         problem.name, problem.shape, problem.dtype, target, device.threads, problem.dag.flops, found, space, model, emit
     )
     return task, found
+
+
+def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
+    """The search space of the device's kind."""
+    if device.target.kind == "cpu":
+        from search_spaces import cpu
+
+        return cpu.sketches(dag, device.target, device.threads, (*rules, *cpu.RULES))
+    from search_spaces import gpu
+
+    return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
 
 
 def _recorder(
@@ -283,7 +305,7 @@ def _estimate(
         sketch=task.sketches[best.sketch].name,
         values=task.values(best),
         verified=False,
-        kernel=lambda: _kernel(problem, device, source),
+        kernel=lambda: load(problem, device, source),
     )
 
 
@@ -305,12 +327,12 @@ def _fastest(result: Result) -> list[Candidate]:
     return [trial.candidate for trial in timed[:WRITTEN]]
 
 
-def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource]) -> None:
-    """The LLVM IR of the best candidates, as `<workload>-<rank>.ll`."""
+def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource | GpuSource]) -> None:
+    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
     from autosched.deploy import write_whole
 
     for rank, source in enumerate(sources, start=1):
-        write_whole(directory / f"{task.workload.rpartition(':')[2]}-{rank}.ll", source.ir.encode())
+        write_whole(directory / f"{task.workload.rpartition(':')[2]}-{rank}{source.suffix}", source.text.encode())
 
 
 # Records and kernels
@@ -326,12 +348,12 @@ def _stored(problem: Definition, device: Device, db: Path | str | None, n: int) 
         return database.best(problem.dag.content_hash, device.target.fingerprint, device.threads, n)
 
 
-def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource]]:
+def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource | GpuSource]]:
     """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
     from autosched.tune.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
-    found: list[tuple[Candidate, KernelSource]] = []
+    found: list[tuple[Candidate, KernelSource | GpuSource]] = []
     error: Exception | None = None
     for candidate in search.propose(0, 2 * n, "draft"):
         try:
@@ -343,11 +365,3 @@ def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource]]:
     if not found:
         raise NoValidCandidate(f"no candidate of {task.workload} can be generated: {error}") from error
     return found
-
-
-def _kernel(problem: Definition, device: Device, source: KernelSource) -> Kernel:
-    """A callable kernel over arrays of the user's shapes."""
-    from autosched.runtime.kernel import build_kernel
-
-    inputs, outputs = specs(problem.dag.inputs), specs(problem.dag.outputs)
-    return build_kernel(source.ir, source.name, device.target, inputs, outputs, source.workspace_bytes, source.threads)

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
-from autosched.target import Target
+from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:
+    from autosched.codegen import GpuSource
     from autosched.codegen.source import KernelSource
     from autosched.runtime.tensors import ArraySpec
 
-KINDS = ("object", "so", "c-header")
-DEVICE_KINDS = ("cuda", "cubin", "opencl")
-SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h"}
+GPU_KINDS = ("cuda", "cubin", "opencl")
+SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h", "cuda": ".cu", "cubin": ".cubin", "opencl": ".cl"}
 C_TYPES = {
     "float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
     "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t",
@@ -74,11 +74,9 @@ class Deployable:
 
 
 def check_kind(kind: str) -> None:
-    """Raises UsageError or DeviceError for a kind of file that cannot be made."""
-    if kind in DEVICE_KINDS:
-        raise DeviceError(f"{kind} cannot be exported: this build has no code generator for devices other than the CPU")
-    if kind not in KINDS:
-        raise UsageError(f"a kernel is exported as {', '.join(KINDS)}, got {kind!r}")
+    """Raises UsageError for a kind of file that cannot be made."""
+    if kind not in SUFFIXES:
+        raise UsageError(f"a kernel is exported as {', '.join(SUFFIXES)}, got {kind!r}")
 
 
 def write_files(kernel: Deployable, kind: str, out: Path | None) -> list[Path]:
@@ -87,7 +85,7 @@ def write_files(kernel: Deployable, kind: str, out: Path | None) -> list[Path]:
     Each file is there whole or not at all. Raises UsageError for a path that cannot be written, and where there is no
     linker for a shared library.
     """
-    path = Path(kernel.symbol + SUFFIXES[kind]) if out is None else out.expanduser()
+    path = _path(kernel.name, kind, out)
     if kind == "c-header":
         write_whole(path, header_text(kernel).encode())
         return [path]
@@ -98,6 +96,29 @@ def write_files(kernel: Deployable, kind: str, out: Path | None) -> list[Path]:
     write_whole(path, code if kind == "object" else _linked(code, path))
     write_whole(header, header_text(kernel).encode())
     return [path, header]
+
+
+def write_gpu_file(source: GpuSource, kind: str, arch: str, name: str, out: Path | None) -> Path:
+    """Writes a GPU kernel: its text, whose comment says how to launch it, or that text compiled for `arch` ("cubin").
+
+    Raises UsageError for a path that cannot be written, DeviceError where there is no compiler.
+    """
+    path = _path(name, kind, out)
+    if kind == "cubin":
+        from autosched.runtime.gpu.compile import CompileError, cuda_compiler
+
+        try:
+            code = cuda_compiler(arch or DEFAULT_ARCH).compile(source).code
+        except CompileError as error:
+            raise DeviceError(f"the CUDA compiler refuses the kernel for {arch}: {error}") from error
+    else:
+        code = source.text.encode()
+    write_whole(path, code)
+    return path
+
+
+def _path(name: str, kind: str, out: Path | None) -> Path:
+    return Path(f"autosched_{name}{SUFFIXES[kind]}") if out is None else out.expanduser()
 
 
 def object_code(kernel: Deployable) -> bytes:

@@ -17,17 +17,17 @@ class Device:
 
 
 def find_device(target: str | None, threads: int | None, *, runs: bool = True) -> Device:
-    """The device that `target` names, with all its cores unless `threads` says how many.
+    """The device that `target` names: a processor with all its cores unless `threads` says how many, or a GPU.
 
-    Raises DeviceError for one that this build has no code generator for, and, if `runs`, one that is not this machine.
+    Raises DeviceError, if `runs`, for one that is not of this machine, and UsageError for a bad number of threads.
     """
+    found = parse_target(target)
+    return _processor(found, threads, runs) if found.kind == "cpu" else _gpu(found, target or "", threads, runs)
+
+
+def _processor(found: Target, threads: int | None, runs: bool) -> Device:
     from autosched.runtime.pool import MAX_THREADS
 
-    found = parse_target(target)
-    if found.kind != "cpu":
-        raise DeviceError(
-            f"the target {found.kind} is not supported by this build yet: it lacks a code generator for it; use cpu"
-        )
     if runs and not found.runs_here:
         lacks = ", ".join(found.missing_features) or f"the architecture {found.arch}"
         raise DeviceError(
@@ -36,6 +36,23 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise UsageError(f"threads must be from 1 to {MAX_THREADS}, got {threads}")
     return Device(found, threads or min(found.cores, MAX_THREADS))
+
+
+def _gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:
+    if threads is not None:
+        raise UsageError(f"threads are those of a processor, but the target is {found.kind}: leave them out")
+    if not runs:
+        return Device(found, 1)
+
+    from autosched.runtime.gpu.devices import device_facts
+
+    facts = device_facts(found.kind)
+    if "-arch" in text and facts.arch != found.arch:
+        raise DeviceError(
+            f"the GPU of this machine ({facts.name}) is of {facts.arch}, so kernels for {found.arch} cannot be "
+            "measured on it: leave -arch out, or search by the model alone (--no-run)"
+        )
+    return Device(found.with_gpu(facts), 1)
 
 
 def peak_gflops(device: Device, dtype: str) -> float | None:

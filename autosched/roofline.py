@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autosched.te import ComputeDAG
     from cost_model.draft import Cost, Draft
     from cost_model.machine import Machine
+    from cost_model.model import GpuSketchModel
 
 Fact = float | int | str
 SMALLEST, LARGEST = 1 << 16, 256 << 20  # bytes that the bandwidth is measured with
@@ -43,12 +44,24 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
 
 
 def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:
+    """A processor's roof; its peak was measured before."""
     from autosched.measure.host import device_lock
     from autosched.runtime.peak import measure_bandwidth
 
     with device_lock("cpu"):
         bandwidth = measure_bandwidth(target, threads, min(max(n_bytes, SMALLEST), LARGEST))
     return Roof(1e9 * (peak_gflops or 0.0), bandwidth)
+
+
+def measure_gpu_roof(kind: str, n_bytes: int, dtype: str) -> Roof:
+    """A GPU's roof: its arithmetic for float32 and float64, and a copy past its caches. Raises DeviceError."""
+    from autosched.measure.gpu_rates import measure_rates
+    from autosched.measure.host import device_lock, lock_name
+
+    is_float = dtype in ("float32", "float64")
+    with device_lock(lock_name(kind)):
+        rates = measure_rates(kind, dtype if is_float else "float32", min(max(n_bytes, SMALLEST), LARGEST))
+    return Roof(1e9 * rates.gflops if is_float else 0.0, rates.bandwidth)
 
 
 def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof | None) -> dict[str, Fact]:
@@ -72,9 +85,11 @@ def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof |
 def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
     """What the analytic model says of the nest `func` without parameters: its estimate and what it is made of."""
     from autosched.ir.stmt import ForKind
-    from cost_model import CostModel
+    from cost_model.model import GpuSketchModel, sketch_model
 
-    sketch = CostModel([func], [()], target, threads).sketches[0]
+    sketch = sketch_model(func, (), target, threads)
+    if isinstance(sketch, GpuSketchModel):
+        return _gpu_facts(sketch)
     draft = sketch.latency
     main = max(draft.costs, key=lambda cost: _number(cost.cycles))
     inner = main.statement.loops[main.statement.block :]
@@ -94,6 +109,35 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
         "parallel_tasks": round(_number(main.tasks)),
         "predicted_limit": order[0],
         "predicted_limits": ", ".join(f"{name} {shares[name]:.2f}" for name in order if shares[name] >= 0.05),
+    }
+
+
+def _gpu_facts(sketch: GpuSketchModel) -> dict[str, Fact]:
+    """Of the kernel that takes longest: how it fills the device, and which of its limits is the nearest."""
+    kernels = sketch.latency.kernels
+    main = max(kernels, key=lambda k: _number(k.seconds))
+    total = sum(_number(k.seconds) for k in kernels)
+    threads, resident = _number(main.kernel.threads), _number(main.occupancy)
+    gpu = sketch.machine.facts
+    limits = {
+        name: _number(cycles)
+        for name, cycles in zip(("arithmetic", "issue", "memory instructions", "L2 port"), main.pipes, strict=True)
+    }
+    on_chip = _number(main.on_chip)
+    longest = {"on chip": on_chip, "L2": _number(main.l2), "DRAM": _number(main.dram)}
+    return {
+        "predicted_s": _number(sketch.latency.seconds),
+        "kernels": len(kernels),
+        "share_of_main_kernel": _number(main.seconds) / max(total, 1e-30),
+        "blocks": round(_number(main.kernel.blocks)),
+        "threads_per_block": round(threads),
+        "shared_bytes": round(_number(main.kernel.shared)),
+        "estimated_registers": round(_number(main.registers)),
+        "resident_blocks": round(resident),
+        "occupancy": min(1.0, threads * resident / gpu.max_threads_per_multiprocessor),
+        "waves": _number(main.kernel.blocks) / (resident * gpu.multiprocessors),
+        "predicted_limit": max(longest, key=lambda name: longest[name]),
+        "predicted_pipe": max(limits, key=lambda name: limits[name]),
     }
 
 

@@ -7,26 +7,28 @@ as `workload`: a database may come from elsewhere and must not name code to run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.device import Device, peak_gflops
-from autosched.errors import TargetError, UsageError, VerificationError
-from autosched.target import parse_target
+from autosched.device import Device, find_device, peak_gflops
+from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
+from autosched.kernels import generate, head_text, specs
+from autosched.target import Target, parse_target
 from autosched.tune.definition import Definition, Workload, redefine
 
 if TYPE_CHECKING:
-    from autosched.codegen.source import KernelSource
+    from autosched.codegen import GpuSource, KernelSource
     from autosched.ir.stmt import Func
     from autosched.measure import Measurement
     from autosched.roofline import Fact
-    from autosched.runtime.tensors import ArraySpec
     from autosched.store import Record
-    from autosched.te import ComputeDAG, Tensor
+    from autosched.te import ComputeDAG
 
-FORMS = ("steps", "ir", "llvm", "asm")
+FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
+GPU_FORMS = ("cuda", "opencl")
 
 
 def show(
@@ -37,7 +39,8 @@ def show(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> str:
-    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), `llvm` or `asm`.
+    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), or code: `llvm` and `asm`
+    of one for a processor, `cuda` and `opencl` of one for a GPU.
 
     A record of a user's own function needs that function as `workload`, one of another machine its `target`.
     """
@@ -51,7 +54,9 @@ def show(
         from autosched.lower import concretise
 
         return func_text(concretise(found.nest(), {})[0])
-    source = found.source()
+    if as_ in GPU_FORMS:
+        return found.gpu_source(as_).text
+    source = found.cpu_source(f"shown as {as_}")
     if as_ == "llvm":
         return source.ir
 
@@ -77,6 +82,7 @@ def verify(
     from autosched.tune.room import check_room
 
     found = _read(record_id, db, workload, target)
+    found.check_present()
     problem, device = found.problem, found.device
     with ScratchDirectory() as scratch:
         check_room(problem.dag, scratch)
@@ -105,7 +111,11 @@ def explain(
     problem, device, seconds = found.problem, found.device, found.record.seconds
     n_bytes = roofline.compulsory_bytes(problem.dag)
     roof = None
-    if device.target.runs_here:
+    if found.is_gpu:
+        with suppress(DeviceError):  # the device is elsewhere: what the records and the model say is left
+            found.check_present()
+            roof = roofline.measure_gpu_roof(device.target.kind, n_bytes, problem.dtype)
+    elif device.target.runs_here:
         peak = peak_gflops(device, problem.dtype)
         roof = roofline.measure_roof(device.target, device.threads, n_bytes, peak)
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
@@ -125,7 +135,8 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """Writes a stored candidate as an `object`, a shared library (`so`) or a `c-header` at `out`; see `deploy`.
+    """Writes a stored candidate at `out`: of a processor as an `object`, a shared library (`so`) or a `c-header`, of a
+    GPU as `cuda` or `opencl` source or as a `cubin`; see `deploy`.
 
     Code comes with its header beside it. Returns what was written. The default names are those of the function,
     `autosched_<workload>_<record>`.
@@ -133,21 +144,23 @@ def export(
     from autosched import deploy
 
     deploy.check_kind(kind)
-    found = _read(record_id, db, workload, target)
+    path = None if out is None else Path(out)
+    found = _read(record_id, db, workload, target, needs_device=kind not in deploy.GPU_KINDS)
     problem, device = found.problem, found.device
     name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
+    if kind in deploy.GPU_KINDS:
+        source = found.gpu_source("opencl" if kind == "opencl" else "cuda")
+        return [deploy.write_gpu_file(source, kind, device.target.arch, name, path)]
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"
     kernel = deploy.Deployable(
-        name, title, found.source(), device.target, specs(problem.dag.inputs), specs(problem.dag.outputs)
+        name,
+        title,
+        found.cpu_source(f"exported as {kind}"),
+        device.target,
+        specs(problem.dag.inputs),
+        specs(problem.dag.outputs),
     )
-    return deploy.write_files(kernel, kind, None if out is None else Path(out))
-
-
-def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
-    """What callers pass for `tensors`: the user's shapes, not those of the collapsed graph."""
-    from autosched.runtime.tensors import ArraySpec
-
-    return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)
+    return deploy.write_files(kernel, kind, path)
 
 
 def stored_nest(record: Record, dag: ComputeDAG) -> Func:
@@ -158,11 +171,9 @@ def stored_nest(record: Record, dag: ComputeDAG) -> Func:
     return lower(replay(dag, record.steps))
 
 
-def stored_source(record: Record, dag: ComputeDAG, device: Device) -> KernelSource:
+def stored_source(record: Record, dag: ComputeDAG, device: Device, problem: Definition) -> KernelSource | GpuSource:
     """A record's code, generated anew from its steps."""
-    from autosched.codegen import build_source
-
-    return build_source(stored_nest(record, dag), {}, device.target, device.threads)
+    return generate(stored_nest(record, dag), {}, device, problem, record.steps)
 
 
 @dataclass(frozen=True)
@@ -178,29 +189,77 @@ class _Found:
 
         return stored_nest(self.record, collapse(self.problem.dag))
 
-    def source(self) -> KernelSource:
-        from autosched.te.collapse import collapse
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.target.kind != "cpu"
 
-        return stored_source(self.record, collapse(self.problem.dag), self.device)
+    def source(self) -> KernelSource | GpuSource:
+        return generate(self.nest(), {}, self.device, self.problem, self.record.steps)
+
+    def cpu_source(self, purpose: str) -> KernelSource:
+        """Raises UsageError for a record of a GPU."""
+        from autosched.codegen import build_source
+
+        if self.is_gpu:
+            kind = self.device.target.kind
+            raise UsageError(f"record {self.record.id} is for {kind}, so it cannot be {purpose}; {kind} can")
+        return build_source(self.nest(), {}, self.device.target, self.device.threads)
+
+    def gpu_source(self, dialect: str) -> GpuSource:
+        """In either dialect, whichever of them was measured. Raises UsageError for a record of a processor."""
+        from autosched.codegen import build_gpu_source
+
+        if not self.is_gpu:
+            raise UsageError(
+                f"record {self.record.id} is a schedule for a processor, which has no blocks of threads: it has no "
+                f"code in {dialect}; tune with --target {dialect}"
+            )
+        return build_gpu_source(self.nest(), {}, dialect, head_text(self.problem, self.record.steps))
+
+    def check_present(self) -> None:
+        """Raises DeviceError where the record's GPU is not the one of this machine."""
+        if self.is_gpu:
+            here = find_device(self.device.target.kind, None).target.fingerprint
+            if here != self.record.target:
+                raise DeviceError(
+                    f"record {self.record.id} was measured on {self.record.target}, but this machine has {here}: "
+                    f"tune here with --target {self.device.target.kind}"
+                )
 
 
 def _read(
     record_id: int, db: Path | str | None, workload: Workload | None, target: str | None, needs_device: bool = True
 ) -> _Found:
-    """A record with what belongs to it. Checks that they belong together."""
+    """A record with what belongs to it. Checks that they belong together; a record of a GPU brings its target along."""
     from autosched.store import Database
 
     with Database(db, create=False) as database:
         record = database.record(record_id)
         spec = database.workload(record.workload).spec
+        gpu = _gpu_target(database.targets().get(record.target))
     problem = redefine(spec, workload)
     if problem.dag.content_hash != record.workload:
         raise UsageError(
             f"record {record_id} is of another workload than {problem.name} with the arguments stored for it"
         )
-    device = Device(parse_target(target), record.threads)
+    device = Device(gpu or parse_target(target), record.threads)
     if needs_device and device.target.fingerprint != record.target:
         raise TargetError(
             f"record {record_id} is for {record.target}, this is {device.target.fingerprint}: name its target"
         )
     return _Found(problem, record, device)
+
+
+def _gpu_target(stored: str | None) -> Target | None:
+    """The target of a stored description if it is one of a GPU. Raises StoreError for a damaged one."""
+    from autosched.measure.protocol import ProtocolError, checked
+
+    try:
+        data = json.loads(stored or "null")
+        if not isinstance(data, dict) or data.get("gpu") is None:
+            return None
+        found = checked(data, Target, "target")
+    except (ValueError, RecursionError, ProtocolError) as error:
+        raise StoreError(f"the stored description of the record's device is damaged: {error}") from error
+    assert isinstance(found, Target)
+    return found

@@ -1,9 +1,13 @@
 """What a kernel is compiled for: the facts about a processor that the search, the cost model and LLVM need.
 
-A target is written as `cpu` (this machine), `llvm -mcpu=haswell` (a processor by its LLVM name), `cuda` or `opencl`.
+A target is written as `cpu` (this machine), `llvm -mcpu=haswell` (a processor by its LLVM name), `cuda`,
+`cuda -arch=sm_80` (a GPU of that compute capability) or `opencl`.
 Vector width, registers and FMA of a named processor come from the tables below; LLVM knows the rest from the name.
 Sources: the x86-64 psABI micro-architecture levels, LLVM's X86TargetParser and AArch64 processor definitions,
 the Arm Architecture Reference Manual (AdvSIMD: 32 registers of 16 bytes).
+A GPU's facts are those of the device where a driver tells them (`with_gpu`), else of a card of its compute
+capability. Sources: the CUDA C++ Programming Guide's tables "Technical Specifications per Compute Capability" and
+"Throughput of Native Arithmetic Instructions"; NVIDIA's data sheets and architecture papers of the cards named.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import difflib
 import hashlib
 import os
 import platform
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,10 +27,43 @@ KINDS = ("cpu", "cuda", "opencl")
 
 
 @dataclass(frozen=True)
+class GpuFacts:
+    """A GPU as the search space and the cost model see it. Sizes in bytes, rates at the boost clock.
+
+    `warp`: threads that run in step. `fma_per_cycle_per_multiprocessor`: single-precision lanes.
+    `shared_per_block` is what a block may have after asking for it.
+    """
+
+    name: str
+    arch: str  # "sm_90"; empty where the device has no compute capability
+    multiprocessors: int
+    warp: int
+    max_threads_per_block: int
+    max_threads_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    max_registers_per_thread: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+    l2_bytes: int
+    clock_ghz: float
+    fma_per_cycle_per_multiprocessor: int
+    bandwidth_bytes_s: float
+    max_grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    max_blocks_per_multiprocessor: int = 32
+
+    @property
+    def has_asynchronous_copies(self) -> bool:
+        """From global to shared memory: CUDA's cp.async, of compute capability 8.0 and later."""
+        digits = re.sub(r"\D", "", self.arch)
+        return bool(digits) and int(digits) >= 80
+
+
+@dataclass(frozen=True)
 class Target:
     """One device to compile for. Sizes in bytes; `cores` is what this process may use; L3 is shared.
 
     `features` is LLVM's feature string ("+avx2,-amx..."), empty when the processor's name implies everything.
+    `gpu` are a device's facts, None for a processor.
     """
 
     kind: str
@@ -40,16 +78,21 @@ class Target:
     l3_bytes: int
     line_bytes: int
     arch: str = ""
+    gpu: GpuFacts | None = None
 
     @property
     def fingerprint(self) -> str:
         """Names everything that makes two machines' timings incomparable; the number of threads is kept beside it, so
         a process with another CPU affinity finds the same records."""
-        if self.kind != "cpu":
-            return self.kind
+        if self.gpu is not None:
+            return _gpu_fingerprint(self.kind, self.gpu)
         features = hashlib.sha256(self.features.encode()).hexdigest()[:8] if self.features else "named"
         caches = f"{self.l1_bytes >> 10}K-{self.l2_bytes >> 10}K-{self.l3_bytes >> 10}K"
         return f"cpu-{self.arch}-{self.mcpu}-v{self.vector_bytes}x{self.n_vector_registers}-{caches}-{features}"
+
+    def with_gpu(self, facts: GpuFacts) -> Target:
+        """The same kind of target with the facts of a device."""
+        return replace(self, arch=facts.arch, gpu=facts)
 
     @property
     def triple(self) -> str:
@@ -162,23 +205,74 @@ _L1, _L2, _L3, _LINE = 32 << 10, 1 << 20, 32 << 20, 64
 _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
+# Compute capability -> facts of one card of it. Boost clocks.
+CUDA_CARDS: dict[str, GpuFacts] = {
+    card.arch: card
+    for card in (
+        GpuFacts("NVIDIA T4", "sm_75", 40, 32, 1024, 1024, 65536, 255, 64 << 10, 64 << 10, 4 << 20, 1.59, 64, 320e9,
+                 max_blocks_per_multiprocessor=16),
+        GpuFacts("NVIDIA A100-SXM4-80GB", "sm_80", 108, 32, 1024, 2048, 65536, 255, 163 << 10, 164 << 10, 40 << 20,
+                 1.41, 64, 2039e9),
+        GpuFacts("NVIDIA GeForce RTX 3090", "sm_86", 82, 32, 1024, 1536, 65536, 255, 99 << 10, 100 << 10, 6 << 20,
+                 1.695, 128, 936e9, max_blocks_per_multiprocessor=16),
+        GpuFacts("NVIDIA GeForce RTX 4090", "sm_89", 128, 32, 1024, 1536, 65536, 255, 99 << 10, 100 << 10, 72 << 20,
+                 2.52, 128, 1008e9, max_blocks_per_multiprocessor=24),
+        GpuFacts("NVIDIA H200", "sm_90", 132, 32, 1024, 2048, 65536, 255, 227 << 10, 228 << 10, 50 << 20,
+                 1.98, 128, 4800e9),
+        GpuFacts("NVIDIA B200", "sm_100", 148, 32, 1024, 2048, 65536, 255, 227 << 10, 228 << 10, 126 << 20,
+                 1.965, 128, 7700e9),
+        GpuFacts("NVIDIA GeForce RTX 5090", "sm_120", 170, 32, 1024, 1536, 65536, 255, 99 << 10, 100 << 10, 96 << 20,
+                 2.407, 128, 1792e9, max_blocks_per_multiprocessor=24),
+    )
+}  # fmt: skip
+DEFAULT_ARCH = "sm_90"
+# What nearly every GPU with OpenCL can do: 256 work items in a group, 48 KB of local memory.
+OPENCL_DEVICE = GpuFacts(
+    "any OpenCL device", "", 16, 32, 256, 1024, 65536, 255, 48 << 10, 64 << 10, 4 << 20, 1.5, 64, 200e9
+)
+
+
 def parse_target(text: str | None = None) -> Target:
     """The target that `text` describes; None means this machine. Raises TargetError with near names."""
     words = text.split() if text else ["cpu"]
     kind = "cpu" if words and words[0] == "llvm" else words[0] if words else ""
     if kind not in KINDS:
         raise TargetError(f"target {text!r} is not known; write cpu, 'llvm -mcpu=NAME', cuda or opencl")
-    if kind != "cpu":
-        if len(words) > 1:
-            raise TargetError(f"target {text!r} has the option {words[1]!r}, but {kind} takes none; write just {kind}")
-        return Target(kind, "", "", 0, 0, True, 0, 0, 0, 0, 0)
-    mcpu = "native"
+    option = {"cpu": "-mcpu", "cuda": "-arch"}.get(kind)
+    chosen = ""
     for word in words[1:]:
         name, _, value = word.partition("=")
-        if name != "-mcpu" or not value:
-            raise TargetError(f"target {text!r} has the unknown option {word!r}; the only one is -mcpu=NAME")
-        mcpu = value
-    return _host_target() if mcpu == "native" else _named_target(mcpu)
+        if option is None:
+            raise TargetError(f"target {text!r} has the option {word!r}, but {kind} takes none; write just {kind}")
+        if name != option or not value:
+            raise TargetError(f"target {text!r} has the unknown option {word!r}; the only one is {option}=NAME")
+        chosen = value
+    if kind == "cuda":
+        return _gpu_target(kind, _cuda_card(chosen or DEFAULT_ARCH))
+    if kind == "opencl":
+        return _gpu_target(kind, OPENCL_DEVICE)
+    return _host_target() if chosen in ("", "native") else _named_target(chosen)
+
+
+def _gpu_target(kind: str, facts: GpuFacts) -> Target:
+    return Target(kind, "", "", 0, 0, True, 0, 0, 0, 0, 0, arch=facts.arch, gpu=facts)
+
+
+def _cuda_card(arch: str) -> GpuFacts:
+    card = CUDA_CARDS.get(arch)
+    if card is None:
+        raise TargetError(
+            f"the compute capability {arch!r} in -arch is not known; write one of {', '.join(CUDA_CARDS)}"
+        )
+    return card
+
+
+def _gpu_fingerprint(kind: str, gpu: GpuFacts) -> str:
+    """The device by its name and by what decides its speed; clocks differ from one query to the next."""
+    name = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
+    memory = f"{gpu.shared_per_block >> 10}K-{gpu.l2_bytes >> 20}M-{gpu.bandwidth_bytes_s / 1e9:.0f}GBs"
+    size = f"{gpu.multiprocessors}x{gpu.fma_per_cycle_per_multiprocessor}-t{gpu.max_threads_per_block}"
+    return "-".join(x for x in (kind, gpu.arch, name, size, memory) if x)
 
 
 @lru_cache(maxsize=1)

@@ -46,6 +46,7 @@ class Access:
     buffer: Buffer
     kind: str  # read, write, update (read and written in place)
     count: int  # loads (and stores) of the statement's text that this stands for
+    index: tuple[Expr, ...]  # of the first of them, in storage order
     stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
     elements: Widths  # distinct elements touched
     lines: Widths  # distinct cache lines touched, real
@@ -165,6 +166,8 @@ def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Ex
         inner = product([f for d, f in tiles[i + 1 :] if d == dim])
         place.append((indices[dim] // inner) % size)
         shape.append(size)
+    if buffer.layout.pad is not None:
+        shape[-1] = shape[-1] + buffer.layout.pad
     return place, shape
 
 
@@ -198,7 +201,13 @@ def make_access(
         _lines([c[d] for c in counts], [s[d] for s in spans], shape, elements[d], buffer.itemsize, line_bytes)
         for d in range(view.depth + 1)
     ]
-    return Access(buffer, kind, len(positions), tuple(stride), tuple(elements), tuple(lines), line_bytes)
+    lines_of = tuple(lines)
+    return Access(buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, line_bytes)
+
+
+def width(expr: Expr, loops: Sequence[Free]) -> Expr:
+    """Largest minus smallest value of `expr` while all `loops` run."""
+    return _Loops(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
 
 
 def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> list[int]:

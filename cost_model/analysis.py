@@ -15,21 +15,42 @@ which is X / N when tiles partition (c = B), and counts the recomputed borders w
 
 Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
 added up, the largest footprint counting where several statements touch one buffer.
+
+On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
+what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
+are started), a thread's own loops, threads (x fastest), whatever their order in the text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
 from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
 from autosched.ir.linear import linear
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt, Store, buffers_of
+from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    ForKind,
+    Func,
+    If,
+    Overlap,
+    Scope,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    buffers_of,
+)
 from autosched.ir.visit import free_vars, is_closed, loads
-from cost_model.access import Access, Free, make_access, same_but_constants
+from cost_model.access import Access, Free, make_access, same_but_constants, width
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -45,6 +66,7 @@ from cost_model.formula import (
     round_up,
     times,
     total,
+    where,
 )
 from cost_model.operations import Operations, operations
 
@@ -59,6 +81,7 @@ class Loop:
     trips: Expr  # mean trip count, real
     kind: ForKind
     reduce: bool
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +89,7 @@ class Allocation:
     buffer: Buffer
     depth: int  # loops around it
     loops: tuple[Loop, ...]
+    nest: int = -1  # number of the nest at the root that it is in; -1: around all nests
 
     @property
     def elements(self) -> Expr:
@@ -87,12 +111,18 @@ class Statement:
     itemsize: int
     updates: bool  # combines into what is there
     accesses: tuple[Access, ...]  # what is written first
-    accumulators: tuple[Buffer, ...]  # register buffers alive around it
+    alive: tuple[Buffer, ...]  # buffers allocated around it
     working_set: tuple[Expr, ...]
+    store: Store
+    nest: int  # number of the nest at the root that it is in
 
     @property
     def depth(self) -> int:
         return len(self.loops)
+
+    @property
+    def accumulators(self) -> tuple[Buffer, ...]:
+        return tuple(b for b in self.alive if b.scope is Scope.REGISTER)
 
     def iterations(self, depth: int) -> Expr:
         """How often the body of the outer `depth` loops runs, real."""
@@ -132,24 +162,47 @@ class Statement:
 
 
 @dataclass(frozen=True, eq=False)
+class Synchronisation:
+    """A barrier in its loops, or a shuffle of `values` elements."""
+
+    loops: tuple[Loop, ...]
+    weight: Expr
+    nest: int
+    values: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Analysis:
     statements: tuple[Statement, ...]
     allocations: tuple[Allocation, ...]
     parallel: tuple[tuple[Loop, ...], ...]  # loops from the root to each outermost parallel loop, that one last
+    barriers: tuple[Synchronisation, ...] = ()
+    shuffles: tuple[Synchronisation, ...] = ()
     parameter_bytes: int = 0  # inputs and outputs
+    resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
 
 
 def analyse(func: Func, line_bytes: int = 64) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
     walk = _Walk(buffers_of(func), line_bytes)
-    walk.visit(func.body, (), ONE, {})
+    body = func.body
+    scopes: dict[str, int] = {}
+    while isinstance(body, Allocate):
+        walk.allocations.append(Allocation(body.buffer, 0, ()))
+        scopes[body.buffer.name] = 0
+        body = body.body
+    for number, nest in enumerate(body.stmts if isinstance(body, Seq) else (body,)):
+        walk.nest = number
+        walk.visit(nest, (), ONE, scopes)
     shared = _working_sets(walk.found)
     statements = []
     for found in walk.found:
         keys = [0, *(loop.key for loop in found.loops)]
         statements.append(_statement(found, tuple(shared[key] for key in keys)))
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
-    return Analysis(tuple(statements), tuple(walk.allocations), tuple(walk.parallel.values()), parameters)
+    parallel = tuple(walk.parallel.values())
+    meetings = (tuple(walk.barriers), tuple(walk.shuffles))
+    return Analysis(tuple(statements), tuple(walk.allocations), parallel, *meetings, parameters, walk.resident)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +213,8 @@ class _Found:
     loops: tuple[Loop, ...]
     weight: Expr
     accesses: tuple[Access, ...]
-    accumulators: tuple[Buffer, ...]
+    alive: tuple[Buffer, ...]
+    nest: int
 
 
 @dataclass
@@ -170,16 +224,24 @@ class _Walk:
     found: list[_Found] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     parallel: dict[int, tuple[Loop, ...]] = field(default_factory=dict)
+    barriers: list[Synchronisation] = field(default_factory=list)
+    shuffles: list[Synchronisation] = field(default_factory=list)
+    resident: dict[int, Expr] = field(default_factory=dict)
     n_loops: int = 0
+    nest: int = 0
 
     def visit(self, stmt: Stmt, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> None:
         """`scopes`: buffer name -> number of loops around its allocation."""
+        if isinstance(stmt, For) and stmt.resident is not None:
+            self.resident[self.nest] = stmt.resident
         match stmt:
             case For() if is_one(stmt.bound):
                 self.visit(stmt.body, loops, weight, scopes)
             case For():
                 self.n_loops += 1
-                loop = Loop(self.n_loops, stmt.var, stmt.bound, mean_trips(stmt, loops), stmt.kind, stmt.reduce)
+                loop = Loop(
+                    self.n_loops, stmt.var, stmt.bound, mean_trips(stmt, loops), stmt.kind, stmt.reduce, stmt.overlap
+                )
                 if stmt.kind is ForKind.PARALLEL and not any(x.kind is ForKind.PARALLEL for x in loops):
                     self.parallel[loop.key] = (*loops, loop)
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
@@ -192,21 +254,29 @@ class _Walk:
                 if otherwise is not None:
                     self.visit(otherwise, loops, times(weight, minus(1.0, share)), scopes)
             case Allocate(buffer=buffer, body=body):
-                self.allocations.append(Allocation(buffer, len(loops), loops))
+                self.allocations.append(Allocation(buffer, len(loops), loops, self.nest))
                 self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
+            case Barrier():
+                self.barriers.append(Synchronisation(loops, weight, self.nest))
+            case Shuffle(values=values):
+                self.shuffles.append(Synchronisation(loops, weight, self.nest, len(values)))
             case Store():
                 self.found.append(self._store(stmt, loops, weight, scopes))
 
     def _store(self, store: Store, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
-        registers = tuple(self.buffers[name] for name in scopes if self.buffers[name].scope is Scope.REGISTER)
-        return _Found(store, loops, weight, tuple(self._accesses(store, loops, scopes)), registers)
+        alive = tuple(self.buffers[name] for name in scopes)
+        accesses = tuple(self._accesses(store, loops, scopes))
+        return _Found(store, in_time(loops), weight, accesses, alive, self.nest)
 
     def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
         """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
-        free = [Free(loop.var, loop.bound) for loop in loops]
+        free = [Free(loop.var, loop.bound) for loop in in_time(loops)]
+        threads = frozenset(loop.var for loop in loops if loop.kind in THREADS)
 
         def access(name: str, kind: str, positions: Sequence[tuple[Expr, ...]]) -> Access:
             inside = frozenset(loop.var for loop in loops[scopes.get(name, 0) :])
+            if self.buffers[name].scope is Scope.SHARED:
+                inside |= threads
             return make_access(self.buffers[name], kind, positions, free, inside, self.line_bytes)
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
@@ -228,6 +298,12 @@ class _Walk:
             yield access(name, "read", positions)
 
 
+def in_time(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Blocks, a thread's own loops, threads; as in the text where none is bound."""
+    order = {kind: n for n, kind in enumerate((*reversed(BLOCKS), None, *reversed(THREADS)))}
+    return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
+
+
 def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
     store = found.store
     return Statement(
@@ -238,8 +314,10 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         found.accesses[0].buffer.itemsize,
         store.reducer is not None or found.accesses[0].kind == "update",
         found.accesses,
-        found.accumulators,
+        found.alive,
         working_set,
+        store,
+        found.nest,
     )
 
 
@@ -251,7 +329,7 @@ def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:
         for depth, key in enumerate(keys):
             table = touched.setdefault(key, {})
             for access in found.accesses:
-                if not access.in_registers:
+                if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
                     table.setdefault(access.buffer.name, []).append(times(access.lines[depth], access.line_bytes))
     return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
 
@@ -306,8 +384,16 @@ def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
 
 
 def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
-    """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true."""
+    """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true, but
+    for those of GPUs, whose loops run over whole tiles."""
+    bound = any(loop.kind in THREADS for loop in loops)
     match cond:
+        case _ if is_closed(cond):
+            return where(cond, 1.0, 0.0)
+        case Binary(op="lt", a=a, b=b) if bound and is_closed(b):
+            form = linear(a)
+            values = width(a, [Free(x.var, x.bound) for x in loops]) + 1
+            return least(1.0, over(most(0.0, minus(b, form.constant)), values))
         case Binary(op="and", a=a, b=b):
             return times(_share(a, loops), _share(b, loops))
         case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:

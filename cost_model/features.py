@@ -106,7 +106,7 @@ def _sum(f: Callable[[Cost], Expr]) -> Callable[[Context], Expr]:
     return lambda c: total(f(cost) for cost in c.costs)
 
 
-def _log(x: Expr) -> Expr:
+def log2(x: Expr) -> Expr:
     return times(call("log", most(x, 1e-12)), float(1 / np.log(2.0)))
 
 
@@ -310,7 +310,7 @@ def _latency_columns() -> list[Column]:
         return _sum(lambda cost: cost.moved[i])
 
     def memory(i: int) -> Callable[[Context], Expr]:
-        return lambda c: _log(total(cost.memory[i] for cost in c.costs))
+        return lambda c: log2(total(cost.memory[i] for cost in c.costs))
 
     columns = [
         _column(f"into_{n}", "bytes", f"traffic into {n} of all statements", moved(i)) for i, n in enumerate(into)
@@ -325,26 +325,26 @@ def _latency_columns() -> list[Column]:
             "threads * ceil(tasks / threads) / tasks",
             lambda c: times(c.main.share, float(c.machine.threads)),
         ),
-        _column("block_cycles", LOG, "cycles of one block", lambda c: _log(c.main.block.cycles)),
+        _column("block_cycles", LOG, "cycles of one block", lambda c: log2(c.main.block.cycles)),
         _column("latency_cycles", "cycles", "cycles of its longest chain", lambda c: c.main.block.latency),
         _column(
-            "cycles_core", LOG, "cycles in the core, all statements", lambda c: _log(total(x.core for x in c.costs))
+            "cycles_core", LOG, "cycles in the core, all statements", lambda c: log2(total(x.core for x in c.costs))
         ),
         _column(
             "cycles_loops",
             LOG,
             "loop overhead, all statements",
-            lambda c: _log(total(x.loop_overhead for x in c.costs)),
+            lambda c: log2(total(x.loop_overhead for x in c.costs)),
         ),
-        _column("cycles_main", LOG, "cycles of the main statement", lambda c: _log(c.main.cycles)),
+        _column("cycles_main", LOG, "cycles of the main statement", lambda c: log2(c.main.cycles)),
         _column(
             "cycles_others",
             LOG,
             "cycles of the other statements",
-            lambda c: _log(total(x.cycles for x in c.costs if x is not c.main)),
+            lambda c: log2(total(x.cycles for x in c.costs if x is not c.main)),
         ),
-        _column("fork_join", LOG, "seconds of starting parallel regions", lambda c: _log(c.draft.fork_join)),
-        _column(DRAFT, LOG, "the analytic latency in seconds", lambda c: _log(c.draft.seconds)),
+        _column("fork_join", LOG, "seconds of starting parallel regions", lambda c: log2(c.draft.fork_join)),
+        _column(DRAFT, LOG, "the analytic latency in seconds", lambda c: log2(c.draft.seconds)),
     ]
 
 
@@ -361,8 +361,7 @@ _ALL: tuple[Column, ...] = (
 # Logarithms last, so that squashing works on a slice.
 COLUMNS: tuple[Column, ...] = tuple(sorted(_ALL, key=lambda column: column[0].unit == LOG))
 FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
-DRAFT_COLUMN = next(i for i, f in enumerate(FEATURES) if f.name == DRAFT)
-_N_LINEAR = sum(feature.unit != LOG for feature in FEATURES)
+DRAFT_COLUMN = -1  # here and in every other table
 _ROWS = 128  # squashed and transposed together, so that they stay in the first two caches
 
 
@@ -396,22 +395,23 @@ def ordered(statement: Statement) -> tuple[Access | None, ...]:
     return (*found, *[None] * (N_ACCESSES - len(found)))
 
 
-def evaluate(program: Program, matrix: Ints) -> npt.NDArray[np.float32]:
-    """float32 `[n, F]`: the features, squashed, of a population; `program` computes `symbolic`'s closed forms."""
+def evaluate(program: Program, matrix: Ints, table: Sequence[Feature] = FEATURES) -> npt.NDArray[np.float32]:
+    """float32 `[n, F]`: the features of `table`, squashed, of a population; `program` computes their closed forms."""
     n = matrix.shape[0]
-    result = np.empty((n, len(FEATURES)), np.float32)
+    result = np.empty((n, len(table)), np.float32)
+    n_linear = sum(feature.unit != LOG for feature in table)
     for start in range(0, n, BLOCK_ROWS):
         raw = program(matrix[start : start + BLOCK_ROWS])
         block = result[start : start + BLOCK_ROWS]
         for at in range(0, len(block), _ROWS):
             part = np.clip(raw[:, at : at + _ROWS], -NEVER, NEVER).astype(np.float32)
-            block[at : at + _ROWS] = squash(part).T
+            block[at : at + _ROWS] = squash(part, n_linear).T
     return result
 
 
-def squash(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """sign(x) log2(1 + |x|) of the rows of `raw` `[F, n]` that are no logarithms yet, in place."""
-    linear = raw[:_N_LINEAR]
+def squash(raw: npt.NDArray[np.float32], n_linear: int) -> npt.NDArray[np.float32]:
+    """sign(x) log2(1 + |x|) of the first rows of `raw` `[F, n]`, which are no logarithms yet, in place."""
+    linear = raw[:n_linear]
     size = np.abs(linear)
     size += np.float32(1.0)
     np.log2(size, out=size)

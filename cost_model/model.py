@@ -1,12 +1,14 @@
 """The cost model of one tuning session: judges populations of all sketches of a workload.
 
-    legal, draft, features, score (i, matrix)      update(sketches, rows, seconds)
+    legal, legal_rows, draft, features, score (i, matrix)      update(sketches, rows, seconds)
 
 `i` is the number of a sketch, `matrix` int64 `[n, n_params]`. A sketch is analysed when it is first asked about.
+Processors and GPUs have their own rules, latency and features; everything else is the same.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,22 +17,67 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import ExpressionError
+from autosched.ir.expr import Expr
 from autosched.ir.program import Floats, Ints, Program
 from autosched.ir.stmt import Func
 from autosched.target import Target
-from cost_model import features, legality
+from cost_model import features, gpu_machine, legality
 from cost_model.analysis import Analysis, analyse
 from cost_model.draft import Draft, draft
+from cost_model.gpu_draft import GpuDraft, gpu_draft
+from cost_model.gpu_features import GPU_FEATURES, gpu_symbolic
+from cost_model.gpu_legality import gpu_rules
 from cost_model.machine import Machine, machine
+from cost_model.parts import Part, independent_parts, legal_rows
 from cost_model.ranker import Ranker, labels
 
 
 @dataclass(frozen=True, eq=False)
-class SketchModel:
-    """The compiled closed forms of one sketch, each made when first used."""
+class ClosedForms(ABC):
+    """The closed forms of one sketch as programs over its parameters, each made when first used."""
 
     func: Func
     params: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def rules(self) -> tuple[legality.Rule, ...]: ...
+
+    @property
+    @abstractmethod
+    def seconds(self) -> Expr:
+        """The analytic latency."""
+
+    @property
+    @abstractmethod
+    def table(self) -> tuple[features.Feature, ...]: ...
+
+    @property
+    @abstractmethod
+    def symbolic_features(self) -> Sequence[Expr]:
+        """One for each row of `table`."""
+
+    @cached_property
+    def legal_program(self) -> Program:
+        return Program([rule.holds for rule in self.rules], self.params)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return independent_parts(self.rules, self.params)
+
+    @cached_property
+    def draft_program(self) -> Program:
+        return Program([self.seconds], self.params)
+
+    @cached_property
+    def feature_program(self) -> Program:
+        return Program(self.symbolic_features, self.params)
+
+
+@dataclass(frozen=True, eq=False)
+class SketchModel(ClosedForms):
+    """A sketch on a processor."""
+
     machine: Machine
 
     @cached_property
@@ -45,17 +92,55 @@ class SketchModel:
     def rules(self) -> tuple[legality.Rule, ...]:
         return legality.rules(self.analysis, self.machine)
 
-    @cached_property
-    def legal_program(self) -> Program:
-        return Program([rule.holds for rule in self.rules], self.params)
+    @property
+    def seconds(self) -> Expr:
+        return self.latency.seconds
+
+    @property
+    def table(self) -> tuple[features.Feature, ...]:
+        return features.FEATURES
+
+    @property
+    def symbolic_features(self) -> Sequence[Expr]:
+        return features.symbolic(self.analysis, self.latency, self.machine)
+
+
+@dataclass(frozen=True, eq=False)
+class GpuSketchModel(ClosedForms):
+    """A sketch on a GPU."""
+
+    machine: gpu_machine.GpuMachine
 
     @cached_property
-    def draft_program(self) -> Program:
-        return Program([self.latency.seconds], self.params)
+    def analysis(self) -> Analysis:
+        return analyse(self.func, gpu_machine.SECTOR)
 
     @cached_property
-    def feature_program(self) -> Program:
-        return Program(features.symbolic(self.analysis, self.latency, self.machine), self.params)
+    def latency(self) -> GpuDraft:
+        return gpu_draft(self.analysis, self.machine)
+
+    @cached_property
+    def rules(self) -> tuple[legality.Rule, ...]:
+        return gpu_rules(self.analysis, self.machine)
+
+    @property
+    def seconds(self) -> Expr:
+        return self.latency.seconds
+
+    @property
+    def table(self) -> tuple[features.Feature, ...]:
+        return GPU_FEATURES
+
+    @property
+    def symbolic_features(self) -> Sequence[Expr]:
+        return gpu_symbolic(self.latency, self.machine)
+
+
+def sketch_model(func: Func, params: Sequence[str], target: Target, threads: int) -> SketchModel | GpuSketchModel:
+    """The closed forms of a sketch for its kind of target."""
+    if target.gpu is not None:
+        return GpuSketchModel(func, tuple(params), gpu_machine.gpu_machine(target))
+    return SketchModel(func, tuple(params), machine(target, threads))
 
 
 class CostModel:
@@ -72,8 +157,7 @@ class CostModel:
         fit_threads: int = 1,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns."""
-        facts = machine(target, threads)
-        self.sketches = tuple(SketchModel(f, tuple(p), facts) for f, p in zip(funcs, param_names, strict=True))
+        self.sketches = tuple(sketch_model(f, p, target, threads) for f, p in zip(funcs, param_names, strict=True))
         self.ranker = Ranker(seed, fit_threads)
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []
@@ -89,6 +173,14 @@ class CostModel:
             return np.ones(matrix.shape[0], bool)
         return np.asarray(self.sketches[i].legal_program(matrix).all(axis=0))
 
+    def legal_rows(self, i: int, matrix: Ints) -> Ints:
+        """`[m, n_params]`: the legal rows, and for sketches of independent parts also rows put together from the legal
+        parts of others; `matrix` are random rows, so that much of it is of use however many kernels there are."""
+        sketch = self.sketches[i]
+        if not sketch.rules:
+            return matrix
+        return legal_rows(matrix, sketch.legal_program(matrix) != 0, sketch.parts)
+
     def broken_rules(self, i: int, row: Ints) -> tuple[str, ...]:
         """The names of the rules that one candidate breaks, to tell a user why."""
         holds = self.sketches[i].legal_program(row[None, :])[:, 0]
@@ -100,8 +192,8 @@ class CostModel:
         return seconds
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
-        """float32 `[n, F]`, columns as in `features.FEATURES`."""
-        return features.evaluate(self.sketches[i].feature_program, matrix)
+        """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""
+        return features.evaluate(self.sketches[i].feature_program, matrix, self.sketches[i].table)
 
     def score(self, i: int, matrix: Ints) -> Floats:
         """float64 `[n]`, higher is better, comparable between sketches: log2 of predicted executions a second."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from autosched.cli.output import table
 from autosched.errors import UsageError
@@ -62,8 +62,27 @@ def parse_cases(text: str) -> tuple[Case, ...]:
     return tuple(cases)
 
 
+class Tunable(Protocol):
+    """A workload with its shape, None for its default arguments."""
+
+    @property
+    def workload(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+
+
 def tune(
-    case: Case, *, trials: int, threads: int | None, database: Path, batch: int = 1, seed: int = 0, timeout_s: float
+    case: Tunable,
+    *,
+    trials: int,
+    threads: int | None,
+    database: Path,
+    batch: int = 1,
+    seed: int = 0,
+    target: str | None = None,
+    budget_s: float | None = None,
+    timeout_s: float,
 ) -> dict[str, Any]:
     """The object of `autosched tune --json`, run in a process of its own; {"error": ...} where there is none."""
     command = [sys.executable, "-m", "autosched.cli.main", "tune", case.workload, "--json"]
@@ -71,6 +90,8 @@ def tune(
     command += [] if case.shape is None else ["--shape", ",".join(map(str, case.shape))]
     command += [] if batch == 1 else ["--batch", str(batch)]
     command += [] if threads is None else ["--threads", str(threads)]
+    command += [] if target is None else ["--target", target]
+    command += [] if budget_s is None else ["--budget", f"{budget_s:.1f}s"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

@@ -38,8 +38,9 @@ from autosched.codegen import build_source
 from autosched.errors import AutoschedError, UsageError, VerificationError
 from autosched.lower import lower
 from autosched.measure import Failure, Job, Measurer, make_problem
-from autosched.measure.host import ScratchDirectory, state_directory
+from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
+from autosched.runtime.state import state_directory
 from autosched.schedule import replay
 from autosched.store import Database
 from autosched.target import Target, parse_target

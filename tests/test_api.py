@@ -16,7 +16,7 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.codegen.source import KernelSource
-from autosched.errors import DeviceError, UsageError
+from autosched.errors import UsageError
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
 from tests.tune.fakes import FakeModel
@@ -122,7 +122,7 @@ def test_tune_then_everything_that_is_done_with_records(tmp_path: Path) -> None:
     assert at.verify(best.id, db, workload=added).seconds > 0
     with pytest.raises(UsageError, match="added"):
         at.show(best.id, db)
-    with pytest.raises(UsageError, match="steps, ir, llvm, asm"):
+    with pytest.raises(UsageError, match="schedule for a processor"):
         at.show(best.id, db, "cuda", workload=added)
     with pytest.raises(UsageError, match="another workload"):
         at.show(best.id, db, workload=lambda M=1, N=1: te.compute((M, N), lambda i, j: i + j, name="X"))
@@ -163,12 +163,6 @@ def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None
     assert kernel(A, A).shape == (M, N)
     assert not (tmp_path / "none.db").exists()
     assert at.best(added, db=tmp_path / "none.db") == []
-
-
-@pytest.mark.parametrize("target", ["cuda", "opencl"])
-def test_devices_that_are_not_supported_say_so(target: str) -> None:
-    with pytest.raises(DeviceError, match=f"{target} is not supported by this build yet"):
-        at.tune(added, target=target)
 
 
 @pytest.mark.parametrize(("option", "message"), [({"trials": 0}, "trials"), ({"threads": 0}, "threads")])

@@ -32,7 +32,7 @@ CHAIN = (
     "autosched.tune",
 )
 JOINED = (*CHAIN, "autosched.tune.task", "search_spaces", "cost_model")
-VERBS = ("autosched.device", "autosched.deploy", "autosched.roofline")
+VERBS = ("autosched.device", "autosched.kernels", "autosched.deploy", "autosched.roofline")
 # What stands outside the chain, and what it may import besides itself.
 BESIDE = {
     "search_spaces": CHAIN[: CHAIN.index("autosched.lower") + 1],
@@ -40,6 +40,7 @@ BESIDE = {
     "autosched.tune.task": JOINED,  # where a task meets its search space and its cost model
     # What the library's verbs are made of.
     "autosched.device": JOINED,
+    "autosched.kernels": (*JOINED, "autosched.device"),
     "autosched.deploy": JOINED,
     "autosched.roofline": JOINED,
     "autosched.stored": (*JOINED, *VERBS),

@@ -11,7 +11,7 @@ import pytest
 
 from autosched import target as target_module
 from autosched.errors import TargetError
-from autosched.target import LEVELS, parse_target
+from autosched.target import CUDA_CARDS, LEVELS, GpuFacts, parse_target
 
 # mcpu -> (bytes of a vector, vector registers, FMA)
 KNOWN = {
@@ -61,7 +61,41 @@ def test_a_processor_with_more_than_the_host_cannot_run(monkeypatch: pytest.Monk
 def test_devices_parse_to_their_kind() -> None:
     for kind in ("cuda", "opencl"):
         target = parse_target(kind)
-        assert (target.kind, target.fingerprint, target.runs_here) == (kind, kind, False)
+        assert (target.kind, target.runs_here) == (kind, False)
+        assert target.gpu is not None
+        assert target.fingerprint.startswith(f"{kind}-")
+
+
+def test_cuda_names_a_compute_capability() -> None:
+    hopper, ampere = parse_target("cuda"), parse_target("cuda -arch=sm_80")
+    assert hopper == parse_target("cuda -arch=sm_90")
+    assert (hopper.arch, ampere.arch) == ("sm_90", "sm_80")
+    assert hopper.gpu is not None
+    assert ampere.gpu is not None
+    assert (hopper.gpu.multiprocessors, ampere.gpu.multiprocessors) == (132, 108)
+    assert ampere.gpu.shared_per_block == 163 << 10
+
+
+@pytest.mark.parametrize("card", CUDA_CARDS.values(), ids=lambda card: card.arch)
+def test_facts_of_cards_are_consistent(card: GpuFacts) -> None:
+    assert card.max_threads_per_block % card.warp == 0
+    assert card.max_threads_per_block <= card.max_threads_per_multiprocessor
+    assert 48 << 10 <= card.shared_per_block <= card.shared_per_multiprocessor
+    teraflops = 2e-3 * card.multiprocessors * card.fma_per_cycle_per_multiprocessor * card.clock_ghz
+    assert 5 < teraflops < 150
+
+
+def test_fingerprint_of_a_gpu_names_arch_device_and_facts() -> None:
+    target = parse_target("cuda")
+    assert "sm_90" in target.fingerprint
+    assert "h200" in target.fingerprint
+    assert parse_target("cuda -arch=sm_80").fingerprint != target.fingerprint
+    assert target.gpu is not None
+    other = target.with_gpu(dataclasses.replace(target.gpu, name="NVIDIA H100", bandwidth_bytes_s=3.35e12))
+    assert other.fingerprint != target.fingerprint
+    assert "h100" in other.fingerprint
+    faster = target.with_gpu(dataclasses.replace(target.gpu, clock_ghz=1.5))
+    assert faster.fingerprint == target.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -72,7 +106,9 @@ def test_devices_parse_to_their_kind() -> None:
         ("llvm -mcpu=zzzz", ("'zzzz'", "native")),
         ("llvm -O3", ("'-O3'", "-mcpu")),
         ("llvm -mcpu", ("'-mcpu'",)),
-        ("cuda -arch=sm_90", ("'-arch=sm_90'", "cuda")),
+        ("cuda -arch=sm_42", ("'sm_42'", "sm_90")),
+        ("cuda -mcpu=haswell", ("'-mcpu=haswell'", "-arch")),
+        ("opencl -arch=sm_90", ("'-arch=sm_90'", "opencl")),
         ("'unclosed", ("unclosed",)),
         ("  ", ("cpu",)),
     ],

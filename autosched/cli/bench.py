@@ -64,9 +64,13 @@ def run(args: argparse.Namespace) -> int:
         for name in THREAD_VARIABLES:
             os.environ[name] = str(args.threads)
     from autosched.cli import peers
-    from autosched.cli.output import SCHEMA_VERSION, print_json
+    from autosched.cli.output import SCHEMA_VERSION, is_gpu, print_json
     from autosched.te.registry import WORKLOADS
 
+    if is_gpu(args.target or ""):
+        raise UsageError(
+            f"bench compares on the processor, got --target {args.target}: experiments/gpu/run.sh compares on a GPU"
+        )
     cases = choose_cases(args, WORKLOADS)
     names = args.peers.split(",") if args.peers else [n for n in peers.PEERS if n != "torch" or peers.has_torch()]
     contestants = peers.find_peers([name.strip() for name in names])

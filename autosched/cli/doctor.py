@@ -24,6 +24,7 @@ OPTIONAL = {
     "pycuda": "CUDA devices by way of pycuda: pip install 'autosched[pycuda]'",
     "pyopencl": "OpenCL devices: pip install 'autosched[opencl]'",
 }
+GPU_KINDS = ("cuda", "opencl")
 STREAM_BYTES = 256 << 20  # beyond the last-level caches of a core's share
 NOISY = 0.05  # a spread of equal work above this makes measurements long
 
@@ -58,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     target = parse_target(options.target_text(args))
     findings = [
-        *_machine(target),
-        *_rates(target, args.threads or target.cores),
+        *(_processor(target, args.threads) if target.kind == "cpu" else _gpu_rates(target.kind)),
+        *(_gpu(kind) for kind in GPU_KINDS),
         _timer_noise(),
         *_packages(),
         _database(args.db),
@@ -75,6 +76,38 @@ def run(args: argparse.Namespace) -> int:
             mark = "  " if f.ok else "! "
             print(f"{mark}{f.name.ljust(width)}  {f.text}{f'  ({f.hint})' if f.hint else ''}")
     return 0 if is_well else UsageError.exit_code
+
+
+def _processor(target: Target, threads: int | None) -> list[Finding]:
+    return [*_machine(target), *_rates(target, threads or target.cores)]
+
+
+def _gpu(kind: str) -> Finding:
+    """Which GPU a target of this kind would use; none is no fault of the installation."""
+    from autosched.errors import DeviceError
+    from autosched.runtime.gpu.devices import device_facts
+
+    try:
+        facts = device_facts(kind)
+    except DeviceError as error:
+        return Finding(kind, None, "no device", True, str(error))
+    size = f"{facts.multiprocessors} multiprocessors at {facts.clock_ghz:.2f} GHz"
+    memory = f"{facts.shared_per_block >> 10} KiB shared for a block, L2 {facts.l2_bytes >> 20} MiB"
+    return Finding(kind, facts.name, f"{facts.name} {facts.arch}: {size}, {memory}")
+
+
+def _gpu_rates(kind: str) -> list[Finding]:
+    """What the named GPU does at most. Raises DeviceError: it was asked for by name."""
+    from autosched.measure.gpu_rates import measure_rates
+    from autosched.measure.host import device_lock, lock_name
+
+    with device_lock(lock_name(kind)):
+        rates = measure_rates(kind)
+    return [
+        Finding("target", rates.device, rates.device),
+        Finding("fma gflops", rates.gflops, f"{rates.gflops:.0f} GFLOP/s measured"),
+        Finding("copy gbytes per s", rates.bandwidth / 1e9, f"{rates.bandwidth / 1e9:.1f} GB/s measured"),
+    ]
 
 
 def _machine(target: Target) -> list[Finding]:

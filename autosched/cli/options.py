@@ -72,22 +72,27 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
     group = parser.add_argument_group("device")
-    group.add_argument("--target", default=default, help="cpu, cuda, opencl or 'llvm -mcpu=haswell'")
+    group.add_argument(
+        "--target", default=default, help="cpu, cuda, opencl, 'llvm -mcpu=haswell' or 'cuda -arch=sm_80'"
+    )
     group.add_argument("--mcpu", "-mcpu", metavar="NAME", help="LLVM's name of the processor, as in znver4")
-    group.add_argument("--threads", type=integer(1), metavar="N", help="default: the processor's cores")
+    group.add_argument("--arch", "-arch", metavar="NAME", help="the GPU's compute capability, as in sm_90, with cuda")
+    group.add_argument("--threads", type=integer(1), metavar="N", help="of a processor; default: its cores")
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
     """A record by its number; a database never names code to run, so a user's own workload has to be given again."""
     parser.add_argument("id", type=integer(1), help="a record's number, see `autosched best`")
     parser.add_argument("--workload", metavar="FILE.py:FUNCTION", help="the workload, if it is not a built-in one")
-    parser.add_argument("--target", help="the record's target, if it is not this processor")
+    parser.add_argument("--target", help="the record's target, if it is another processor")
     add_db(parser)
     add_json(parser)
 
 
 def target_text(args: argparse.Namespace) -> str | None:
     """The target as the library takes it."""
+    if args.arch is not None:
+        return f"{args.target or 'cuda'} -arch={args.arch}"
     if args.mcpu is None:
         return None if args.target is None else str(args.target)
     return f"{args.target or 'llvm'} -mcpu={args.mcpu}"

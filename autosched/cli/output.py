@@ -57,6 +57,16 @@ def threads_text(n: int) -> str:
     return "1 thread" if n == 1 else f"{n} threads"
 
 
+def device_text(target: str, threads: int) -> str:
+    """'cpu, 2 threads', 'cuda': a GPU's threads are part of what is searched."""
+    return target if is_gpu(target) else f"{target}, {threads_text(threads)}"
+
+
+def is_gpu(target: str) -> bool:
+    """By what a target is called, or by its fingerprint."""
+    return target.startswith(("cuda", "opencl"))
+
+
 def clock_text(seconds: float | None) -> str:
     """95 -> '1:35'."""
     if seconds is None:

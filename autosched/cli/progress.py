@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from autosched.cli.output import clock_text, rate_text, share_text, threads_text, time_text
+from autosched.cli.output import clock_text, device_text, rate_text, share_text, time_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -64,7 +64,7 @@ class PlainLines:
     def on_start(self, event: Event) -> None:
         resumed = f", {event.resumed} trials from records" if event.resumed else ""
         sketches = "1 sketch" if event.n_sketches == 1 else f"{event.n_sketches} sketches"
-        self._line(f"{event.workload} on {event.target}, {threads_text(event.threads)}: {sketches}{resumed}")
+        self._line(f"{event.workload} on {device_text(event.target, event.threads)}: {sketches}{resumed}")
 
     def on_round(self, event: Event) -> None:
         if event.best_s is not None:

@@ -53,7 +53,7 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
         if key not in found and run.workload in workloads:
             found[key] = _task(workloads[run.workload], run.target, run.threads)
     wanted = _target(args)
-    tasks = [t for t in found.values() if _fits(t, args) and wanted in (None, t.target)]
+    tasks = [t for t in found.values() if _fits(t, args) and t.target.startswith(wanted)]
     if not tasks:
         what = args.workload or "any workload"
         raise UsageError(
@@ -63,12 +63,18 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
     return tasks
 
 
-def _target(args: argparse.Namespace) -> str | None:
+def _target(args: argparse.Namespace) -> str:
+    """What the fingerprints of the named target begin with: a GPU that is just called cuda is any of them."""
     from autosched.cli.options import target_text
     from autosched.target import parse_target
 
     text = target_text(args)
-    return None if text is None else parse_target(text).fingerprint
+    if text is None:
+        return ""
+    target = parse_target(text)
+    if target.kind == "cpu":
+        return target.fingerprint
+    return f"{target.kind}-{target.arch}-" if args.arch else f"{target.kind}-"
 
 
 def _fits(task: StoredTask, args: argparse.Namespace) -> bool:

@@ -42,7 +42,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--no-run",
         action="store_true",
-        help="search by the cost model alone: nothing is measured, verified or recorded; for other processors too",
+        help="search by the cost model alone, for any device: nothing is measured, verified or recorded",
     )
     parser.add_argument("--out-dir", type=Path, metavar="DIR", help="write the sources of the best candidates there")
     options.add_json(parser)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(result: Result, db_suffix: str = "") -> str:
     """The end of a search in a few lines, with the commands that come next."""
-    from autosched.cli.output import clock_text, interval_text, rate_text, share_text, threads_text, time_text
+    from autosched.cli.output import clock_text, device_text, interval_text, is_gpu, rate_text, share_text, time_text
 
     peak = ""
     if result.fraction_of_peak is not None:
@@ -95,16 +95,17 @@ def summary(result: Result, db_suffix: str = "") -> str:
     spent = ", ".join(f"{name} {time_text(getattr(result, f'{name}_s'))}" for name in phases)
     first = "" if result.first_result_s is None else f"; first verified kernel after {time_text(result.first_result_s)}"
     lines = [
-        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads_text(result.threads)}",
+        f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",
     ]
     if result.record_id is not None:
         lines.append(f"  record  {result.record_id}, {'verified' if result.verified else 'NOT verified'}")
+        kind = result.target.split()[0] if is_gpu(result.target) else "so"
         own = f" --workload {result.workload}" if ":" in result.workload else ""
         number = f"{result.record_id}{own}"
-        verbs = (f"show {number}", f"best {result.workload}", f"export {number} --kind so")
+        verbs = (f"show {number}", f"best {result.workload}", f"export {number} --kind {kind}")
         lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")
@@ -113,11 +114,11 @@ def summary(result: Result, db_suffix: str = "") -> str:
 
 def estimate(result: Result, out_dir: Path | None) -> str:
     """The end of a search without measurements."""
-    from autosched.cli.output import rate_text, threads_text, time_text
+    from autosched.cli.output import device_text, rate_text, time_text
 
     values = ", ".join(f"{name}={value}" for name, value in result.values.items())
     lines = [
-        f"{result.workload} {result.shape} {result.dtype} on {result.target}, {threads_text(result.threads)}",
+        f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
         f"  estimate  {time_text(result.best_s)}, {rate_text(result.gflops)} by the cost model, NOT verified",
         f"  sketch    {result.sketch}",
         f"  values    {values or 'none'}",

@@ -20,6 +20,15 @@ class KernelSource:
     workspace_bytes: int
     threads: int
 
+    @property
+    def text(self) -> str:
+        return self.ir
+
+    @property
+    def suffix(self) -> str:
+        """Of a file with the text."""
+        return ".ll"
+
 
 def function_attributes(target: Target) -> str:
     """The attributes every function of a kernel carries: processor, features and the full vector width."""

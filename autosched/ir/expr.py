@@ -57,7 +57,7 @@ class _Interned(type):
     def __call__(cls, *args: Any) -> Any:
         if len(args) == 1 and cls in (Const, Var):  # the default dtype, so that Var("i") is Var("i", INDEX)
             args = (*args, INDEX)
-        key = (cls, *(repr(a) if isinstance(a, float) else a for a in args))
+        key = (cls, *(repr(a) if isinstance(a, (bool, float)) else a for a in args))  # True is 1, 0.0 is -0.0
         node = _TABLE.get(key)
         if node is None:
             node = super().__call__(*args)

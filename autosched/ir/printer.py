@@ -31,7 +31,9 @@ from autosched.ir.expr import (
 )
 from autosched.ir.stmt import (
     Allocate,
+    Barrier,
     Buffer,
+    Commit,
     For,
     ForKind,
     Func,
@@ -41,8 +43,10 @@ from autosched.ir.stmt import (
     Reducer,
     Scope,
     Seq,
+    Shuffle,
     Stmt,
     Store,
+    Wait,
 )
 
 # op -> (symbol, precedence), higher binds tighter, as in Python; other operations are printed as calls.
@@ -107,7 +111,8 @@ def headline(s: Stmt) -> str:
 def _layout_text(layout: Layout) -> str:
     order = ",".join(map(str, layout.order))
     tiles = ", ".join(f"{dim}:{expr_text(factor)}" for dim, factor in layout.tiles)
-    return f"layout({order}; {tiles})" if tiles else f"layout({order})"
+    pad = "" if layout.pad is None else f"; pad {expr_text(layout.pad)}"
+    return f"layout({order}; {tiles}{pad})" if tiles else f"layout({order}{pad})"
 
 
 def _list(items: tuple[Expr, ...]) -> str:
@@ -228,6 +233,15 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield _store_line(s)
         case Prefetch(name, indices):
             yield f"prefetch {name}[{_list(indices)}]"
+        case Barrier():
+            yield "barrier"
+        case Shuffle(names, indices, values, lane, warp):
+            places = _tuple([f"{name}[{_list(indices)}]" for name in names])
+            yield f"{places} = {_tuple(list(map(expr_text, values)))} of lane {expr_text(lane)}  # warps of {warp}"
+        case Commit():
+            yield "commit"
+        case Wait(pending):
+            yield f"wait {pending}"
         case _:
             raise TypeError(f"{type(s).__name__} is not a statement")
 
@@ -251,6 +265,10 @@ def _for_line(s: For) -> str:
         notes.append(s.kind.value)
     if s.reduce:
         notes.append("reduce")
+    if s.resident is not None:
+        notes.append(f"{expr_text(s.resident)} blocks resident")
+    if s.overlap is not None:
+        notes.append(f"{expr_text(s.overlap.stages)} stages{', asynchronous' * s.overlap.asynchronous}")
     if s.bound is not s.extent:
         notes.append(f"at most {expr_text(s.bound)}")
     line = f"for {s.var.name} in 0..{_text(s.extent, PRODUCT_PRECEDENCE, True)}"
@@ -262,11 +280,13 @@ def _store_line(s: Store) -> str:
     values = [_text(v, 0, True) for v in s.values]
     place, value = _tuple(places), _tuple(values)
     if s.reducer is None:
-        line = f"{place} = {value}"
+        line = f"{'start ' * s.asynchronous}{place} = {value}"
     else:
         op = _reducer_op(s.reducer)
         line = f"{place} {INFIX[op][0]}= {value}" if op in ("add", "mul") else f"{place} = {op}({place}, {value})"
-    return f"{line}  # {s.stage}" if s.stage and s.stage not in s.buffers else line
+    notes = [s.stage] if s.stage and s.stage not in s.buffers else []
+    notes += ["atomic"] if s.atomic else []
+    return f"{line}  # {', '.join(notes)}" if notes else line
 
 
 def _tuple(texts: list[str]) -> str:

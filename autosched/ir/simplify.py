@@ -4,11 +4,15 @@ Every int64 expression is brought to one canonical form, sum of integer * atom +
 atoms in a fixed order, so that equal indices and extents become the same node. Division rules:
 
     (f*q + r) // f = q + r // f        (f*q + r) % f = r % f        r // f = 0, r % f = r for 0 <= r < f
+    (g*r) // (g*f) = r // f            (g*r) % (g*f) = g * (r % f)  r // f * f + r % f = r
     min(a, b) = a  where  a - b <= 0 over all ranges; max likewise; comparisons likewise
+    a + 3 < n and a < n  =  a + 3 < n
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autosched.ir.expr import (
@@ -74,7 +78,32 @@ class Simplifier:
             return self.affine(expr).expr()
         if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
             return self._compare(expr)
+        if isinstance(expr, Binary) and expr.op == "and":
+            return self._together(self(expr.a), self(expr.b))
         return rebuild(expr, self)
+
+    def _together(self, a: Expr, b: Expr) -> Expr:
+        """a & b without bounds of one linear form that others of the same form imply."""
+        tightest: dict[tuple[str, tuple[tuple[Expr, int], ...]], Affine] = {}
+        conditions = [*_conjuncts(a), *_conjuncts(b)]
+        for c in conditions:
+            if (bound := self._bound(c)) is not None:
+                op, form = bound
+                known = tightest.setdefault((op, form.terms), form)
+                if (form.constant > known.constant) is (op == "lt"):
+                    tightest[op, form.terms] = form
+        result: Expr = Const(True, "bool")
+        for c in dict.fromkeys(conditions):
+            bound = self._bound(c)
+            if bound is None or tightest[bound[0], bound[1].terms] == bound[1]:
+                result = result & c
+        return result
+
+    def _bound(self, c: Expr) -> tuple[str, Affine] | None:
+        """A comparison as form < 0 ("lt") or form >= 0 ("ge")."""
+        if not (isinstance(c, Binary) and c.op in ("lt", "ge") and c.a.dtype == INDEX) or self._holds_data(c):
+            return None
+        return c.op, self._combine(self.affine(c.a), self.affine(c.b), -1)
 
     def _holds_data(self, expr: Expr) -> bool:
         found = self._data.get(expr)
@@ -130,8 +159,23 @@ class Simplifier:
         terms = dict(x.terms)
         for atom, c in y.terms:
             terms[atom] = terms.get(atom, 0) + sign * c
-        kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
-        return Affine(tuple(kept), x.constant + sign * y.constant)
+        constant = x.constant + sign * y.constant
+        joined = next((t for t in terms if self._joins(t, terms)), None)
+        if joined is None:
+            kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
+            return Affine(tuple(kept), constant)
+        assert isinstance(joined, Binary)
+        factor = terms.pop(joined)
+        del terms[Binary("floordiv", joined.a, joined.b)]
+        rest = Affine(tuple((a, c) for a, c in terms.items() if c), constant)
+        return self._combine(rest, _scale(self.affine(joined.a), factor), 1)
+
+    @staticmethod
+    def _joins(atom: Expr, terms: Mapping[Expr, int]) -> bool:
+        """Whether atom is a remainder that stands beside its quotient: c * (r % f) and c * f * (r // f)."""
+        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
+            return False
+        return terms.get(Binary("floordiv", atom.a, atom.b)) == terms[atom] * int(atom.b.value)
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
         if y.terms or y.constant <= 0:
@@ -150,8 +194,28 @@ class Simplifier:
                 if op == "floordiv"
                 else Affine(rest.terms, rest.constant - k * f)
             )
-        tail = _atom(Binary(op, rest.expr(), Const(f, INDEX)))
-        return self._combine(quotient, tail, 1) if op == "floordiv" else tail
+        # (x + r) // f = x // f where x moves in multiples of g, g divides f and 0 <= r < g
+        big, small = self._by_grain(rest, f)
+        common = math.gcd(f, big.constant, *(c for _, c in big.terms))
+        reduced = Affine(tuple((a, c // common) for a, c in big.terms), big.constant // common)
+        if op == "floordiv":
+            return self._combine(quotient, self._quotient(op, reduced, f // common), 1)
+        return self._combine(_scale(self._quotient(op, reduced, f // common), common), small, 1)
+
+    def _quotient(self, op: str, x: Affine, f: int) -> Affine:
+        """x // f or x % f; a multiple of f in x has become visible when both were divided by what they share."""
+        if any(c % f == 0 for _, c in x.terms) or not 0 <= x.constant < f:
+            return self._divide(op, x, Affine((), f))
+        return _atom(Binary(op, x.expr(), Const(f, INDEX)))
+
+    def _by_grain(self, x: Affine, f: int) -> tuple[Affine, Affine]:
+        """x as a part that moves in multiples of some g dividing f, and a rest within [0, g), which may be nothing."""
+        for grain in sorted({math.gcd(f, c) for _, c in x.terms} - {1}, reverse=True):
+            small = Affine(tuple(t for t in x.terms if t[1] % grain), x.constant % grain)
+            lo, hi = self._affine_bounds(small)
+            if small.terms and lo >= 0 and hi < grain:
+                return Affine(tuple(t for t in x.terms if t[1] % grain == 0), x.constant - small.constant), small
+        return x, Affine((), 0)
 
     def _minmax(self, op: str, x: Affine, y: Affine) -> Affine:
         """min and max of several forms: nested ones are opened, dominated ones dropped, constants come first."""
@@ -219,6 +283,12 @@ class Simplifier:
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return max(la, lb), max(ha, hb)
         return UNKNOWN
+
+
+def _conjuncts(cond: Expr) -> list[Expr]:
+    if isinstance(cond, Binary) and cond.op == "and":
+        return [*_conjuncts(cond.a), *_conjuncts(cond.b)]
+    return [cond]
 
 
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})

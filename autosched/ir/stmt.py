@@ -2,6 +2,7 @@
 
     Stmt = For(var, extent, bound, kind, body, reduce) | Seq(stmts) | If(cond, then, otherwise)
          | Allocate(buffer, body) | Store(buffers, indices, values, reducer) | Prefetch(buffer, indices)
+         | Barrier() | Shuffle(buffers, indices, values, lane, warp) | Commit() | Wait(pending)
 
 A `Func` is a body with its parameter buffers. Loops run from 0 to `extent` (exclusive). `extent` may
 depend on outer loop variables (tails are loops that stop early, never guards); `bound` is its
@@ -23,11 +24,22 @@ class ForKind(Enum):
     PARALLEL = "parallel"  # consecutive parallel loops are collapsed into one task index
     UNROLL = "unroll"
     VECTORIZE = "vectorize"
+    BLOCK_X = "blockIdx.x"
+    BLOCK_Y = "blockIdx.y"
+    BLOCK_Z = "blockIdx.z"
+    THREAD_X = "threadIdx.x"
+    THREAD_Y = "threadIdx.y"
+    THREAD_Z = "threadIdx.z"
+
+
+BLOCKS = (ForKind.BLOCK_X, ForKind.BLOCK_Y, ForKind.BLOCK_Z)
+THREADS = (ForKind.THREAD_X, ForKind.THREAD_Y, ForKind.THREAD_Z)
 
 
 class Scope(Enum):
     PARAM = "param"  # the caller's memory
     GLOBAL = "global"  # workspace shared by all threads
+    SHARED = "shared"  # one for each block of GPU threads
     LOCAL = "local"  # private to a thread
     REGISTER = "register"  # accumulators; constant indices only, lanes padded to whole vectors
 
@@ -36,22 +48,26 @@ class Scope(Enum):
 class Layout:
     """How a buffer is stored: outer dimensions in `order`, then one inner tile for each (dim, factor) of `tiles`.
 
-    A panel of B[k, j] with tile nr is Layout(order=(1, 0), tiles=((1, nr),)): [j // nr][k][j % nr].
+    A panel of B[k, j] with tile nr is Layout(order=(1, 0), tiles=((1, nr),)): [j // nr][k][j % nr]. The last stored
+    dimension is followed by `pad` elements that nobody uses.
     """
 
     order: tuple[int, ...]
     tiles: tuple[tuple[int, Expr], ...] = ()
+    pad: Expr | None = None
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """`shape` are closed forms; the last dimension is contiguous unless `layout` says otherwise."""
+    """`shape` are closed forms; the last dimension is contiguous unless `layout` says otherwise. With `has_places`, the
+    first dimension is stored first: the copies that the iterations of a pipeline take in turn."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
     scope: Scope
     layout: Layout | None = None
+    has_places: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -83,13 +99,29 @@ class Stmt:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Iterations overlap: the shared buffers that a loop fills first have one place for each of `stages` iterations.
+
+    Loops directly inside one another with the same overlap count as one. `lower/pipelining.py` makes it so; until then
+    the loop runs as written. `asynchronous`: copies are left to the memory system, if they only move elements.
+    """
+
+    stages: Expr
+    asynchronous: bool
+
+
+@dataclass(frozen=True)
 class For(Stmt):
+    """`resident`, of a kernel's outermost loop: blocks that a multiprocessor should have registers for at a time."""
+
     var: Var
     extent: Expr
     bound: Expr
     kind: ForKind
     body: Stmt
     reduce: bool = False  # iterates over a reduction axis
+    overlap: Overlap | None = None
+    resident: Expr | None = None
 
     @property
     def body_stmts(self) -> tuple[Stmt, ...]:
@@ -130,13 +162,21 @@ class Allocate(Stmt):
 
 @dataclass(frozen=True)
 class Store(Stmt):
-    """buffers[i][indices] = values[i], all values computed first; with `reducer`, = combine(old, value)."""
+    """buffers[i][indices] = values[i], all values computed first; with `reducer`, = combine(old, value).
+
+    An `asynchronous` one starts a copy from global to shared memory: nobody may touch the element until the thread
+    that started it has waited for it, other threads not before the next barrier after that.
+
+    With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
+    """
 
     buffers: tuple[str, ...]
     indices: tuple[Expr, ...]
     values: tuple[Expr, ...]
     reducer: Reducer | None = None
     stage: str = ""
+    asynchronous: bool = False
+    atomic: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +185,39 @@ class Prefetch(Stmt):
 
     buffer: str
     indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Barrier(Stmt):
+    """All threads of a block arrive before any goes on; what they wrote to shared memory is visible after it."""
+
+
+@dataclass(frozen=True)
+class Shuffle(Stmt):
+    """buffers[i][indices] = values[i] of the thread that is number `lane` in the same warp.
+
+    A warp is `warp` neighbouring threads of a block (a power of two; x varies fastest; the last warp may be short).
+    All its threads come by together and read all values before any is written; memory that others see is not
+    synchronised. What is written is undefined where the warp has no such thread.
+    """
+
+    buffers: tuple[str, ...]
+    indices: tuple[Expr, ...]
+    values: tuple[Expr, ...]
+    lane: Expr
+    warp: int
+
+
+@dataclass(frozen=True)
+class Commit(Stmt):
+    """The asynchronous copies that the thread has started since its last Commit, perhaps none, become a group."""
+
+
+@dataclass(frozen=True)
+class Wait(Stmt):
+    """The thread waits until at most `pending` of its latest groups are under way."""
+
+    pending: int
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from autosched.ir.atomics import atomic_operation
 from autosched.ir.expr import (
     ARITHMETIC,
     BITWISE,
@@ -31,8 +32,12 @@ from autosched.ir.expr import (
 )
 from autosched.ir.printer import expr_text, headline
 from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
     Allocate,
+    Barrier,
     Buffer,
+    Commit,
     For,
     ForKind,
     Func,
@@ -41,11 +46,15 @@ from autosched.ir.stmt import (
     Reducer,
     Scope,
     Seq,
+    Shuffle,
     Stmt,
     Store,
+    Wait,
 )
+from autosched.ir.visit import moved
 
 PRIVATE = frozenset({Scope.LOCAL, Scope.REGISTER})
+BOUND = frozenset({*BLOCKS, *THREADS})
 
 
 class IRError(AssertionError):
@@ -143,9 +152,10 @@ class _Place:
     loops: Mapping[str, For] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     outer_private: frozenset[str] = frozenset()
+    conditions: tuple[Expr, ...] = ()
 
-    def inside(self, kind: ForKind) -> bool:
-        return any(loop.kind is kind for loop in self.loops.values())
+    def inside(self, *kinds: ForKind) -> bool:
+        return any(loop.kind in kinds for loop in self.loops.values())
 
     @property
     def path(self) -> str:
@@ -189,9 +199,10 @@ class _Checker:
                 if cond.dtype != "bool":
                     self.report(s, place, f"the condition is {cond.dtype}, not bool")
                 self.expr(cond, s, place)
-                self.stmt(then, place, s)
+                branch = replace(place, conditions=(*place.conditions, cond))
+                self.stmt(then, branch, s)
                 if otherwise is not None:
-                    self.stmt(otherwise, place, s)
+                    self.stmt(otherwise, branch, s)
             case Allocate(buffer, body):
                 self.allocation(s, place)
                 self.stmt(body, replace(place, buffers={**place.buffers, buffer.name: buffer}), s)
@@ -201,6 +212,13 @@ class _Checker:
                 self.access(name, indices, None, s, place)
                 for index in indices:
                     self.expr(index, s, place)
+            case Barrier():
+                self.together(s, place, "a barrier")
+            case Shuffle():
+                self.together(s, place, "a shuffle")
+                self.shuffle(s, place)
+            case Commit() | Wait():
+                self.waiting(s, place)
             case _:
                 self.problems.append(f"{type(s).__name__} is not a statement")
 
@@ -210,7 +228,8 @@ class _Checker:
             self.report(s, place, f"the loop variable {name} is already bound by an enclosing loop")
         if s.var.dtype != INDEX:
             self.report(s, place, f"the loop variable {name} is {s.var.dtype}, not {INDEX}")
-        for what, e in (("extent", s.extent), ("bound", s.bound)):
+        self.residents(s, place)
+        for what, e in _numbers(s):
             if e.dtype != INDEX:
                 self.report(s, place, f"the {what} is {e.dtype}, not {INDEX}")
             self.expr(e, s, place)
@@ -226,11 +245,20 @@ class _Checker:
         if place.inside(ForKind.VECTORIZE):
             self.report(s, place, "a loop stands inside a vectorized loop")
         outer_private = place.outer_private
-        if s.kind is ForKind.PARALLEL:
+        if s.kind in BOUND:
+            self.bound(s, place, parent)
+        elif s.kind is ForKind.PARALLEL:
             self.parallel(s, place, parent)
+            if place.inside(*BOUND):
+                self.report(s, place, "a loop is parallel inside loops of blocks and threads")
+        if s.kind is ForKind.PARALLEL or s.kind in BOUND:
             outer_private |= {b.name for b in place.buffers.values() if b.scope in PRIVATE}
         inner = replace(place, loops={**place.loops, name: s}, outer_private=outer_private)
         self.stmt(s.body, inner, s)
+
+    def residents(self, s: For, place: _Place) -> None:
+        if s.resident is not None and (s.kind not in BOUND or place.loops):
+            self.report(s, place, "only a kernel's outermost loop says how many of its blocks are resident")
 
     def parallel(self, s: For, place: _Place, parent: Stmt | None) -> None:
         if place.inside(ForKind.UNROLL):
@@ -239,14 +267,73 @@ class _Checker:
         if place.inside(ForKind.PARALLEL) and not directly:
             self.report(s, place, "a parallel loop inside another must be the whole body of it")
 
+    def bound(self, s: For, place: _Place, parent: Stmt | None) -> None:
+        """Loops of blocks and threads: outermost, directly inside one another, as many iterations as are launched."""
+        directly = isinstance(parent, For) and parent.kind in BOUND
+        if (place.loops and not directly) or place.conditions:
+            self.report(s, place, f"the loop of {s.kind.value} is not the whole body of a kernel or of a bound loop")
+        if s.kind in BLOCKS and place.inside(*THREADS):
+            self.report(s, place, "a loop of blocks stands inside a loop of threads")
+        if place.inside(s.kind):
+            self.report(s, place, f"another loop around it is bound to {s.kind.value}")
+        if s.extent is not s.bound:
+            text = f"{expr_text(s.bound)} are launched for {s.kind.value} but its loop ends at {expr_text(s.extent)}"
+            self.report(s, place, text)
+        if any(b.scope is Scope.SHARED for b in place.buffers.values()):
+            self.report(s, place, "shared memory is allocated outside of a bound loop")
+
+    def together(self, s: Stmt, place: _Place, what: str) -> None:
+        """Every thread of the block must come by."""
+        if place.inside(ForKind.PARALLEL):
+            self.report(s, place, f"{what} stands inside a parallel loop")
+        threads = {loop.var for loop in place.loops.values() if loop.kind in THREADS}
+        for e in (*place.conditions, *(loop.extent for loop in place.loops.values())):
+            moved = [v for v in _nodes(e) if v in threads]
+            if moved:
+                self.report(s, place, f"{what} depends on the thread {expr_text(moved[0])} by {expr_text(e)}")
+
+    def shuffle(self, s: Shuffle, place: _Place) -> None:
+        if s.warp < 1 or s.warp & (s.warp - 1):
+            self.report(s, place, f"a warp of {s.warp} threads is no power of two")
+        if s.lane.dtype != INDEX:
+            self.report(s, place, f"the lane is {s.lane.dtype}, not {INDEX}")
+        for name in s.buffers:
+            if name in place.buffers and place.buffers[name].scope not in PRIVATE:
+                self.report(s, place, f"{name} is not private to the thread")
+        self.writes(s, place)
+        self.expr(s.lane, s, place)
+
+    def waiting(self, s: Stmt, place: _Place) -> None:
+        if not place.inside(*BOUND):
+            self.report(s, place, "asynchronous copies are waited for outside of blocks and threads")
+        if isinstance(s, Wait) and s.pending < 0:
+            self.report(s, place, f"{s.pending} groups cannot be under way")
+
+    def asynchronous(self, s: Store, place: _Place) -> None:
+        """What the copy instructions of GPUs can do: 4 or 8 bytes, from global to shared memory, or zeros."""
+        targets = [place.buffers[name] for name in s.buffers if name in place.buffers]
+        if any(b.scope is not Scope.SHARED for b in targets) or s.reducer is not None or len(s.values) != 1:
+            self.report(s, place, "an asynchronous store is not one element of shared memory")
+            return
+        if isinstance(s.values[0], Const):  # a copy whose condition never holds
+            return
+        element = moved(s.values[0])
+        source = None if element is None else place.buffers.get(element[0].buffer)
+        if source is None or source.scope not in (Scope.PARAM, Scope.GLOBAL):
+            self.report(s, place, "an asynchronous store is not a copy of global memory")
+        elif source.itemsize not in (4, 8):
+            self.report(s, place, f"an element of {source.itemsize} bytes cannot be copied asynchronously")
+
     def allocation(self, s: Allocate, place: _Place) -> None:
         buffer = s.buffer
         if buffer.scope is Scope.PARAM:
             self.report(s, place, f"the allocated buffer {buffer.name} has scope param")
         if buffer.name in place.buffers:
             self.report(s, place, f"the buffer {buffer.name} exists here already")
-        if buffer.scope is Scope.GLOBAL and place.inside(ForKind.PARALLEL):
+        if buffer.scope is Scope.GLOBAL and place.inside(ForKind.PARALLEL, *BOUND):
             self.report(s, place, f"{buffer.name} is shared by all threads but allocated inside a parallel loop")
+        if buffer.scope is Scope.SHARED and place.inside(ForKind.PARALLEL):
+            self.report(s, place, f"{buffer.name} is in shared memory but allocated in a parallel loop of a CPU")
         self.buffer(buffer, self.where(s, place))
 
     def buffer(self, b: Buffer, where: str) -> None:
@@ -275,6 +362,24 @@ class _Checker:
             wrong(f"the layout of {b.name} tiles the dimensions {dims}, but its rank is {rank}")
 
     def store(self, s: Store, place: _Place) -> None:
+        self.writes(s, place)
+        if s.reducer is not None:
+            self.reducer(s, s.reducer, place)
+        if s.asynchronous:
+            self.asynchronous(s, place)
+        if s.atomic:
+            self.atomic(s, place)
+
+    def atomic(self, s: Store, place: _Place) -> None:
+        if atomic_operation(s.reducer) is None:
+            self.report(s, place, "there is no such atomic update")
+        if not place.inside(*BOUND):
+            self.report(s, place, "an atomic update stands outside of loops of blocks and threads")
+        for name in s.buffers:
+            if name in place.buffers and place.buffers[name].scope not in (Scope.PARAM, Scope.GLOBAL):
+                self.report(s, place, f"{name} is updated atomically but is not in global memory")
+
+    def writes(self, s: Store | Shuffle, place: _Place) -> None:
         if not s.buffers or len(s.buffers) != len(s.values):
             self.report(s, place, f"{len(s.values)} values are stored to {len(s.buffers)} buffers")
         if len(set(s.buffers)) < len(s.buffers):
@@ -286,8 +391,6 @@ class _Checker:
                 self.report(s, place, f"the input {name} is stored to")
         for e in (*s.indices, *s.values):
             self.expr(e, s, place)
-        if s.reducer is not None:
-            self.reducer(s, s.reducer, place)
 
     def reducer(self, s: Store, r: Reducer, place: _Place) -> None:
         lengths = {len(r.lhs), len(r.rhs), len(r.results), len(r.identity), len(s.buffers)}
@@ -330,7 +433,8 @@ class _Checker:
             self.report(s, place, f"an index of {name} is not {INDEX}")
         if name in place.outer_private:
             self.report(s, place, f"{name} is private to the thread outside the parallel loop that uses it")
-        if self.concrete and buffer.scope is Scope.REGISTER:
+        on_gpu = place.inside(*BOUND)  # there the C compiler finds out which indices are constant
+        if self.concrete and buffer.scope is Scope.REGISTER and not on_gpu:
             for node in (n for i in indices for n in _nodes(i)):
                 if isinstance(node, Load) or (isinstance(node, Var) and not _is_unrolled(node, place)):
                     self.report(s, place, f"{name} is in registers but indexed with {expr_text(node)}, not a constant")
@@ -364,6 +468,14 @@ class _Checker:
 
     def where(self, s: Stmt, place: _Place) -> str:
         return f"{place.path}: {headline(s)}" if place.loops else headline(s)
+
+
+def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
+    yield from (("extent", s.extent), ("bound", s.bound))
+    if s.overlap is not None:
+        yield "number of stages", s.overlap.stages
+    if s.resident is not None:
+        yield "number of resident blocks", s.resident
 
 
 def _is_unrolled(v: Var, place: _Place) -> bool:

@@ -5,8 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from autosched.ir.expr import Binary, Call, Cast, Expr, Load, Param, Select, Var, binary, call, cast, select
-from autosched.ir.stmt import Allocate, Buffer, For, If, Layout, Prefetch, Seq, Stmt, Store
+from autosched.ir.expr import (
+    DTYPES,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Select,
+    Var,
+    binary,
+    call,
+    cast,
+    select,
+)
+from autosched.ir.stmt import (
+    Allocate,
+    Barrier,
+    Buffer,
+    Commit,
+    For,
+    If,
+    Layout,
+    Prefetch,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    Wait,
+)
 
 
 def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
@@ -71,10 +100,33 @@ def loads(expr: Expr) -> list[Load]:
     return [e for e in subexpressions(expr) if isinstance(e, Load)]
 
 
+def moved(value: Expr) -> tuple[Load, Expr | None] | None:
+    """The element that a value is, and the condition without which it is zero; None for anything else."""
+    match value:
+        case Load():
+            return value, None
+        case Select(cond=cond, a=a, b=Const(value=other)) if str(other) in ("0", "0.0"):
+            element = moved(a)
+            if element is None or (element[1] is not None and loads(element[1])):  # read only where `cond` holds
+                return None
+            return element[0], cond if element[1] is None else cond & element[1]
+    return None
+
+
+def is_copy(store: Store, outside: Callable[[str], bool]) -> bool:
+    """Whether the hardware can copy what is stored asynchronously: elements of global memory (buffers that are
+    `outside`) of 4 or 8 bytes, or zeros."""
+    element = moved(store.values[0]) if len(store.values) == 1 else None
+    if element is None or store.reducer is not None:
+        return False
+    return outside(element[0].buffer) and DTYPES[element[0].dtype][1] in (4, 8)
+
+
 def map_layout(layout: Layout | None, fn: Callable[[Expr], Expr]) -> Layout | None:
     if layout is None:
         return None
-    return replace(layout, tiles=tuple((dim, fn(factor)) for dim, factor in layout.tiles))
+    pad = None if layout.pad is None else fn(layout.pad)
+    return replace(layout, tiles=tuple((dim, fn(factor)) for dim, factor in layout.tiles), pad=pad)
 
 
 def map_buffer(buffer: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
@@ -85,7 +137,11 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it (extents, bounds, indices, values, shapes)."""
     match stmt:
         case For():
-            return replace(stmt, extent=fn(stmt.extent), bound=fn(stmt.bound), body=map_exprs(stmt.body, fn))
+            overlap = None if stmt.overlap is None else replace(stmt.overlap, stages=fn(stmt.overlap.stages))
+            body = map_exprs(stmt.body, fn)
+            resident = None if stmt.resident is None else fn(stmt.resident)
+            loop = replace(stmt, body=body, overlap=overlap, resident=resident)
+            return replace(loop, extent=fn(stmt.extent), bound=fn(stmt.bound))
         case Seq(stmts=stmts):
             return Seq(tuple(map_exprs(s, fn) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
@@ -96,6 +152,11 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, indices=tuple(map(fn, stmt.indices)), values=tuple(map(fn, stmt.values)))
         case Prefetch(buffer=name, indices=indices):
             return Prefetch(name, tuple(map(fn, indices)))
+        case Shuffle():
+            indices, values = tuple(map(fn, stmt.indices)), tuple(map(fn, stmt.values))
+            return replace(stmt, indices=indices, values=values, lane=fn(stmt.lane))
+        case Barrier() | Commit() | Wait():
+            return stmt
     raise TypeError(f"unknown statement {type(stmt).__name__}")
 
 
@@ -108,6 +169,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (c,)
         case Store(indices=indices, values=values):
             return (*indices, *values)
+        case Shuffle(indices=indices, values=values, lane=lane):
+            return (*indices, *values, lane)
         case Prefetch(indices=indices):
             return indices
     return ()

@@ -11,10 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, ceildiv, imax, imin, product
-from autosched.ir.linear import ZERO, Interval, interval, is_negative, linear
+from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
+from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import loads, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A thread's points along an axis may lie apart: one loop `var` of the reader, its step there and in the buffer."""
+
+    var: Var
+    bound: Expr
+    stride: Expr
+    local_stride: Expr
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,34 @@ class Region:
     lo: Expr
     extent: Expr
     limit: Expr
+    digits: tuple[Digit, ...] = ()
+
+    def value(self, local: Expr) -> Expr:
+        """The axis value at a local position."""
+        if not self.digits:
+            return self.lo + local
+        value = self.lo
+        for n, digit in enumerate(self.digits):
+            number = local // digit.local_stride
+            value = value + (number if n == 0 else number % digit.bound) * digit.stride
+        return value
+
+    def local(self, value: Expr) -> Expr:
+        """The local position of an axis value, as the loop variables of the reader that the digits name."""
+        if not self.digits:
+            return value - self.lo
+        position: Expr = ZERO
+        for digit in self.digits:
+            position = position + digit.var * digit.local_stride
+        return position
+
+
+@dataclass(frozen=True)
+class Place:
+    """A dimension of a buffer that is no axis of its stage: which of `count` copies of the region is meant."""
+
+    index: Expr
+    count: Expr
 
 
 @dataclass(frozen=True)
@@ -34,13 +73,10 @@ class Domain:
     regions: Mapping[str, Region]
     bounds: Mapping[str, Expr]  # loop name -> closed form
     values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
+    places: tuple[Place, ...] = ()  # leading dimensions of the buffer, beyond the axes
 
     def loop_var(self, loop: Loop) -> Var:
         return Var(f"{self.stage.name}.{loop.name}")
-
-    def origin(self) -> tuple[Expr, ...]:
-        """The smallest index of each spatial dimension of the stage's buffer."""
-        return tuple(self.regions[a.name].lo for a in self.stage.op.axes)
 
 
 def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
@@ -48,6 +84,10 @@ def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
     factors = stage.factors(axis)
     whole = ceildiv(region.extent, stage.stride(axis, level))
     return whole if level == 0 else imin(closed(factors[level - 1]), whole)
+
+
+def _bound(stage: Stage, regions: Mapping[str, Region], loop: Loop) -> Expr:
+    return product([part_bound(stage, regions[a], a, n) for a, n in loop.parts]) if loop.parts else closed(loop.count)
 
 
 def digits(stage: Stage, regions: Mapping[str, Region], loop: Loop, var: Expr) -> list[tuple[str, int, Expr]]:
@@ -68,16 +108,48 @@ def infer_domains(state: State) -> dict[str, Domain]:
     ranges: dict[Var, Expr] = {}
     for stage in reversed(state.stages):
         regions = _regions(state, stage, domains, ranges)
-        bounds = {x.name: product([part_bound(stage, regions[a], a, n) for a, n in x.parts]) for x in stage.loops}
+        bounds = {x.name: _bound(stage, regions, x) for x in stage.loops}
         local: dict[str, Expr] = {a.name: ZERO for a in stage.op.all_axes}
         for loop in stage.loops:
             var = Var(f"{stage.name}.{loop.name}")
             ranges[var] = bounds[loop.name]
             for axis, level, digit in digits(stage, regions, loop, var):
                 local[axis] = local[axis] + digit * stage.stride(axis, level)
-        values: dict[Expr, Expr] = {a.var: regions[a.name].lo + local[a.name] for a in stage.op.all_axes}
-        domains[stage.name] = Domain(stage, regions, bounds, values)
+        values: dict[Expr, Expr] = {a.var: regions[a.name].value(local[a.name]) for a in stage.op.all_axes}
+        domains[stage.name] = Domain(stage, regions, bounds, values, _places(state, stage, domains))
     return domains
+
+
+def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
+    """The loops whose iterations a pipeline counts, outermost first: the one that it stands at, and reduction loops
+    directly around that all run as often as their bounds say, so that iterations are numbered without gaps."""
+    if stage.pipeline is None:
+        return ()
+    at = stage.position(stage.pipeline.loop)
+    loops = [stage.loops[at]]
+    for outer in reversed(stage.loops[:at]):
+        hinted = any(hint.loop == outer.name for hint in stage.prefetches)
+        alone = (
+            outer.reduce and outer.kind is ForKind.SERIAL and not hinted and not state.attached(stage.name, outer.name)
+        )
+        if stage.op.guards or not alone or any(n > 0 for x in (outer, loops[0]) for _, n in x.parts):
+            break
+        loops.insert(0, outer)
+    return tuple(loops)
+
+
+def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[Place, ...]:
+    """A pipeline's shared buffers have a copy for each of its iterations that are under way."""
+    host = None if stage.at is None else state.stage(stage.at.stage)
+    if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None:
+        return ()
+    if stage.at.loop != host.pipeline.loop:
+        return ()
+    domain, stages = domains[host.name], closed(host.pipeline.stages)
+    number: Expr = ZERO
+    for loop in pipelined_loops(state, host):
+        number = number * domain.bounds[loop.name] + domain.loop_var(loop)
+    return (Place(number % stages, stages),)
 
 
 def _regions(
@@ -86,7 +158,10 @@ def _regions(
     whole = {a.name: Region(ZERO, a.extent, a.extent) for a in stage.op.all_axes}
     if stage.at is None:
         return whole
+    gpu = state.on_gpu(stage)
     fixed = enclosing_vars(state, stage.at)
+    if stage.scope is Scope.SHARED:
+        fixed -= thread_vars(state, stage)
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []
     for reader in state.consumers(stage):
@@ -94,8 +169,50 @@ def _regions(
         for load in _loads_of(reader, stage):
             reads.append(tuple(interval(substitute(i, values), ranging) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
-        whole[axis.name] = _clip(_unite([r[n] for r in reads]), axis.extent)
+        united = _unite([r[n] for r in reads])
+        if gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
+            whole[axis.name] = Region(united.lo, united.extent, united.extent)
+        else:
+            whole[axis.name] = _clip(united, axis.extent)
+    if gpu and stage.scope is Scope.REGISTER:
+        whole.update(_compact(state, stage, domains, ranging))
     return whole
+
+
+def thread_vars(state: State, stage: Stage) -> set[Var]:
+    """The variables of the thread loops around a stage."""
+    root = state.root(stage)
+    return {Var(f"{root.name}.{x.name}") for x in root.loops if x.kind in THREADS}
+
+
+def _compact(
+    state: State, stage: Stage, domains: Mapping[str, Domain], ranging: Mapping[Var, Expr]
+) -> dict[str, Region]:
+    """Registers hold only the points that a thread has: an axis whose reader steps through it in several loops is
+    stored as their digits, one after another."""
+    reader, *more = state.consumers(stage)
+    if more:
+        return {}
+    values: dict[Expr, Expr] = dict(domains[reader.name].values)
+    load, *others = _loads_of(reader, stage)
+    if any(x.indices != load.indices for x in others):  # a stage of several values is read at one point
+        return {}
+    result: dict[str, Region] = {}
+    for axis, index in zip(stage.op.axes, load.indices, strict=True):
+        form = linear(substitute(index, values))
+        moving = [(a, c) for a, c in form.terms if isinstance(a, Var) and a in ranging]
+        if len(moving) < 2 and all(c is ONE for _, c in moving):  # neighbours already
+            continue
+        lo: Expr = form.constant
+        for atom, c in form.terms:
+            lo = lo if (atom, c) in moving else lo + atom * c
+        digits: list[Digit] = []
+        inner: Expr = ONE
+        for var, c in reversed(moving):
+            digits.insert(0, Digit(var, ranging[var], c, inner))
+            inner = inner * ranging[var]
+        result[axis.name] = Region(lo, inner, inner, tuple(digits))
+    return result
 
 
 def _loads_of(reader: Stage, producer: Stage) -> list[Load]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Param, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, Func, If, Seq, Stmt
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, Func, If, Seq, Stmt
 from autosched.ir.visit import map_buffer, map_exprs, substitute
 
 
@@ -60,7 +60,9 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
     if isinstance(extent, Const) and extent.value <= 0:
         return None
     if isinstance(extent, Const) and extent.value == 1:
-        return simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
+        inner = simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
+        is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # it says what is one kernel
+        return replace(stmt, extent=extent, bound=extent, body=inner) if is_bound and inner is not None else inner
     assert isinstance(bound, Const), f"the bound {bound} of loop {stmt.var} is not a number"
     if isinstance(extent, Const):
         bound = extent

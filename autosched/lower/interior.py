@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, If, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, For, If, Scope, Seq, Shuffle, Stmt, Store, walk
 from autosched.ir.visit import free_vars, loads, map_exprs, rebuild, subexpressions
 from autosched.lower.instantiate import simplify_stmt
 
@@ -23,6 +23,8 @@ _ATOMS = {"ge": (True, 0), "gt": (True, 1), "le": (False, 0), "lt": (False, -1)}
 def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt` with every register tile that has border conditions in an interior and a border version."""
     match stmt:
+        case For(kind=kind) if kind in BLOCKS or kind in THREADS:
+            return stmt  # threads of a block would part, with barriers inside; a predicated read costs them little
         case Allocate(buffer=buffer) if buffer.scope is Scope.REGISTER:
             return _tile(stmt, simplify)
         case Allocate() | For():
@@ -35,6 +37,8 @@ def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
 
 
 def _tile(tile: Stmt, simplify: Simplifier) -> Stmt:
+    if any(isinstance(s, (Barrier, Shuffle)) for s in walk(tile)):
+        return tile  # all threads of a block must take the same way
     inner = {s.var for s in walk(tile) if isinstance(s, For)}
     inside: Expr = Const(True, "bool")
     known: set[Expr] = set()

@@ -7,46 +7,33 @@ exactly once, without guards. A reduction is initialised just outside its outerm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, ceildiv, imin
+from autosched.ir.expr import Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ZERO, linear
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Prefetch, Scope, Seq, Stmt, Store
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
-from autosched.lower.domains import Domain, digits, infer_domains, part_bound
+from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
 
 
-def lower(state: State, name: str = "kernel") -> Func:
-    """The loop nest of a schedule, with closed forms where it has parameters."""
-    domains = infer_domains(state)
-    roots = [s for s in state.stages if s.at is None]
-    body: Stmt = Seq(tuple(_Nest(state, domains, s).build() for s in roots))
-    outputs = {t.name for t in state.outputs}
-    for stage in reversed(roots):
-        for buffer in _buffers(domains[stage.name]):
-            if buffer.name not in outputs:
-                body = Allocate(buffer, body)
-    params = tuple(
-        Buffer(t.name, tuple(Const(e, INDEX) for e in t.shape), t.dtype, Scope.PARAM)
-        for t in (*state.inputs, *state.outputs)
-    )
-    return Func(name, params, len(state.outputs), body)
-
-
-def _buffers(domain: Domain) -> list[Buffer]:
+def buffers_of_stage(domain: Domain) -> list[Buffer]:
     stage = domain.stage
-    shape = tuple(domain.regions[a.name].extent for a in stage.op.axes)
+    shape = (*(p.count for p in domain.places), *(domain.regions[a.name].extent for a in stage.op.axes))
+    layout = stage.layout
+    if layout is not None and domain.places:
+        n = len(domain.places)
+        order, tiles = (*range(n), *(d + n for d in layout.order)), tuple((d + n, f) for d, f in layout.tiles)
+        layout = replace(layout, order=order, tiles=tiles)
     scope = Scope.GLOBAL if stage.scope is Scope.PARAM else stage.scope  # a tuple's value that is no output
-    return [
-        Buffer(b, shape, dtype, scope, stage.layout) for b, dtype in zip(stage.op.buffers, stage.op.dtypes, strict=True)
-    ]
+    pairs = zip(stage.op.buffers, stage.op.dtypes, strict=True)
+    return [Buffer(b, shape, dtype, scope, layout, bool(domain.places)) for b, dtype in pairs]
 
 
 @dataclass(frozen=True)
-class _Nest:
+class Nest:
     """Builds the nest of one stage together with everything computed inside it."""
 
     state: State
@@ -58,6 +45,8 @@ class _Nest:
         return self.domains[self.stage.name]
 
     def build(self) -> Stmt:
+        if self.stage.starts:
+            return self._init_loop([x for x in self.stage.loops if not x.reduce], {})
         return self._loops(0, {}, ())
 
     def _first_reduce(self) -> int:
@@ -84,12 +73,27 @@ class _Nest:
         body = self._loops(n + 1, inside, (*outer, var))
         for condition in conditions:
             body = _guarded(condition, body)
-        for child in reversed(self.state.attached(self.stage.name, loop.name)):
-            body = Seq((_Nest(self.state, self.domains, child).build(), body))
-            for buffer in _buffers(self.domains[child.name]):
-                body = Allocate(buffer, body)
+        for children in reversed(self._groups(self.state.attached(self.stage.name, loop.name))):
+            body = self._with_children(children, body)
+            for child in reversed(children):
+                for buffer in buffers_of_stage(self.domains[child.name]):
+                    body = Allocate(buffer, body)
         body = self._prefetch(loop, var, (*outer, var), body)
-        return For(var, extent, self.domain.bounds[loop.name], loop.kind, body, loop.reduce)
+        return For(var, extent, self.domain.bounds[loop.name], loop.kind, body, loop.reduce, self._overlap(loop))
+
+    def _overlap(self, loop: Loop) -> Overlap | None:
+        pipeline = self.stage.pipeline
+        if pipeline is None or loop not in pipelined_loops(self.state, self.stage):
+            return None
+        return Overlap(closed(pipeline.stages), pipeline.asynchronous)
+
+    def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
+        """Stages that are computed here, producers first; those in one group are computed side by side."""
+        return [[child] for child in children]
+
+    def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
+        """`body` after the nests of a group of stages that are computed here."""
+        return Seq((*(replace(self, stage=child).build() for child in children), body))
 
     def _init(self, n: int, covered: Mapping[str, Expr]) -> Stmt:
         """The reduction's start values, over the spatial loops from number `n` on."""
@@ -142,7 +146,7 @@ class _Nest:
         return extent
 
     def _value(self, axis: str, covered: Mapping[str, Expr]) -> Expr:
-        return self.domain.regions[axis].lo + covered.get(axis, ZERO)
+        return self.domain.regions[axis].value(covered.get(axis, ZERO))
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         op = self.stage.op
@@ -171,8 +175,10 @@ class _Nest:
         producer = self.state.producer(load.buffer)
         if producer is None or producer.at is None:
             return load
-        origin = self.domains[producer.name].origin()
-        return Load(load.buffer, tuple(i - o for i, o in zip(load.indices, origin, strict=True)), load.dtype)
+        domain = self.domains[producer.name]
+        regions = (domain.regions[a.name] for a in producer.op.axes)
+        indices = tuple(r.local(i) for i, r in zip(load.indices, regions, strict=True))
+        return Load(load.buffer, (*(p.index for p in domain.places), *indices), load.dtype)
 
     def _prefetch(self, loop: Loop, var: Var, outer: tuple[Var, ...], body: Stmt) -> Stmt:
         hints = [h for h in self.stage.prefetches if h.loop == loop.name and self._exists_outside(h.buffer, loop)]

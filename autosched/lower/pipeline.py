@@ -2,6 +2,7 @@
 
 once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
 for each measured row     instantiate         integers for parameters, canonical expressions
+                          overlap_iterations  shared buffers are filled ahead of the iteration that reads them
                           specialise_tails    constant extents for unrolled and vectorised loops
                           specialise_interior register tiles away from borders lose their conditions
 """
@@ -14,14 +15,16 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Func, Seq
 from autosched.lower.instantiate import instantiate, simplify_stmt
 from autosched.lower.interior import specialise_interior
-from autosched.lower.nest import lower
+from autosched.lower.pipelining import overlap_iterations
+from autosched.lower.symbolic import lower
 from autosched.lower.tails import specialise_tails
 
 
 def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
     """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges."""
     concrete, simplify = instantiate(func, values)
-    body = simplify_stmt(specialise_tails(concrete.body, simplify), simplify) or Seq(())
+    body = overlap_iterations(concrete.body, simplify)
+    body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
     body = specialise_interior(body, simplify)
     return Func(concrete.name, concrete.params, concrete.n_outputs, body), simplify
 

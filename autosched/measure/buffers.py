@@ -66,6 +66,12 @@ class Buffer:
         return None
 
     def equals(self, other: npt.NDArray[np.generic]) -> bool:
-        """Whether the bytes are those of the C-contiguous array `other` (memcmp: several times NumPy's speed)."""
-        assert other.flags.c_contiguous
-        return other.nbytes == len(self.bytes) and _LIBC.memcmp(self.address, other.ctypes.data, other.nbytes) == 0
+        """Whether the bytes are those of the C-contiguous array `other`."""
+        return same_bytes(self.bytes, other)
+
+
+def same_bytes(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:
+    """Whether two C-contiguous arrays hold the same bytes (memcmp: several times NumPy's speed)."""
+    assert a.flags.c_contiguous
+    assert b.flags.c_contiguous
+    return a.nbytes == b.nbytes and _LIBC.memcmp(a.ctypes.data, b.ctypes.data, a.nbytes) == 0

@@ -57,8 +57,8 @@ class DataSet:
         self, directory: Path, name: str, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]
     ) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
-        self._originals = [_open(directory / f"{name}.in{i}.npy", spec) for i, spec in enumerate(inputs)]
-        self._expected = [_open_expected(directory, name, j, spec) for j, spec in enumerate(outputs)]
+        self._originals = [open_array(directory / f"{name}.in{i}.npy", spec) for i, spec in enumerate(inputs)]
+        self._expected = [open_expected(directory, name, j, spec) for j, spec in enumerate(outputs)]
         self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
         self._out = [Buffer(spec.nbytes) for spec in outputs]
         buffers = [*self._in, *self._out]
@@ -84,7 +84,7 @@ class DataSet:
             self._examine_bounds(workspace)
             for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
                 if not buffer.equals(original):
-                    raise CandidateError("clobbered_input", self._clobbered(buffer, spec, original))
+                    raise CandidateError("clobbered_input", clobbered(spec, buffer.bytes.view(spec.dtype), original))
         except CandidateError:
             workspace.guard()
             self.restore()
@@ -105,27 +105,30 @@ class DataSet:
             if breach:
                 raise CandidateError("out_of_bounds", f"the kernel wrote outside {name}: {breach}")
 
-    def _clobbered(self, buffer: Buffer, spec: ArraySpec, original: Array) -> str:
-        got = buffer.bytes.view(np.uint8).reshape(-1, np.dtype(spec.dtype).itemsize)
-        changed = np.flatnonzero((got != original.reshape(-1).view(np.uint8).reshape(got.shape)).any(axis=1))
-        place = element(spec, int(changed[0]))
-        return f"the kernel changed {len(changed)} elements of its input {spec.name}, the first {place}"
 
-
-def _open(path: Path, spec: ArraySpec) -> Array:
+def open_array(path: Path, spec: ArraySpec) -> Array:
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.shape != tuple(spec.shape) or array.dtype != np.dtype(spec.dtype):
         raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")
     return array
 
 
-def _open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expected:
-    low, high = (_open(directory / f"{name}.out{j}.{part}.npy", spec) for part in ("low", "high"))
+def open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expected:
+    low, high = (open_array(directory / f"{name}.out{j}.{part}.npy", spec) for part in ("low", "high"))
     value, bound = (
         np.load(directory / f"{name}.out{j}.{part}.npy", mmap_mode="r", allow_pickle=False)
         for part in ("value", "bound")
     )
     return Expected(low.reshape(-1), high.reshape(-1), value.reshape(-1), bound.reshape(-1))
+
+
+def clobbered(spec: ArraySpec, got: Array, original: Array) -> str:
+    """A sentence on the elements of an input whose bytes are not what they were; some are."""
+    wide = np.dtype(spec.dtype).itemsize
+    now, before = (array.reshape(-1).view(np.uint8).reshape(-1, wide) for array in (got, original))
+    changed = np.flatnonzero((now != before).any(axis=1))
+    place = element(spec, int(changed[0]))
+    return f"the kernel changed {len(changed)} elements of its input {spec.name}, the first {place}"
 
 
 def element(spec: ArraySpec, flat: int) -> str:

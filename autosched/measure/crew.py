@@ -8,12 +8,25 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError, wait
-from autosched.measure.protocol import Build, Canary, Failed, Load, ProtocolError, Samples, Setup
+from autosched.measure.protocol import (
+    Build,
+    Built,
+    Canary,
+    Failed,
+    GpuBuild,
+    Load,
+    Message,
+    ProtocolError,
+    Samples,
+    Setup,
+)
 from autosched.measure.results import Failure, Job
+from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target
 
 START_DEADLINE_S = 60.0  # imports on a cold disk and a loaded machine
@@ -66,11 +79,12 @@ class Crew:
 
 
 class Builders:
-    """Up to `n` workers that turn IR text into object files."""
+    """Up to `n` workers that turn sources into what runners load. `resources`: what a device's kernels take, by key."""
 
     def __init__(self, crew: Crew, n: int, deadline_s: float) -> None:
         self._crew, self._deadline_s = crew, deadline_s
         self._n = n
+        self.resources: dict[str, tuple[Resources, ...]] = {}
         self._n_failed_starts = 0
         self._idle: list[Worker] = []
         self._busy: dict[Worker, Job | None] = {}  # None: still starting
@@ -106,8 +120,8 @@ class Builders:
 
     def _assign(self, worker: Worker, job: Job, path: Path) -> Failure | None:
         try:
-            worker.request(Build(worker.next_id(), job.source.ir, str(path)), self._deadline_s)
-        except ProtocolError as error:  # the IR text is longer than a frame
+            worker.request(_build_request(worker.next_id(), job, path), self._deadline_s)
+        except ProtocolError as error:  # the text is longer than a frame
             return Failure(job.key, "build_error", str(error))
         self._idle.remove(worker)
         self._busy[worker] = job
@@ -129,7 +143,11 @@ class Builders:
             return None
         del self._busy[worker]
         self._idle.append(worker)
-        if job is not None and isinstance(reply, Failed):
+        if job is not None and isinstance(reply, Built):
+            self.resources[job.key] = reply.resources
+        if isinstance(reply, Failed):
+            if job is None:
+                raise DeviceError(f"build workers do not start: {reply.message}")
             return Failure(job.key, reply.fault, reply.message)
         return None
 
@@ -137,6 +155,12 @@ class Builders:
         for worker in self._busy:
             worker.kill()
         self._busy.clear()
+
+
+def _build_request(number: int, job: Job, path: Path) -> Message:
+    if isinstance(job.source, KernelSource):
+        return Build(number, job.source.ir, str(path))
+    return GpuBuild(number, job.source, str(path))
 
 
 class Runners:
@@ -206,8 +230,12 @@ class Runners:
     def _begin(self, worker: Worker) -> None:
         reply = worker.ask(Load(worker.next_id()), LOAD_DEADLINE_S)
         if isinstance(reply, Failed):
+            if reply.fault != "out_of_memory":
+                raise WorkerError(reply.fault, reply.message)
             raise DeviceError(f"the problem's data does not fit into a worker: {reply.message}")
         reply = worker.ask(Canary(worker.next_id()), CANARY_DEADLINE_S)
+        if isinstance(reply, Failed):
+            raise WorkerError(reply.fault, f"the canary failed ({reply.fault}): {reply.message}")
         if not isinstance(reply, Samples):
-            raise WorkerError("protocol", f"the canary failed: {reply}")
+            raise WorkerError("protocol", f"the canary was answered with {str(reply)[:200]}")
         self.canary_s = min(reply.samples, default=0.0)

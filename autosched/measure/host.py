@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,26 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autosched.errors import DeviceError
+from autosched.runtime.state import state_directory
 
 _LOCK_WAIT_S = 600.0
 _ABANDONED_S = 60.0  # a directory this old without a live owner is removed; younger ones may still be on their way up
 _ALIVE = "alive"
-
-
-def state_directory() -> Path:
-    """`$XDG_CACHE_HOME/autosched` (default ~/.cache/autosched), made 0700. Raises DeviceError if it cannot be used."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    path = Path(base) / "autosched"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = path.lstat()
-    except OSError as error:
-        raise DeviceError(f"the directory {path} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
-        raise DeviceError(
-            f"{path} must be a directory of the user's own that nobody else can write; set XDG_CACHE_HOME to another"
-        )
-    return path
 
 
 def _open_lock(path: Path) -> int:
@@ -112,3 +97,11 @@ def _sweep(home: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+
+def lock_name(kind: str) -> str:
+    """Of the device that is timed. OpenCL may mean the processor, so it shares that one's lock."""
+    if kind != "cuda":
+        return "cpu"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return f"cuda-{re.sub(r'[^A-Za-z0-9-]', '_', visible) or '0'}"

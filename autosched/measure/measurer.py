@@ -11,21 +11,24 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.measure.crew import Builders, Crew, Runners
-from autosched.measure.host import device_lock
+from autosched.measure.host import device_lock, lock_name
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
-from autosched.measure.protocol import Drop, Failed, Hold, Measure, Message, Sample, Samples
+from autosched.measure.protocol import Drop, Failed, GpuHold, Hold, Measure, Message, Peak, Rate, Sample, Samples
 from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement, median_interval
+from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target, usable_cores
 
 _DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
 _CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
+_LAUNCH_BUILD_S = 15.0  # an OpenCL platform may finish compiling at the first launch
 _MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 
 
@@ -53,9 +56,12 @@ class Measurer:
     ) -> None:
         self.build_s = self.check_s = self.measure_s = 0.0
         self._problem, self._threads, self._floor_s = problem, threads, floor_s
+        self._lock = lock_name(target.kind)
+        self._launch_build_s = _LAUNCH_BUILD_S if target.kind == "opencl" else 0.0
         self._run_deadline_s, self._first_deadline_s = run_deadline_s, first_deadline_s
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
+        self._seconds: dict[str, float] = {}  # what was measured, for the deadlines of `final`
         self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
         self._crew = Crew(problem, target, memory_limit or int(_MEMORY_SHARE * _machine_memory()))
         self._end = weakref.finalize(self, Crew.close, self._crew)  # also when nobody calls close
@@ -74,11 +80,16 @@ class Measurer:
         """Kills all workers and removes all objects. May be called again."""
         self._end()
 
+    @property
+    def resources(self) -> Mapping[str, tuple[Resources, ...]]:
+        """Registers and memory of the kernels built for a device, by the job's key; the compiler's own numbers."""
+        return self._builders.resources
+
     def build(self, jobs: Sequence[Job]) -> dict[str, Failure]:
         """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key."""
         new = {job.key: job for job in jobs if job.key not in self._objects and job.key not in self._build_failures}
         for job in new.values():
-            if not 1 <= job.source.threads <= self._threads:
+            if isinstance(job.source, KernelSource) and not 1 <= job.source.threads <= self._threads:
                 raise UsageError(
                     f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
                 )
@@ -101,6 +112,7 @@ class Measurer:
                 continue
             result = self._measure_one(job, best_s)
             if isinstance(result, Measurement):
+                self._seconds[job.key] = result.seconds
                 best_s = result.seconds if best_s is None else min(best_s, result.seconds)
             yield result
 
@@ -114,7 +126,7 @@ class Measurer:
         self._await_reference()
         running = [job for job in jobs if job.key not in failures]
         samples: dict[str, list[float]] = {job.key: [] for job in running}
-        with device_lock("cpu"):
+        with device_lock(self._lock):
             self._runner()
             self._drop()
             for number in range(rounds):
@@ -128,6 +140,18 @@ class Measurer:
                         samples[job.key].append(result)
             self._drop()
         return [failures[job.key] if job.key in failures else _final(job.key, tuple(samples[job.key])) for job in jobs]
+
+    def peak_gflops(self) -> float | None:
+        """What the GPU can do at most, measured now by its runner; None where that fails: it is only a yardstick."""
+        self._await_reference()
+        with device_lock(self._lock):
+            worker = self._runner()
+            try:
+                reply = worker.ask(Peak(worker.next_id()), self._first_deadline_s)
+            except WorkerError:
+                self._runners.discard()
+                return None
+        return reply.gflops if isinstance(reply, Rate) and reply.gflops > 0 else None
 
     def _await_reference(self) -> None:
         start = time.monotonic()
@@ -143,7 +167,7 @@ class Measurer:
         return worker
 
     def _measure_one(self, job: Job, best_s: float | None) -> Measurement | Failure:
-        with device_lock("cpu"):
+        with device_lock(self._lock):
             worker = self._runner()
             try:
                 reply, check_s = self._hold(worker, job, 0, best_s)
@@ -160,16 +184,16 @@ class Measurer:
         return Measurement(job.key, median(reply.samples), reply.samples, reply.early_stopped)
 
     def _sample(self, job: Job, sample_s: float) -> float | Failure:
-        worker = self._runner()
+        worker, known_s = self._runner(), self._seconds.get(job.key)
         try:
             if job.key not in self._slots:
                 slot = len(self._slots)
-                reply, _ = self._hold(worker, job, slot, None)
+                reply, _ = self._hold(worker, job, slot, known_s)
                 if isinstance(reply, Failed):
                     return self._failed(job, reply.fault, reply.message)
                 self._slots[job.key] = slot
             request = Sample(worker.next_id(), self._slots[job.key], sample_s)
-            reply = self._timed(worker, request, self._deadline(None) + 4 * sample_s)
+            reply = self._timed(worker, request, self._deadline(known_s) + 4 * sample_s)
         except WorkerError as lost:
             return self._failed(job, lost.fault, str(lost))
         if isinstance(reply, Failed):
@@ -180,12 +204,10 @@ class Measurer:
 
     def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Message, float]:
         """Loads and checks a candidate; (the answer, seconds it took)."""
-        source = job.source
-        path = str(self._objects[job.key])
-        request = Hold(worker.next_id(), slot, path, source.name, source.workspace_bytes, source.threads)
+        request = _hold_request(worker.next_id(), slot, str(self._objects[job.key]), job)
         start = time.monotonic()
         try:
-            reply = worker.ask(request, self._deadline(best_s, calls=2))
+            reply = worker.ask(request, self._deadline(best_s, calls=2) + self._launch_build_s)
         finally:
             elapsed = time.monotonic() - start
             self.check_s += elapsed
@@ -225,6 +247,13 @@ class Measurer:
             worker.ask(Drop(worker.next_id()), self._run_deadline_s)
         except WorkerError:
             self._runners.discard()
+
+
+def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:
+    source = job.source
+    if isinstance(source, KernelSource):
+        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads)
+    return GpuHold(number, slot, path, source)
 
 
 def _final(key: str, samples: tuple[float, ...]) -> FinalMeasurement:

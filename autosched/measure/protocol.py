@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
+from autosched.codegen.c.source import GpuSource
+from autosched.runtime.gpu.compile import Resources
 from autosched.runtime.tensors import ArraySpec
 from autosched.target import Target
 
@@ -48,6 +50,15 @@ class Build:
 
 
 @dataclass(frozen=True)
+class GpuBuild:
+    """Compile `source` and write what a runner loads to the file `object_path`."""
+
+    id: int
+    source: GpuSource
+    object_path: str
+
+
+@dataclass(frozen=True)
 class Load:
     """Read the problem's data sets into guarded buffers."""
 
@@ -64,6 +75,16 @@ class Hold:
     entry: str
     workspace_bytes: int
     threads: int
+
+
+@dataclass(frozen=True)
+class GpuHold:
+    """As `Hold`, for a device's kernel, which was compiled into `object_path`."""
+
+    id: int
+    slot: int
+    object_path: str
+    source: GpuSource
 
 
 @dataclass(frozen=True)
@@ -100,10 +121,33 @@ class Canary:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """Measure what the device can do at most."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Multiply-adds of single precision count as two operations."""
+
+    id: int
+    gflops: float
+
+
+@dataclass(frozen=True)
 class Done:
     """The request was carried out."""
 
     id: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A device's source was compiled; what its kernels take, empty where the compiler does not tell."""
+
+    id: int
+    resources: tuple[Resources, ...]
 
 
 @dataclass(frozen=True)
@@ -125,9 +169,28 @@ class Failed:
     message: str
 
 
-Message: TypeAlias = "Setup | Build | Load | Hold | Measure | Sample | Drop | Canary | Done | Samples | Failed"
-REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, Load, Hold, Measure, Sample, Drop, Canary)}
-REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Samples, Failed)}
+Message: TypeAlias = (
+    Setup
+    | Build
+    | GpuBuild
+    | Load
+    | Hold
+    | GpuHold
+    | Measure
+    | Sample
+    | Drop
+    | Canary
+    | Peak
+    | Done
+    | Built
+    | Samples
+    | Rate
+    | Failed
+)
+REQUESTS: dict[str, type] = {
+    c.__name__: c for c in (Setup, Build, GpuBuild, Load, Hold, GpuHold, Measure, Sample, Drop, Canary, Peak)
+}
+REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Built, Samples, Rate, Failed)}
 
 
 def encode(message: Message) -> bytes:
@@ -147,7 +210,7 @@ def decode(body: bytes, kinds: dict[str, type]) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in kinds:
         raise ProtocolError(f"not a message of kind {', '.join(kinds)}")
     name = data.pop("kind")
-    return _parse(data, kinds[name], name)
+    return checked(data, kinds[name], name)
 
 
 class Frames:
@@ -182,19 +245,24 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _parse(data: Any, hint: Any, where: str) -> Any:
-    """`data` as a value of the annotated type `hint`: dataclass, tuple[T, ...], T | None, str, int, float, bool."""
+def checked(data: Any, hint: Any, where: str) -> Any:
+    """`data` as a value of the type `hint`: dataclass, tuple[T, ...], tuple[T, U], T | None, str, int, float, bool."""
     if isinstance(hint, type) and is_dataclass(hint):
         names = {f.name for f in fields(hint)}
         if not isinstance(data, dict) or set(data) != names:
             raise ProtocolError(f"{where} must have exactly the fields {', '.join(sorted(names))}")
-        return hint(**{name: _parse(data[name], _hints(hint)[name], f"{where}.{name}") for name in names})
+        return hint(**{name: checked(data[name], _hints(hint)[name], f"{where}.{name}") for name in names})
     if get_origin(hint) is tuple:
         if not isinstance(data, list):
             raise ProtocolError(f"{where} must be a list")
-        return tuple(_parse(item, get_args(hint)[0], where) for item in data)
+        kinds = get_args(hint)
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(data)
+        if len(data) != len(kinds):
+            raise ProtocolError(f"{where} must have {len(kinds)} items, got {len(data)}")
+        return tuple(checked(item, kind, where) for item, kind in zip(data, kinds, strict=True))
     if isinstance(hint, types.UnionType):
-        return None if data is None else _parse(data, get_args(hint)[0], where)
+        return None if data is None else checked(data, get_args(hint)[0], where)
     if hint is float and isinstance(data, (int, float)) and not isinstance(data, bool):
         return _finite(data, where)
     if type(data) is not hint:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.codegen.source import KernelSource
+from autosched.codegen import GpuSource, KernelSource
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Fault:
 # Every candidate that gives no time ends in exactly one of these classes; none of them stops a search.
 FAULTS: dict[str, Fault] = {
     "build_error": Fault(
-        "LLVM rejected the IR text, or the compiler died on it (the message has its last words)",
+        "the compiler rejected the IR text or the C, or died on it (the message has its last words)",
         "recorded as a bug of code generation; the candidate is never built again",
         True,
     ),
@@ -29,6 +29,11 @@ FAULTS: dict[str, Fault] = {
         "the compiler was still busy at the build deadline and was killed",
         "recorded; the cost model learns it as slow",
         True,
+    ),
+    "spills": Fault(
+        "the compiler of a device ran out of registers and moved some to memory",
+        "recorded without being timed; the cost model learns it as slow",
+        False,
     ),
     "crash": Fault(
         "the worker died of a signal, left by itself, or the kernel returned a status other than 0",
@@ -41,8 +46,8 @@ FAULTS: dict[str, Fault] = {
         True,
     ),
     "out_of_memory": Fault(
-        "buffers or scratch do not fit under the worker's memory limit",
-        "recorded; the worker goes on, because nothing was launched",
+        "buffers or scratch do not fit under the worker's memory limit or into the device's memory",
+        "recorded with the sizes; the worker goes on, because nothing was launched",
         False,
     ),
     "wrong_result": Fault(
@@ -65,6 +70,31 @@ FAULTS: dict[str, Fault] = {
         "recorded as a bug, never a result",
         False,
     ),
+    "launch_refused": Fault(
+        "the device does not take the launch: threads, registers, shared bytes or grid beyond its limits",
+        "recorded as a bug of the search space's limits; the worker goes on, because nothing was launched",
+        False,
+    ),
+    "illegal_address": Fault(
+        "the kernel touched device memory that is not its own",
+        "the context is lost: worker replaced, canary run, recorded as a bug of code generation",
+        True,
+    ),
+    "misaligned_address": Fault(
+        "the kernel made a vector access at an address that is no multiple of the vector's size",
+        "the context is lost: worker replaced, canary run, recorded as a bug of code generation",
+        True,
+    ),
+    "launch_failure": Fault(
+        "the kernel ended in another fault of the device: an illegal instruction, a stack overflow, an assertion",
+        "the context is lost: worker replaced, canary run, candidate recorded",
+        True,
+    ),
+    "device_lost": Fault(
+        "the device does not answer, has an uncorrectable memory error, or cannot be opened any more",
+        "worker replaced; where the canary fails again and again, the search ends, and what it recorded stays",
+        True,
+    ),
     "protocol": Fault(
         "the worker's answer was malformed, too long, of another request, or held impossible times",
         "answer thrown away, worker replaced, candidate recorded",
@@ -78,7 +108,7 @@ class Job:
     """A candidate to measure; `key` names it in all answers and must be unique within a `Measurer`."""
 
     key: str
-    source: KernelSource
+    source: KernelSource | GpuSource
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,20 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
+from autosched.errors import DeviceError
 from autosched.measure import protocol
 from autosched.measure.protocol import Build, Done, Failed, Message, ProtocolError, Setup
 
+Handler: TypeAlias = Callable[[Message], Message]
+
 _PR_SET_PDEATHSIG = 1
 _MAX_FILE = 1 << 30  # bytes a worker may write into one file: an object, its log
-_MAX_OPEN_FILES = 256
+_MAX_OPEN_FILES = 1024  # a GPU driver opens dozens for each device
 
 
 def harden(parent: int) -> None:
@@ -72,12 +76,16 @@ def requests(stream: BinaryIO) -> Iterator[Message]:
         frames.feed(data)
 
 
-def build(message: Build, setup: Setup) -> Message:
+def build(setup: Setup, message: Message) -> Message:
     """Compiles into a file beside the final one and renames it, so that a file that is there is whole."""
     from autosched.runtime.jit import compile_object
 
+    if not isinstance(message, Build):
+        raise ProtocolError(f"a builder got {type(message).__name__}")
     try:
         code = compile_object(message.ir, setup.target)
+    except MemoryError:
+        return Failed(message.id, "out_of_memory", "the compiler needs more memory than the worker may have")
     except (RuntimeError, ValueError) as error:
         return Failed(message.id, "build_error", " ".join(str(error).split())[:2000] or type(error).__name__)
     path = Path(message.object_path)
@@ -92,26 +100,37 @@ def serve(stream: BinaryIO, out: BinaryIO) -> None:
     setup = next(incoming, None)
     if not isinstance(setup, Setup):
         raise ProtocolError("the first message must be Setup")
-    lower_limit(resource.RLIMIT_DATA, setup.memory_limit)
-    if setup.role == "run":
+    if setup.target.kind == "cpu":
+        lower_limit(resource.RLIMIT_DATA, setup.memory_limit)  # a GPU driver maps far more than it uses
+    try:
+        handle = (_runner if setup.role == "run" else _builder)(setup)
+    except DeviceError as error:  # no compiler for the device, say
+        _send(out, Failed(setup.id, "device_lost", str(error)))
+        return
+    _send(out, Done(setup.id))
+    for message in incoming:
+        _send(out, handle(message))
+
+
+def _runner(setup: Setup) -> Handler:
+    if setup.target.kind == "cpu":
         from autosched.measure.runner import Runner
 
-        runner = Runner(setup)
-        _send(out, Done(setup.id))
-        for message in incoming:
-            _send(out, runner.handle(message))
-        return
+        return Runner(setup).handle
+    from autosched.measure.gpu_runner import GpuRunner
+
+    return GpuRunner(setup).handle
+
+
+def _builder(setup: Setup) -> Handler:
+    if setup.target.kind != "cpu":
+        from autosched.measure.gpu_builder import GpuBuilder
+
+        return GpuBuilder(setup).handle
     from autosched.runtime.jit import compile_object
 
     compile_object("", setup.target)  # imports LLVM and makes its machine now, not at the first candidate's expense
-    _send(out, Done(setup.id))
-    for message in incoming:
-        if not isinstance(message, Build):
-            raise ProtocolError(f"a builder got {type(message).__name__}")
-        try:
-            _send(out, build(message, setup))
-        except MemoryError:
-            _send(out, Failed(message.id, "out_of_memory", "the compiler needs more memory than the worker may have"))
+    return partial(build, setup)
 
 
 def _send(out: BinaryIO, message: Message) -> None:

@@ -74,7 +74,7 @@ class Kernel:
             results.append(array)
             addresses.append(address)
         self._launch(addresses)
-        wrapped = _like_inputs(arrays, results)
+        wrapped = like_inputs(arrays, results)
         return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
 
     def _checked_out(self, out: object) -> list[Array]:
@@ -116,11 +116,17 @@ def build_kernel(
     return Kernel(load_object(compile_object(ir, target), entry, threads), inputs, outputs, workspace_bytes)
 
 
-def _like_inputs(arrays: Sequence[object], results: list[Array]) -> list[Any]:
-    """torch tensors for a caller whose inputs all are; torch is never imported for it."""
+def torch_of(arrays: Sequence[object]) -> Any:
+    """The module torch when every one of `arrays` is its tensor, else None; torch is never imported for it."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
-        return results
+        return None
     if any(type(array) is np.ndarray or type(array).__module__.partition(".")[0] != "torch" for array in arrays):
-        return results
-    return [torch.from_dlpack(result) for result in results]
+        return None
+    return torch
+
+
+def like_inputs(arrays: Sequence[object], results: list[Array]) -> list[Any]:
+    """torch tensors for a caller whose inputs all are."""
+    torch = torch_of(arrays)
+    return results if torch is None else [torch.from_dlpack(result) for result in results]

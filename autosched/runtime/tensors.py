@@ -120,7 +120,10 @@ def _to_numpy(spec: ArraySpec, value: Any) -> Array:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if hasattr(value, "__dlpack__"):
         if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:
-            raise UsageError(f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; copy it there")
+            raise UsageError(
+                f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; "
+                f'give at.to_device({spec.name}, device="cpu")'
+            )
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:

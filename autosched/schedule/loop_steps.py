@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.stmt import ForKind
+from autosched.ir.stmt import BLOCKS, THREADS, ForKind
 from autosched.schedule.stage import Loop, Num, PrefetchHint, Stage
-from autosched.schedule.state import State, reads
+from autosched.schedule.state import State
 
 MAX_FACTOR = 1 << 20
 
@@ -24,8 +24,20 @@ def check_factor(where: str, factor: Num) -> None:
     check(ok, f"{where}: factor {factor!r} is not an integer from 1 to {MAX_FACTOR} nor the name of a parameter")
 
 
+def check_own_loops(where: str, stage: Stage) -> None:
+    """Stages whose work the threads of a block share have loops of the threads' making."""
+    is_shared = stage.cooperate is not None or stage.cross is not None
+    check(not is_shared, f"{where}: the threads of the block share {stage.name} already; change its loops before")
+
+
 def check_order(step: str, stage: Stage) -> Stage:
-    """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone."""
+    """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone; bound loops first."""
+    check_own_loops(f"{step}({stage.name})", stage)
+    ranks = [0 if x.kind in BLOCKS else 1 if x.kind in THREADS else 2 for x in stage.loops]
+    check(
+        ranks == sorted(ranks),
+        f"{step}({stage.name}): block loops must be outermost, then thread loops, then the others",
+    )
     kinds = [loop.kind for loop in stage.loops]
     parallel = [k is ForKind.PARALLEL for k in kinds]
     check(
@@ -47,11 +59,14 @@ def check_order(step: str, stage: Stage) -> Stage:
 
 
 def check_parallel(where: str, state: State, stage: Stage) -> None:
-    """Parallel loops are one task index, so nothing stands between them."""
-    for loop in [x.name for x in stage.loops if x.kind is ForKind.PARALLEL][:-1]:
-        between = f"at {loop}, between the parallel loops of {stage.name}"
-        check(not state.attached(stage.name, loop), f"{where}: a stage is computed {between}")
-        check(not _prefetching(stage, (loop,)), f"{where}: a prefetch stands {between}")
+    """Parallel loops are one task index, and so are loops of blocks and threads: nothing stands between them."""
+    parallel = [x.name for x in stage.loops if x.kind is ForKind.PARALLEL]
+    bound = [x.name for x in stage.loops if x.kind in BLOCKS or x.kind in THREADS]
+    for kind, loops in (("parallel", parallel), ("bound", bound)):
+        for loop in loops[:-1]:
+            between = f"at {loop}, between the {kind} loops of {stage.name}"
+            check(not state.attached(stage.name, loop), f"{where}: a stage is computed {between}")
+            check(not _prefetching(stage, (loop,)), f"{where}: a prefetch stands {between}")
 
 
 def _annotate(state: State, step: str, stage_name: str, loop_name: str, kind: ForKind) -> State:
@@ -82,6 +97,7 @@ class Split:
         stage = state.stage(self.stage)
         where = f"split({self.stage}, {self.axis})"
         axis = stage.op.axis(self.axis)
+        check_own_loops(where, stage)
         check(not stage.factors(self.axis), f"{where}: the axis is split already; give all factors at once")
         check(bool(self.factors), f"{where}: no factors given")
         for factor in self.factors:
@@ -132,6 +148,7 @@ class Fuse:
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
+        check_own_loops(f"fuse({self.stage})", stage)
         check(len(self.loops) >= 2, f"fuse({self.stage}): at least two loops are needed, got {len(self.loops)}")
         at = stage.position(self.loops[0])
         old = stage.loops[at : at + len(self.loops)]
@@ -207,7 +224,7 @@ class Prefetch:
         stage = state.stage(self.stage)
         where = f"prefetch({self.stage}, {self.buffer})"
         stage.loop(self.loop)
-        check(self.buffer in reads(stage.op), f"{where}: the stage does not read {self.buffer}")
+        check(self.buffer in stage.op.reads, f"{where}: the stage does not read {self.buffer}")
         check(1 <= self.distance <= 4096, f"{where}: distance {self.distance} is not between 1 and 4096")
         hint = PrefetchHint(self.buffer, self.loop, self.distance)
         stage = replace(stage, prefetches=(*stage.prefetches, hint))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from autosched.errors import ScheduleError
+from autosched.schedule.atomic import Atomic
+from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Unroll, Vectorize
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Rfactor
 from autosched.schedule.state import State, Step, initial_state
@@ -18,12 +20,17 @@ STEPS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch,
-        ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor,
+        ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
+        Pipeline, Team, Atomic, LaunchBounds,
     )
 }  # fmt: skip
 
 # Fields that hold a factor: an integer or a parameter's name.
-_FACTORS = {("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor")}
+_FACTORS = {
+    ("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor"),
+    ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
+    ("Pipeline", "stages"), ("LaunchBounds", "blocks"),
+}  # fmt: skip
 
 
 def _plain(value: object, values: Mapping[str, int], numeric: bool) -> object:
@@ -40,6 +47,17 @@ def steps_to_json(state: State, values: Mapping[str, int]) -> str:
         names = [f.name for f in fields(step)]  # type: ignore[arg-type]
         rows.append([kind, *(_plain(getattr(step, n), values, (kind, n) in _FACTORS) for n in names)])
     return json.dumps(rows, separators=(",", ":"))
+
+
+def steps_text(text: str) -> str:
+    """Steps in JSON for readers: one on a line, as `Split(C, i, [2, 16])`."""
+    return "\n".join(f"{kind}({', '.join(_word(v) for v in numbers)})" for kind, *numbers in json.loads(text))
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_word, value))}]"
+    return str(value)
 
 
 def _typed(kind: str, value: object, where: str) -> object:
@@ -75,9 +93,11 @@ def _step(row: object) -> Step:
         known = ", ".join(STEPS)
         raise ScheduleError(f"a stored schedule has the unknown step {reprlib.repr(row)}; known are {known}")
     cls = STEPS[row[0]]
-    if len(row) - 1 != len(fields(cls)):
-        raise ScheduleError(f"the stored step {row[0]} has {len(row) - 1} fields, expected {len(fields(cls))}")
-    step: Step = cls(*(_typed(str(f.type), v, row[0]) for f, v in zip(fields(cls), row[1:], strict=True)))
+    given, all_fields = row[1:], fields(cls)
+    needed = sum(f.default is MISSING for f in all_fields)  # a record from before a step got a new field lacks that
+    if not needed <= len(given) <= len(all_fields):
+        raise ScheduleError(f"the stored step {row[0]} has {len(given)} fields, expected {len(all_fields)}")
+    step: Step = cls(*(_typed(str(f.type), v, row[0]) for f, v in zip(all_fields, given, strict=False)))
     return step
 
 

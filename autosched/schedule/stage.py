@@ -9,10 +9,12 @@ has no factor of its own, it runs as often as the extent needs. Factors are inte
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Param, Var, product
 from autosched.ir.stmt import ForKind, Layout, Reducer, Scope
+from autosched.ir.visit import loads
 
 Num = int | str  # an integer, or the name of a parameter
 
@@ -49,6 +51,11 @@ class StageOp:
     def all_axes(self) -> tuple[StageAxis, ...]:
         return self.axes + self.reduce_axes
 
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The buffers that the values are made of."""
+        return frozenset(load.buffer for value in self.body for load in loads(value))
+
     def axis(self, name: str) -> StageAxis:
         for axis in self.all_axes:
             if axis.name == name:
@@ -59,12 +66,16 @@ class StageOp:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop: `parts` are (axis, level) pairs, more than one when fused (last varies fastest)."""
+    """One loop: `parts` are (axis, level) pairs, more than one when fused (last varies fastest).
+
+    Without parts, `count` threads share every point of the stage.
+    """
 
     name: str
     parts: tuple[tuple[str, int], ...]
     reduce: bool
     kind: ForKind = ForKind.SERIAL
+    count: Num = 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,15 @@ class PrefetchHint:
 
 
 @dataclass(frozen=True)
+class Pipelined:
+    """The shared buffers filled in `loop` have room for `stages` of its iterations."""
+
+    loop: str
+    stages: Num
+    asynchronous: bool
+
+
+@dataclass(frozen=True)
 class Stage:
     op: StageOp
     loops: tuple[Loop, ...]
@@ -91,6 +111,13 @@ class Stage:
     scope: Scope = Scope.GLOBAL
     layout: Layout | None = None
     prefetches: tuple[PrefetchHint, ...] = field(default=())
+    cross: str | None = None  # the reduction axis that the threads of a block share
+    warp: int = 0  # threads that exchange their values of it by shuffles
+    into: str | None = None  # the stage whose result it updates with its values, which are not kept
+    resident: Num | None = None  # blocks of its kernel that a multiprocessor should keep at a time
+    starts: bool = False  # its loops only write the start values of its reduction
+    cooperate: Num | None = None  # elements that a thread moves at a time, in a buffer that a block fills together
+    pipeline: Pipelined | None = None
 
     @property
     def name(self) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv
 from autosched.ir.stmt import ForKind, Layout, Scope
 from autosched.ir.visit import loads, rebuild, substitute
-from autosched.schedule.loop_steps import check, check_factor, check_parallel
+from autosched.schedule.loop_steps import check, check_factor, check_own_loops, check_parallel
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
-from autosched.schedule.state import State, reads
+from autosched.schedule.state import State
 
-_SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value)
+_SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value)
 
 
 def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
@@ -71,6 +71,9 @@ class ComputeAt:
             f"{where}: {self.consumer} is computed inside {self.stage}",
         )
         check(bool(state.consumers(stage)), f"{where}: nothing reads {self.stage}")
+        check_own_loops(where, consumer)
+        is_late = consumer.pipeline is not None and consumer.pipeline.loop == self.loop
+        check(not is_late, f"{where}: the loop is a pipeline already; compute {self.stage} there before")
         state = state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
         check_parallel(where, state, state.stage(self.consumer))
         return _check_readers(where, state)
@@ -101,7 +104,7 @@ def _inline(op: StageOp, producer: StageOp, table: dict[str, Expr]) -> StageOp:
             return substitute(table[e.buffer], mapping)
         return e
 
-    return replace(op, body=tuple(go(v) for v in op.body)) if reads(op) & table.keys() else op
+    return replace(op, body=tuple(go(v) for v in op.body)) if op.reads & table.keys() else op
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const
-from autosched.ir.stmt import Scope
-from autosched.ir.visit import loads
+from autosched.ir.stmt import BLOCKS, THREADS, Scope
+from autosched.schedule.atomic import check_atomics
 from autosched.schedule.stage import At, Stage, StageAxis, StageOp, default_stage
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, Tensor
@@ -35,6 +35,7 @@ class State:
         state = self
         for step in steps:
             state = replace(step.apply(state), steps=(*state.steps, step))
+            check_atomics(state)
         return state
 
     def stage(self, name: str) -> Stage:
@@ -50,7 +51,7 @@ class State:
         return next((s for s in self.stages if buffer in s.op.buffers), None)
 
     def consumers(self, stage: Stage) -> tuple[Stage, ...]:
-        return tuple(s for s in self.stages if s is not stage and reads(s.op) & set(stage.op.buffers))
+        return tuple(s for s in self.stages if s is not stage and not s.op.reads.isdisjoint(stage.op.buffers))
 
     def is_output(self, stage: Stage) -> bool:
         return bool({t.name for t in self.outputs} & set(stage.op.buffers))
@@ -62,6 +63,15 @@ class State:
     def attached(self, stage: str, loop: str | None = None) -> tuple[Stage, ...]:
         """Stages computed inside `stage` (inside its loop `loop`), producers first."""
         return tuple(s for s in self.stages if s.at is not None and s.at.stage == stage and loop in (None, s.at.loop))
+
+    def root(self, stage: Stage) -> Stage:
+        """The root stage that this one is computed in (itself, if it is one)."""
+        chain = self.chain(stage)
+        return self.stage(chain[-1].stage) if chain else stage
+
+    def on_gpu(self, stage: Stage) -> bool:
+        """Whether the stage runs in blocks of threads."""
+        return any(x.kind in BLOCKS or x.kind in THREADS for x in self.root(stage).loops)
 
     def chain(self, stage: Stage) -> tuple[At, ...]:
         """Where the stage is computed, where that is, and so on out to the root."""
@@ -83,10 +93,6 @@ class State:
     def taken(self, name: str) -> bool:
         """Whether an input, a stage or one of its buffers has this name."""
         return any(t.name == name for t in self.inputs) or any(name in (s.name, *s.op.buffers) for s in self.stages)
-
-
-def reads(op: StageOp) -> set[str]:
-    return {load.buffer for value in op.body for load in loads(value)}
 
 
 def stage_op(op: ComputeOp, tensors: tuple[Tensor, ...]) -> StageOp:

@@ -78,6 +78,10 @@ class CostModel(Protocol):
     """Judges rows of sketch number `i` without lowering any of them."""
 
     def legal(self, i: int, rows: Population) -> Mask: ...
+    def legal_rows(self, i: int, rows: Population) -> Population:
+        """Those of random `rows` that are legal; it may make others legal and keep them, but no more than `rows`."""
+        ...
+
     def draft(self, i: int, rows: Population) -> Scores:
         """Analytic latency in seconds."""
         ...

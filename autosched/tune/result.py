@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.tune.protocols import Trial
 
@@ -63,9 +64,9 @@ class Result:
     curve: tuple[Point, ...] = ()
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
-    kernel: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
+    kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
 
-    def compile(self) -> Kernel:
+    def compile(self) -> Kernel | GpuKernel:
         """The best candidate as a callable kernel in this process."""
         if self.kernel is None:
             raise ValueError("this Result was not made by autosched.tune, so that it has no kernel to compile")

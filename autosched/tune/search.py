@@ -150,12 +150,12 @@ class Search(Generic[S]):
         sketch = self._sketches[i]
         found = self._space.enumerate_grid(sketch, n, rng)
         complete = len(found) < n
-        found = found[self._model.legal(i, found)]
+        found = self._model.legal_rows(i, found)
         for _ in range(DRAFT_RETRIES):
             if complete or len(found) >= n // 8:
                 break
             more = self._space.enumerate_grid(sketch, 2 * n, rng)
-            found = np.concatenate([found, more[self._model.legal(i, more)]])
+            found = np.concatenate([found, self._model.legal_rows(i, more)])
         return found
 
     def _children(self, elite: Pool, n: int, rng: np.random.Generator) -> list[Population]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autosched.errors import Interrupted, NoValidCandidate
+from autosched.errors import DeviceError, Interrupted, NoValidCandidate
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, median_interval
 from autosched.tune.callbacks import Callback, Event
 from autosched.tune.protocols import Candidate, Measurer, Recorder, Trial
@@ -26,6 +26,7 @@ from autosched.tune.search import Search
 from autosched.tune.task import Task, training_data
 
 if TYPE_CHECKING:
+    from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
 
 FIRST_BATCH = 4  # a small first round: a verified result soon
@@ -58,14 +59,15 @@ def run(
     peak_again: Callable[[], float | None] | None = None,
     started: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    kernel: Callable[[Candidate], Kernel] | None = None,
+    kernel: Callable[[Candidate], Kernel | GpuKernel] | None = None,
 ) -> Result:
     """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
 
-    `peak_gflops` was measured before; `peak_again` measures it once more after the final comparison, and the larger
+    `peak_gflops` was measured before, if at all; `peak_again` measures it after the final comparison, and the larger
     of the two counts, for what else runs on the machine can only make it smaller.
 
-    Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was.
+    Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was, DeviceError
+    when the device is lost for good; whatever it raises, the trials so far are recorded.
     """
     begun = clock() if started is None else started
     session = _Session(
@@ -85,7 +87,7 @@ class _Session:
     peak_again: Callable[[], float | None] | None
     started: float
     clock: Callable[[], float]
-    kernel: Callable[[Candidate], Kernel] | None
+    kernel: Callable[[Candidate], Kernel | GpuKernel] | None
     search: Search[Any] = field(init=False)
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
@@ -110,6 +112,9 @@ class _Session:
             self._measure_peak()
         except KeyboardInterrupt:
             self.interrupted = True
+        except DeviceError as error:
+            self.recorder.finish("failed")
+            raise self._lost(error) from error
         outcome = "finished" if self.best else "failed"
         self.recorder.finish("interrupted" if self.interrupted else outcome)
         result = self._result()
@@ -265,12 +270,15 @@ class _Session:
 
     def _measure_peak(self) -> None:
         """Once more; and again where a verified kernel was faster, for then it was the reading that was disturbed."""
-        if self.peak_gflops is None or self.peak_again is None:
+        if self.peak_again is None:
             return
         best_s = None if self.best is None else self.best.seconds
         reached = self.task.gflops(best_s) if best_s else 0.0
         for _ in range(PEAK_READINGS):
-            self.peak_gflops = max(self.peak_gflops, self.peak_again() or 0.0)
+            reading = self.peak_again()
+            if reading is None:
+                return
+            self.peak_gflops = max(self.peak_gflops or 0.0, reading)
             if self.peak_gflops >= reached:
                 return
 
@@ -320,6 +328,18 @@ class _Session:
             records=tuple(self.trials),
             kernel=None if kernel is None else partial(kernel, best.candidate),
         )
+
+    def _lost(self, error: DeviceError) -> DeviceError:
+        """The device is gone for good; what it measured is recorded."""
+        best = self.best
+        if best is None or best.seconds is None:
+            kept = f"{len(self.trials)} failed trials are recorded" if self.trials else "nothing was measured yet"
+        else:
+            kept = (
+                f"{len(self.trials)} trials are recorded, the best with {self.task.gflops(best.seconds):.4g} GFLOP/s "
+                f"(record {best.record_id}): resume from them when the device is back"
+            )
+        return DeviceError(f"the device of {self.task.target} was lost: {error}; {kept}")
 
     def _nothing(self, failures: Counter[str]) -> Interrupted | NoValidCandidate:
         if self.interrupted:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autosched.tune.protocols import Candidate, CostModel, SearchSpace, SketchLike, Trial
 
 if TYPE_CHECKING:
-    from autosched.codegen.source import KernelSource
+    from autosched.codegen import GpuSource, KernelSource
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Task:
     sketches: tuple[SketchLike, ...]
     space: SearchSpace[Any]
     model: CostModel
-    emit: Callable[[int, Mapping[str, int]], KernelSource]
+    emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
 
     def values(self, candidate: Candidate) -> dict[str, int]:
         """The candidate's numbers by parameter name."""
@@ -48,7 +48,7 @@ class Task:
                 return Candidate(i, row) if self.model.legal(i, rows).all() else None
         return None
 
-    def source(self, candidate: Candidate) -> KernelSource:
+    def source(self, candidate: Candidate) -> KernelSource | GpuSource:
         return self.emit(candidate.sketch, self.values(candidate))
 
     def gflops(self, seconds: float) -> float:

@@ -1,19 +1,10 @@
-"""The accumulating stage of a tiled reduction, and the stage that writes its tiles."""
+"""The accumulating stage of a tiled reduction."""
 
 from __future__ import annotations
 
-from autosched.schedule import CacheWrite, Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
+from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import unroll
-from search_spaces.cpu.draft import Draft
-from search_spaces.cpu.facts import fused_consumer
-
-
-def choose_host(draft: Draft, stage: Stage) -> tuple[Draft, str, str]:
-    """The stage that writes the tiles (the fused consumer, or a copy out) and the one that accumulates."""
-    host = fused_consumer(draft.state, stage)
-    if host is not None and host.name not in draft.done and host.at is None:
-        return draft, host.name, stage.name
-    return draft.apply(CacheWrite(stage.name)), stage.name, f"{stage.name}.acc"
+from search_spaces.draft import Draft
 
 
 def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:

@@ -16,11 +16,11 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.accumulate import choose_host, unrolled_accumulator
+from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import reduction_block, register_tile, tile_count, vector_width
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import Read, extent, panel_dim, reads_of
 from search_spaces.cpu.packing import pack_panels
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import Read, extent, panel_dim, reads_of
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
 

@@ -15,8 +15,8 @@ from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import (
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import (
     extent,
     fused_consumer,
     has_condition,

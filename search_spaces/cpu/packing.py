@@ -11,8 +11,8 @@ from __future__ import annotations
 from autosched.ir.expr import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import register_tile, vector_width
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import extent
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import extent
 
 Place = tuple[str, str] | None
 

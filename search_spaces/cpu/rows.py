@@ -19,9 +19,9 @@ from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, vector_width
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import extent, lane_reduction, reads_of
 from search_spaces.cpu.tiling import MultiLevelTiling
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import extent, lane_reduction, reads_of
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy

@@ -27,11 +27,12 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.accumulate import choose_host, unrolled_accumulator
+from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
-from search_spaces.cpu.draft import Context, Draft
-from search_spaces.cpu.facts import (
+from search_spaces.cpu.packing import Place, pack_panels, pack_transposed
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import (
     Read,
     extent,
     has_reuse,
@@ -41,7 +42,6 @@ from search_spaces.cpu.facts import (
     transposable_dim,
     vector_axes,
 )
-from search_spaces.cpu.packing import Place, pack_panels, pack_transposed
 from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2

@@ -66,8 +66,8 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("gmm --target tpu", 2, "target 'tpu' is not known"),
         ("gmm --target llvm -mcpu=haswall", 2, "did you mean haswell"),
         ("gmm --target llvm -mcpu=neoverse-v9", 2, "did you mean neoverse"),
-        ("gmm --target cuda", 5, "lacks a code generator"),
-        ("gmm --target opencl", 5, "lacks a code generator"),
+        ("gmm --target cuda --threads 2", 2, "threads are those of a processor"),
+        ("gmm --target cuda -arch=sm_1", 2, "sm_1"),
         ("no_file.py:f", 2, "there is no file no_file.py"),
         ("own.py", 2, "written path/to/file.py:function"),
         ("own.py:raise", 2, "did you mean raises"),
@@ -86,7 +86,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_tune_refuses(cli: Any, tmp_path: Path, words: str, code: int, sentence: str) -> None:
-    given = words.replace(" -mcpu", "\x00-mcpu").split(" ")  # one word for the shell
+    given = words.replace(" -mcpu", "\x00-mcpu").replace(" -arch", "\x00-arch").split(" ")  # one word for the shell
     given = [word.replace("\x00", " ") for word in given]
     answer = cli("tune", *given, *(() if "--db" in given else ("--db", "records.db")))
     assert (answer.code, answer.out) == (code, "")

@@ -50,8 +50,8 @@ def test_every_place_on_the_map_exists():
 
 
 def test_the_example_runs(tmp_path):
-    (example,) = [block for kind, block in BLOCKS if kind == "python" and "import autosched" in block]
-    assert "trials=64" in example
+    (example,) = [block for kind, block in BLOCKS if kind == "python" and "trials=64" in block]
+    assert "import autosched" in example
     file = tmp_path / "example.py"
     file.write_text(example.replace("trials=64", "trials=2"), encoding="utf-8")
     home = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}

@@ -1,6 +1,7 @@
 """Random tensor programs through random schedules, against the reference.
 
 python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
+python -m tests.fuzz --target opencl [...]       on a GPU, or on the processor with PoCL
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autosched.target import parse_target, usable_cores
+from tests.fuzz.candidate import is_gpu
 from tests.fuzz.program import program_text
-from tests.fuzz.regressions import CASES, failures
+from tests.fuzz.regressions import CASES, GPU_CASES, Case, failures
 from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
 
 TARGETS = ("cpu", "llvm -mcpu=haswell", "llvm -mcpu=nehalem")
@@ -26,14 +28,14 @@ def main() -> int:
     options = _parser().parse_args()
     runnable = tuple(t for t in TARGETS if parse_target(t).runs_here)
     targets = (options.target,) if options.target else runnable
-    threads = (options.threads,) if options.threads else (1, 2)
+    threads = (options.threads,) if options.threads else (1,) if targets == ("opencl",) else (1, 2)
     workers = options.workers or usable_cores()
     begin = time.monotonic()
     end = begin + options.seconds if options.seconds else float("inf")
     print(f"seed {options.seed}, {options.dags} programs, {options.candidates} candidates each, {', '.join(targets)}")
     warm(targets)
     if options.regressions:
-        return _regressions()
+        return _regressions(GPU_CASES if is_gpu(targets[0]) else CASES)
     plan = Plan(options.seed, options.dags, options.candidates, targets, threads, workers, end)
     tally = run(plan, _printer(begin))
     print(f"{tally.programs} programs, {tally.candidates} candidates in {time.monotonic() - begin:.0f} s, ", end="")
@@ -61,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _regressions() -> int:
+def _regressions(cases: Sequence[Callable[[], Case]]) -> int:
     failed = False
-    for case in CASES:
+    for case in cases:
         found = failures(case())
         print(f"{case.__name__}\t{' | '.join(map(str, found))}", flush=True)
         failed = failed or bool(found)
@@ -94,6 +96,8 @@ def _report(failure: Failure, seconds: float) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # four times as many candidates
+    os.environ |= {"PYOPENCL_NO_CACHE": "1", "POCL_KERNEL_CACHE": "0"}  # no program comes again
     with tempfile.TemporaryDirectory(prefix="fuzz-") as root:  # what killed children leave behind goes with it
         tempfile.tempdir = root
         status = main()

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.codegen import build_source
+from autosched.codegen import build_gpu_source, build_source
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import CandidateError, DataSet, Kernel, check
+from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
+from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.tensors import ArraySpec
 from autosched.target import parse_target
@@ -29,12 +31,13 @@ from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate
 from cost_model.model import CostModel
-from search_spaces.cpu import sketches
+from search_spaces import cpu, gpu
 from search_spaces.space import Sketch, sample
 from tests.helpers import check_nest
 
 DATA_SETS = ("normal", "structured", "integers")
 SAMPLED = 16  # rows drawn to find one of not too much code
+SAMPLED_FOR_GPU = 1000  # to find a legal one
 MAX_COPIES = 4096
 MAX_INTERPRETED = 1500  # points of all stages; the interpreter does about a million a second
 
@@ -87,10 +90,16 @@ def step(name: str) -> Iterator[None]:
         raise Fault(f"{name}: {type(error).__name__}", " ".join(str(error).split())[:600] or repr(error)) from error
 
 
+def is_gpu(target: str) -> bool:
+    return parse_target(target).gpu is not None
+
+
 @lru_cache(maxsize=8)
 def _sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ...]:
     with step("sketches"):
-        return sketches(collapse(dag), parse_target(target), threads)
+        if is_gpu(target):
+            return gpu.sketches(collapse(dag), parse_target(target))
+        return cpu.sketches(collapse(dag), parse_target(target), threads)
 
 
 @lru_cache(maxsize=64)
@@ -104,11 +113,34 @@ def all_sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ..
 
 
 def draw(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> Candidate:
-    """A random row of not too much code, else the one of the smallest tiles."""
+    """A random row of not too much code, else the one of the smallest tiles; for a GPU a random legal row.
+
+    Raises Fault where no row is legal.
+    """
+    if is_gpu(target):
+        return _draw_legal(sketch, target, threads, rng)
     rows = sample(sketch, SAMPLED, rng)
     row = next((r for r in rows if _copies(sketch, r) <= MAX_COPIES), [p.domain[0] for p in sketch.params])
     values = tuple((p.name, int(v)) for p, v in zip(sketch.params, row, strict=True))
     return Candidate(target, threads, sketch.name, values)
+
+
+def _draw_legal(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> Candidate:
+    rows = sample(sketch, SAMPLED_FOR_GPU, rng) if sketch.params else np.zeros((1, 0), np.int64)
+    model = _model(sketch, target, threads)
+    legal = model.legal_rows(0, rows)
+    if not len(legal):
+        broken = ", ".join(model.broken_rules(0, rows[0]))
+        raise Fault("legal: none", f"no row of {len(rows)} is legal; the first breaks {broken}")
+    values = tuple((p.name, int(v)) for p, v in zip(sketch.params, legal[0], strict=True))
+    return Candidate(target, threads, sketch.name, values)
+
+
+@lru_cache(maxsize=64)
+def _model(sketch: Sketch, target: str, threads: int) -> CostModel:
+    func = _lowered(sketch)
+    with step("cost model"):
+        return CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
 
 
 def _copies(sketch: Sketch, row: npt.NDArray[np.int64]) -> int:
@@ -123,19 +155,21 @@ def _copies(sketch: Sketch, row: npt.NDArray[np.int64]) -> int:
 
 def check_model(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> None:
     """The cost model takes the sketch: latencies are positive, features are finite. Raises Fault."""
-    rows, func = sample(sketch, SAMPLED, rng), _lowered(sketch)
+    rows = sample(sketch, SAMPLED, rng)
+    model = _model(sketch, target, threads)
     with step("cost model"):
-        model = CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
-        model.legal(0, rows)
+        legal = model.legal(0, rows)
+        if is_gpu(target):  # the others may have anything
+            rows = rows[legal]
         seconds, features = model.draft(0, rows), model.features(0, rows)
         if not (np.isfinite(seconds).all() and (seconds > 0).all() and np.isfinite(features).all()):
             raise ValueError("a drafted latency or a feature is not a finite positive number")
 
 
 class Subject:
-    """A program with inputs and expected outputs in files below `directory`, ready to try candidates."""
+    """A program with inputs and expected outputs in files below `directory`, ready to try candidates for `target`."""
 
-    def __init__(self, dag: ComputeDAG, directory: Path, seed: int) -> None:
+    def __init__(self, dag: ComputeDAG, directory: Path, seed: int, target: str) -> None:
         self.dag = dag
         self._points = sum(math.prod(a.extent for a in (*op.axes, *op.reduce_axes)) for op in dag.stages)
         inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
@@ -145,7 +179,8 @@ class Subject:
                 arrays = make_inputs(dag, seed, name)
                 expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
                 write_data_set(directory, name, inputs, outputs, arrays, expected)
-            self._data = [DataSet(directory, name, inputs, outputs) for name in DATA_SETS]
+            self._place: Processor | OpenCl
+            self._place = (OpenCl if is_gpu(target) else Processor)(directory, inputs, outputs)
 
     def sketch(self, candidate: Candidate) -> Sketch | None:
         """The sketch of that name, None when there is none now."""
@@ -157,19 +192,56 @@ class Subject:
         sketch = self.sketch(candidate)
         if sketch is None:
             return
-        target, values = parse_target(candidate.target), dict(candidate.values)
-        func = _lowered(sketch)
+        values, func = dict(candidate.values), _lowered(sketch)
         if self._points <= MAX_INTERPRETED:
             with step("interpret"):
                 concrete, _ = concretise(func, values)
                 verify(concrete, concrete=True)
                 check_nest(concrete, collapse(self.dag))
+        try:
+            self._place.run(func, values, candidate)
+        except CandidateError as error:
+            raise Fault(error.fault, str(error)) from None
+
+
+class Processor:
+    """Runs candidates in this process."""
+
+    def __init__(self, directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> None:
+        self._data = [DataSet(directory, name, inputs, outputs) for name in DATA_SETS]
+
+    def run(self, func: Func, values: dict[str, int], candidate: Candidate) -> None:
+        target = parse_target(candidate.target)
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
         with step("compile"):
             loaded = load_object(compile_object(source.ir, target), source.name, source.threads)
-        kernel = Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1)))
-        try:
-            check(kernel, self._data)
-        except CandidateError as error:
-            raise Fault(error.fault, str(error)) from None
+        check(Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1))), self._data)
+
+
+class OpenCl:
+    """Runs candidates on the OpenCL device, in guarded and poisoned buffers, with those of the measurer's data sets."""
+
+    def __init__(self, directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> None:
+        self._data = GpuData(_device(), directory, inputs, outputs)
+
+    def run(self, func: Func, values: dict[str, int], candidate: Candidate) -> None:
+        device = _device()
+        with step("build"):
+            source = build_gpu_source(func, values, "opencl")
+        with step("compile"):
+            kernels = device.load(device.compile(source), source)
+        for number in range(len(self._data.sets)):
+            workspace = make_workspace(device, source)
+            memory = {name: guarded.memory for name, guarded in workspace.items()}
+            self._data.poison_outputs()
+            with step("launch"):
+                device.run(device.prepare(kernels, source, self._data.buffers(source, number, memory)))
+                device.synchronise()
+            self._data.examine(number, workspace)
+
+
+@lru_cache(maxsize=1)
+def _device() -> OpenClDevice:
+    """Opened in the process that uses it: a driver has threads, which do not survive a fork."""
+    return OpenClDevice()

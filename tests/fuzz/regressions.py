@@ -95,6 +95,27 @@ CASES: tuple[Callable[[], Case], ...] = (
 )
 
 
+# For GPUs
+
+
+def bools_of_vectors() -> Case:
+    """A loop over vectors of numbers stored bools, for which there is no vector type."""
+    A = te.placeholder((4,), "int32", "A")
+    T = te.compute((4,), lambda i: A[i] > te.const(1, "int32"), "T")
+    return Case(te.ComputeDAG([T]), "opencl", 1, "default", (("T.i.t", 1), ("T.i.w", 4)))
+
+
+def parts_that_end_beyond_the_reduction() -> Case:
+    """Eight parts of 33 elements for 257: only the first part of a thread's tile ended where the reduction does."""
+    A = te.placeholder((257, 3), "float32", "A")
+    k = te.reduce_axis(257, "k")
+    T = te.compute((3,), lambda i: te.max(A[k, i] * -1.0 - 40.0, axis=k), "T")
+    return Case(te.ComputeDAG([T]), "opencl", 1, "T:split-point", (("T.rf.k.o.s", 8), ("T.rf.i.t", 4)))
+
+
+GPU_CASES: tuple[Callable[[], Case], ...] = (bools_of_vectors, parts_that_end_beyond_the_reduction)
+
+
 def failures(case: Case) -> list[Failure]:
     candidate = Candidate(case.target, case.threads, case.sketch, case.values)
     return list(failures_of(case.dag, candidate, ROWS))

@@ -13,7 +13,7 @@ import numpy as np
 from autosched.runtime.jit import compile_object, load_object
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, signature, step
+from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
 from tests.fuzz.shrink import Failing, shrink
@@ -69,6 +69,8 @@ class Plan:
 def warm(targets: tuple[str, ...]) -> None:
     """Everything that children need before their first kernel, made once before they are forked."""
     for text in targets:
+        if is_gpu(text):  # its driver has threads
+            continue
         load_object(compile_object(_EMPTY, parse_target(text)), "empty", 1)
 
 
@@ -146,7 +148,7 @@ def _program(plan: Plan, at: int, begin: int, directory: Path, send: Send) -> No
     try:
         with step("generate"):
             dag = random_dag(seed)
-        subject = Subject(dag, directory, at)
+        subject = Subject(dag, directory, at, target)
         found = all_sketches(dag, target, threads)
     except Fault as fault:
         send({"failed": [fault.kind, str(fault)]})
@@ -205,7 +207,7 @@ def _variants(dag: ComputeDAG, candidate: Candidate, rows: int, send: Send) -> N
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
         send({"try": Candidate(candidate.target, candidate.threads).to_json()})
         try:
-            subject = Subject(dag, Path(directory), 0)
+            subject = Subject(dag, Path(directory), 0, candidate.target)
             found = all_sketches(dag, candidate.target, candidate.threads)
         except Fault as fault:
             send({"failed": [fault.kind, str(fault)]})

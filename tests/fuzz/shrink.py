@@ -18,7 +18,7 @@ from autosched.ir.visit import substitute
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.checks import check_op
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, postorder, rewrite
-from tests.fuzz.candidate import Candidate
+from tests.fuzz.candidate import Candidate, is_gpu
 
 Failing = tuple[ComputeDAG, Candidate]
 Test = Callable[[ComputeDAG, Candidate], "Candidate | None"]  # the candidate that fails in the same way, if any
@@ -51,7 +51,7 @@ def _shrink_dag(found: Failing, test: Test, end: float) -> Failing:
 
 def _shrink_row(found: Failing, test: Test, end: float) -> Failing:
     dag, candidate = found
-    trials = [replace(candidate, target="cpu"), replace(candidate, threads=1)]
+    trials = [] if is_gpu(candidate.target) else [replace(candidate, target="cpu"), replace(candidate, threads=1)]
     for n, (name, value) in enumerate(candidate.values):
         trials += [
             replace(candidate, values=(*candidate.values[:n], (name, v), *candidate.values[n + 1 :]))

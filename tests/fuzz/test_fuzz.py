@@ -1,5 +1,8 @@
 """The fuzzer in the test suite: every case it once found, then 200 programs of a fixed seed and some of a new one.
 
+For GPUs the same with fewer programs on OpenCL, where there is a device; the long run is
+`python -m tests.fuzz --target opencl --dags 300 --candidates 4`.
+
 It runs in a process of its own, because it forks, which is only safe without threads and loaded kernels. A failing seed
 is repeated by `python -m tests.fuzz --seed SEED`.
 """
@@ -16,7 +19,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import ExpressionError
-from tests.fuzz.regressions import CASES
+from tests.fuzz.regressions import CASES, GPU_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,18 +30,46 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+def regressions(*options: str) -> dict[str, str]:
+    """The regressions' failures by name, "" for none."""
+    done = fuzz("--regressions", *options)
+    lines = dict(line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
+    assert lines, done.stdout + done.stderr
+    return lines
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    """The regressions' failures by name, "" for none."""
-    done = fuzz("--regressions")
-    lines = dict(line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
-    assert set(lines) == {case.__name__ for case in CASES}, done.stdout + done.stderr
-    return lines
+    return regressions()
+
+
+@pytest.fixture(scope="module")
+def opencl() -> None:
+    """Skips where there is no device; asked in another process, for this one must not load a driver."""
+    pytest.importorskip("pyopencl")
+    probe = "import pyopencl as cl; assert any(p.get_devices() for p in cl.get_platforms())"
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
+        pytest.skip("no OpenCL device; install one (on Debian: pocl-opencl-icd)")
+
+
+@pytest.fixture(scope="module")
+def found_on_opencl(opencl: None) -> dict[str, str]:
+    return regressions("--target", "opencl")
 
 
 @pytest.mark.parametrize("name", [case.__name__ for case in CASES])
 def test_regression(found: dict[str, str], name: str) -> None:
     assert not found[name].strip()
+
+
+@pytest.mark.parametrize("name", [case.__name__ for case in GPU_CASES])
+def test_regression_on_opencl(found_on_opencl: dict[str, str], name: str) -> None:
+    assert not found_on_opencl[name].strip()
+
+
+def test_fixed_seed_on_opencl(opencl: None) -> None:
+    done = fuzz("--target", "opencl", "--dags", "30", "--candidates", "3", "--shrink", "2", "--shrink-seconds", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_fixed_seed() -> None:

@@ -49,6 +49,11 @@ RULES: list[tuple[Expr, Expr]] = [
     ((i * 8 + j) // 4, i * 2 + j // 4),
     ((i * 6 + 13) // 6, i + 2),
     ((i * 8 + j) % 4, j % 4),
+    ((i * 6 + 4) // 8, (i * 3 + 2) // 4),
+    ((i * 6 + 4) % 8, (i * 3 + 2) % 4 * 2),
+    ((i * 6 + j * 3) % 9, (i * 2 + j) % 3 * 3),
+    (i * 6 % 8 * 3 + i * 6 // 8 * 24 + j, i * 18 + j),
+    ((i * 2 + j) // 3 * 3 + j + (i * 2 + j) % 3, i * 2 + j * 2),
     ((i * 5 + j) // 5, i),
     ((i * 5 + j) % 5, j),
     (i // 4, num(0)),
@@ -246,3 +251,12 @@ def test_minima_and_maxima_of_two_are_one_node_in_either_order(a, b, op):
     assert s(binary(op, a, binary(op, b, a))) is s(binary(op, a, b))
     shifted = s(binary(op, a + 3, b + 3))
     assert values(shifted) == [v + 3 for v in values(s(binary(op, a, b)))]
+
+
+def test_a_bound_that_another_implies_goes() -> None:
+    s = simplifier()
+    near, far = binary("lt", i * 2 + j, num(5)), binary("lt", i * 2 + j + 1, num(5))
+    above, higher = binary("ge", i + j, num(2)), binary("ge", i + j, num(3))
+    assert s(near & far) is s(far)
+    assert s(far & near & far) is s(far)
+    assert s(above & (near & higher)) is s(near & higher)

@@ -26,7 +26,6 @@ from autosched.schedule import (
     Vectorize,
     initial_state,
 )
-from autosched.schedule.state import reads
 from autosched.te import ComputeDAG
 from tests.schedule.graphs import GRAPHS
 
@@ -90,7 +89,7 @@ def _unroll(rng: random.Random, state: State, stage: Stage) -> Step:
 
 
 def _prefetch(rng: random.Random, state: State, stage: Stage) -> Step:
-    return Prefetch(stage.name, _name(rng, sorted(reads(stage.op))), _name(rng, _loops(stage)), rng.choice((1, 7)))
+    return Prefetch(stage.name, _name(rng, sorted(stage.op.reads)), _name(rng, _loops(stage)), rng.choice((1, 7)))
 
 
 def _compute_at(rng: random.Random, state: State, stage: Stage) -> Step:
@@ -103,7 +102,7 @@ def _inline(rng: random.Random, state: State, stage: Stage) -> Step:
 
 
 def _cache_read(rng: random.Random, state: State, stage: Stage) -> Step:
-    return CacheRead(_name(rng, sorted(reads(stage.op))), stage.name, rng.choice(("cache", "copy")))
+    return CacheRead(_name(rng, sorted(stage.op.reads)), stage.name, rng.choice(("cache", "copy")))
 
 
 def _cache_write(rng: random.Random, state: State, stage: Stage) -> Step:

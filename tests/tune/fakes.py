@@ -57,6 +57,9 @@ class FakeModel:
         fits: npt.NDArray[np.bool_] = (rows[:, :3].prod(axis=1) <= EXTENT) & (rows[:, 3:6].prod(axis=1) <= EXTENT)
         return fits
 
+    def legal_rows(self, i: int, rows: Population) -> Population:
+        return rows[self.legal(i, rows)]
+
     def draft(self, i: int, rows: Population) -> Floats:
         blur = 1.0 + 0.3 * np.sin(rows @ np.arange(1, rows.shape[1] + 1))
         return np.asarray(true_seconds(i, rows) * blur * (2.0 if i == 1 else 1.0), dtype=np.float64)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
+from autosched.codegen.storage import flat_index
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.stmt import Buffer
 from autosched.ir.visit import free_vars, substitute
 
 REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
@@ -56,39 +57,6 @@ class Placed:
     buffer: Buffer
     pointer: str
     depth: int = 0
-
-
-def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
-    """(dimension, extent) as stored, outermost first: inner tiles come last, a register buffer is padded."""
-    shape = [int(e.value) for e in buffer.shape if isinstance(e, Const)]
-    assert len(shape) == len(buffer.shape), f"buffer {buffer.name} has no constant shape"
-    tiles = {} if buffer.layout is None else {d: int(f.value) for d, f in buffer.layout.tiles if isinstance(f, Const)}
-    order = tuple(range(len(shape))) if buffer.layout is None else buffer.layout.order
-    stored = [(d, -(-shape[d] // tiles.get(d, 1))) for d in order] + list(tiles.items())
-    if buffer.scope is Scope.REGISTER and stored:
-        dim, extent = stored[-1]
-        stored[-1] = (dim, -(-extent // REGISTER_PAD) * REGISTER_PAD)
-    return stored
-
-
-def element_count(buffer: Buffer) -> int:
-    count = 1
-    for _, extent in stored_shape(buffer):
-        count *= extent
-    return count
-
-
-def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
-    """The element index in storage order, canonical."""
-    tiles = {} if buffer.layout is None else dict(buffer.layout.tiles)
-    n_outer = len(indices)
-    flat: Expr = Const(0, INDEX)
-    for n, (dim, extent) in enumerate(stored_shape(buffer)):
-        index = indices[dim]
-        if dim in tiles:
-            index = index // tiles[dim] if n < n_outer else index % tiles[dim]
-        flat = flat * extent + simplify(index)
-    return simplify(flat)
 
 
 @dataclass

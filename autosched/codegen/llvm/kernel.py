@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.codegen.llvm.address import Addresses, Placed, Runtime, element_count
+from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
+from autosched.codegen.storage import element_count
 from autosched.ir.expr import Const, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt

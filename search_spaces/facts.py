@@ -10,7 +10,6 @@ from autosched.ir.linear import linear
 from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.state import reads
 
 EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
@@ -183,4 +182,4 @@ def switch_axes(stage: Stage) -> tuple[str, ...]:
 
 
 def reads_nothing(stage: Stage) -> bool:
-    return not reads(stage.op)
+    return not stage.op.reads

@@ -1,0 +1,50 @@
+"""Atomic updates of global memory as C text.
+
+CUDA has an instruction for each, but sums of 64-bit integers are those of unsigned ones. OpenCL 1.2 has them for
+32-bit integers; the others are loops around compare-and-swap, for 64 bits with cl_khr_int64_base_atomics.
+Sources: CUDA C++ Programming Guide, "Atomic Functions"; the OpenCL 1.2 specification, 6.12.11 and 9.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from autosched.codegen.c.expressions import Expressions
+
+CUDA_NAMES = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
+OPENCL_NAMES = {"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"}
+COMBINED = {"add": "{a} + {b}", "min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b} ? {a} : {b}"}
+
+LOOP = """\
+void {name}(volatile __global {type}* at, const {type} value) {{
+  {bits} old = as_{bits}(*at), seen;
+  do {{
+    seen = old;
+    const {type} before = as_{type}(seen);
+    old = {swap}((volatile __global {bits}*)at, seen, as_{bits}(({type})({combined})));
+  }} while (old != seen);
+}}"""
+WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
+
+
+def atomic_update(
+    op: str, dtype: str, element: str, value: str, c: Expressions, helpers: MutableMapping[str, str]
+) -> str:
+    """A statement that updates `element` with `value`; `helpers` gets the function that OpenCL needs for it."""
+    if c.words.name == "cuda":
+        if (op, dtype) == ("add", "int64"):
+            return f"atomicAdd((unsigned long long*)&{element}, (unsigned long long)({value}));"
+        return f"{CUDA_NAMES[op]}(&{element}, {value});"
+    if dtype == "int32":
+        return f"{OPENCL_NAMES[op]}(&{element}, {value});"
+    kind, is_wide = c.type(dtype), dtype in ("float64", "int64")
+    name = f"atomic_{op}_{kind}"
+    text = LOOP.format(
+        name=name,
+        type=kind,
+        bits="long" if is_wide else "int",
+        swap="atom_cmpxchg" if is_wide else "atomic_cmpxchg",
+        combined=COMBINED[op].format(a="before", b="value"),
+    )
+    helpers[name] = f"{WIDE}\n{text}" if is_wide else text
+    return f"{name}(&{element}, {value});"

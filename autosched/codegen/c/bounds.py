@@ -1,0 +1,87 @@
+"""What a compiler is told about registers: how many blocks shall be resident together, and which loops stay loops.
+
+Without a word on that, ptxas rounds registers down to a number at which another block or two fit, and spills what is
+left over. A kernel that holds its results in registers wants them all: the bounds leave room for these, for the
+operands of a step and the next, and for addresses. Kernels with few registers of their own are left to ptxas.
+CUDA C++ Programming Guide, "Launch Bounds".
+
+How far loops are unrolled is a parameter of the search. The compiler would unroll the loops around such a body again,
+as often as it likes, and need registers for all the loads that it moves up. It would also unroll the copies to shared
+memory, however many they are, and keep the addresses of all in registers; a few at a time are enough to have loads on
+their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autosched.ir.expr import Const
+from autosched.ir.simplify import Affine
+from autosched.ir.stmt import Barrier, For, ForKind, Stmt, Store, walk
+from autosched.ir.visit import free_vars
+
+PARTITIONS = 4  # of a multiprocessor, each with its own registers and warps (compute capability 5.0 and later)
+REGISTERS = 1 << 14  # of a partition
+UNIT = 8  # registers are given to a thread in multiples of this
+MOST = 255  # of a thread
+WARP = 32
+SPARE = 32  # addresses, counters, loads on their way
+AHEAD = 16  # the same once more, of copies that are started ahead
+WIDEST = 16  # bytes of one load
+FEW = 16  # results and operands up to this number leave ptxas free
+RESIDENT_THREADS, RESIDENT_BLOCKS = 1024, 16  # that every device keeps on a multiprocessor
+MOST_COPIES = 32  # of statements that the compiler may make of an unrolled body
+FEW_COPIES = 4  # bodies smaller than this are left to the compiler
+HELD_ADDRESSES = 2  # registers beside an element that is held for the next iteration of a pipeline: where it goes
+TOGETHER = 4  # copies to shared memory that are unrolled
+
+
+def resident_blocks(threads: int, private_bytes: int, operand_bytes: int, ahead: bool = False) -> int | None:
+    """Blocks that a multiprocessor shall keep, for the launch bounds; None where the compiler may choose."""
+    held = -(-(private_bytes + operand_bytes) // 4)
+    if held <= FEW:
+        return None
+    wanted = min(MOST + 1, -(-(held + SPARE + AHEAD * ahead) // UNIT) * UNIT)
+    warps = -(-threads // WARP)
+    blocks = min(REGISTERS // (WARP * wanted) * PARTITIONS // warps, RESIDENT_THREADS // (WARP * warps))
+    return max(1, min(blocks, RESIDENT_BLOCKS))
+
+
+def operand_bytes(index: Affine, itemsize: int, loops: Sequence[For]) -> int:
+    """What a thread holds of an operand while it works on one step of a reduction: an element for each of the unrolled
+    points that it differs in, or the whole of a wide load where the steps of the reduction are neighbours."""
+    elements, wide = 1, 1
+    for loop in loops:
+        step = dict(index.terms).get(loop.var)
+        assert isinstance(loop.bound, Const)
+        if not loop.reduce and any(loop.var in free_vars(atom) for atom, _ in index.terms):
+            elements *= int(loop.bound.value)
+        elif loop.reduce and step == 1:
+            wide = min(int(loop.bound.value), WIDEST // itemsize)
+    return elements * max(1, wide) * itemsize
+
+
+def unrolling(loop: For, is_shared: Callable[[str], bool]) -> int | None:
+    """How often the compiler shall unroll a loop that is none of the schedule's unrolled ones; None: as it likes."""
+    stores = [s for s in walk(loop.body) if isinstance(s, Store)]
+    nested = any(isinstance(s, (Barrier, For)) and not is_unrolled(s) for s in walk(loop.body))
+    if stores and not nested and all(is_shared(b) for s in stores for b in s.buffers):
+        return TOGETHER
+    copies = _copies(loop.body)
+    if copies < FEW_COPIES:
+        return None
+    return 1 if nested else max(1, MOST_COPIES // copies)
+
+
+def is_unrolled(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and stmt.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
+
+
+def _copies(stmt: Stmt) -> int:
+    """Stores in the code when the loops that say so are unrolled."""
+    if isinstance(stmt, Store):
+        return 1
+    copies = sum(map(_copies, stmt.body_stmts))
+    if isinstance(stmt, For) and is_unrolled(stmt) and isinstance(stmt.bound, Const):
+        copies *= int(stmt.bound.value)
+    return copies

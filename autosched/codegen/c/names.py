@@ -1,0 +1,42 @@
+"""Names in the generated C: the user's own where C allows them."""
+
+from __future__ import annotations
+
+import re
+
+
+def identifier(name: str, taken: set[str]) -> str:
+    """A C name like the given one that is not in use yet."""
+    base = re.sub(r"\W", "_", name, flags=re.ASCII)
+    base = base if re.match(r"[A-Za-z]", base) else f"v{base}"
+    found, n = base, 1
+    while found in taken:
+        n += 1
+        found = f"{base}_{n}"
+    taken.add(found)
+    return found
+
+
+# Words of C, C++ and OpenCL, and functions and macros of theirs, that a user's tensor may not be called.
+RESERVED = frozenset(
+    """
+    alignas alignof and and_eq asm auto barrier bitand bitor bool break case catch char class compl concept const
+    constant constexpr continue decltype default delete do double else enum event_t explicit export extern false float
+    for friend generic global goto half if image2d_t inline int kernel linux local long mutable namespace new noexcept
+    not not_eq nullptr operator or or_eq pipe private protected public ptrdiff_t register reinterpret_cast requires
+    restrict return sampler_t short signed size_t sizeof static static_cast struct switch template this thread_local
+    throw true try typedef typeid typename uchar uint ulong union unix unsigned ushort using virtual void volatile
+    while xor xor_eq
+    EOF INFINITY NAN NULL blockDim blockIdx gridDim threadIdx warpSize get_group_id get_local_id
+    abs ceil cos erf exp fabs floor fma log max min pow rint rsqrt sin sqrt tanh
+    cosf erff expf fabsf floorf ceilf fmaf logf powf rintf rsqrtf sinf sqrtf tanhf
+    make_float2 make_float4 float2 float4 make_int2 make_int4 int2 int4 make_double2 double2
+    vload2 vload4 vstore2 vstore4
+    start_copy_float start_copy_float2 start_copy_float4 start_copy_double start_copy_int start_copy_long_long
+    commit_copies wait_for_all_copies_but_0 wait_for_all_copies_but_1 wait_for_all_copies_but_2
+    wait_for_all_copies_but_3 wait_for_all_copies_but_4 wait_for_all_copies_but_5 wait_for_all_copies_but_6
+    min_float max_float min_double max_double pow_int pow_long pow_long_long pow_char pow_signed_char pow_uchar
+    pow_unsigned_char atomicAdd atomicMin atomicMax atomic_add atomic_min atomic_max atomic_add_float atomic_add_double
+    atomic_add_long atomic_min_long atomic_max_long
+    """.split()  # noqa: SIM905
+)

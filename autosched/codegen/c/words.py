@@ -1,0 +1,140 @@
+"""The two dialects of the C-like emitter, as tables of words: CUDA C and OpenCL C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Words:
+    """What differs between the dialects. `functions` maps (our name, dtype kind+bytes) to theirs, "f4" or "f8"."""
+
+    name: str
+    kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} their product; {resident}
+    resident: str  # {blocks} of a kernel that a multiprocessor should keep
+    pointer: str  # a global pointer argument; {type}, {const}
+    shared: str
+    all_shared: str  # before shared memory whose size the launch says, and each array's place in it; empty: not needed
+    static_shared_bytes: int  # that arrays of known size may have
+    private: str  # before an array of a thread's own
+    barrier: str
+    block: str  # index of the block along dimension {axis} ("x") or {number} (0)
+    thread: str
+    long: str  # 64-bit integer
+    byte: str  # 8-bit signed integer
+    unsigned_byte: str
+    infinity: str
+    nan: str
+    unroll: str
+    unroll_by: str  # {times}; empty where compilers do not unroll unasked
+    function: str  # before a function that kernels call
+    shuffles: Mapping[str, str]  # by where the lane is (see `shuffle.py`); empty where the language has none
+    vector_load: str  # {lanes} elements {at} an aligned address; {type} of the vector
+    vector_store: str  # {value} to {at}
+    vector_of: str  # {elements}: as many, with commas
+    prologue: str = ""
+    # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
+    # start: a {type} of {bytes} bytes, or {zero}; commit; wait: for all groups but {pending}.
+    copies: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)  # float32 names; float64 ones drop the f where CUDA has it
+
+    def vector_type(self, dtype: str, lanes: int) -> str:
+        return {"float32": "float", "float64": "double", "int32": "int"}[dtype] + str(lanes)
+
+
+CUDA = Words(
+    name="cuda",
+    kernel='extern "C" __global__ void __launch_bounds__({count}{resident})',
+    resident=", {blocks}",
+    pointer="{const}{type}* __restrict__",
+    shared="__shared__ __align__(16) ",  # vector accesses move up to 16 bytes
+    all_shared="extern __shared__ __align__(16) ",
+    static_shared_bytes=48 << 10,  # CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later
+    private="__align__(16) ",
+    barrier="__syncthreads();",
+    block="blockIdx.{axis}",
+    thread="threadIdx.{axis}",
+    long="long long",
+    byte="signed char",
+    unsigned_byte="unsigned char",
+    infinity="__int_as_float(0x7f800000)",
+    nan="__int_as_float(0x7fffffff)",
+    unroll="#pragma unroll",
+    unroll_by="#pragma unroll {times}",
+    function="static __device__ __forceinline__ ",
+    shuffles={
+        "xor": "__shfl_xor_sync(0xffffffff, {value}, {number}{width})",
+        "down": "__shfl_down_sync(0xffffffff, {value}, {number}{width})",
+        "lane": "__shfl_sync(0xffffffff, {value}, {number}{width})",
+    },
+    copies={
+        "start": """\
+// 16 bytes pass by the first-level cache; before compute capability 8.0 the thread copies.
+static __device__ __forceinline__ void {name}({type}* to, const {type}* from, bool inside)
+{{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
+               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? {bytes} : 0));
+#else
+  *to = inside ? *from : {zero};
+#endif
+}}""",
+        "commit": """\
+static __device__ __forceinline__ void commit_copies()
+{{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;");
+#endif
+}}""",
+        "wait": """\
+static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
+{{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group {pending};" ::: "memory");
+#endif
+}}""",
+    },
+    vector_load="*(const {type}*)({at})",
+    vector_store="*({type}*)({at}) = {value};",
+    vector_of="make_{type}({elements})",
+    functions={
+        "exp": "expf", "log": "logf", "tanh": "tanhf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "erf": "erff",
+        "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "sin": "sinf", "cos": "cosf",
+        "pow": "powf",
+    },
+)  # fmt: skip
+
+OPENCL = Words(
+    name="opencl",
+    kernel="__kernel __attribute__((reqd_work_group_size({threads}))) void",
+    resident="",
+    pointer="__global {const}{type}* restrict",
+    shared="__local ",
+    all_shared="",
+    static_shared_bytes=0,
+    private="",
+    barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    block="get_group_id({number})",
+    thread="get_local_id({number})",
+    long="long",
+    byte="char",
+    unsigned_byte="uchar",
+    infinity="INFINITY",
+    nan="NAN",
+    unroll="#pragma unroll",
+    unroll_by="",
+    function="",
+    shuffles={},
+    vector_load="vload{lanes}(0, {at})",
+    vector_store="vstore{lanes}({value}, 0, {at});",
+    vector_of="({type})({elements})",
+    prologue="#pragma OPENCL FP_CONTRACT ON\n",
+    functions={
+        "exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",
+        "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "sin": "sin", "cos": "cos",
+        "pow": "pow",
+    },
+)  # fmt: skip
+
+DIALECTS = {"cuda": CUDA, "opencl": OPENCL}

@@ -1,0 +1,61 @@
+"""Where an element of a buffer is stored: the flat index in storage order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autosched.ir.expr import INDEX, Const, Expr
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Buffer, Scope
+
+REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
+
+
+def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
+    """(dimension, extent) as stored, outermost first: inner tiles come last, a register buffer is padded."""
+    shape = [int(e.value) for e in buffer.shape if isinstance(e, Const)]
+    assert len(shape) == len(buffer.shape), f"buffer {buffer.name} has no constant shape"
+    tiles = {} if buffer.layout is None else {d: int(f.value) for d, f in buffer.layout.tiles if isinstance(f, Const)}
+    order = tuple(range(len(shape))) if buffer.layout is None else buffer.layout.order
+    stored = [(d, -(-shape[d] // tiles.get(d, 1))) for d in order] + list(tiles.items())
+    if buffer.layout is not None and isinstance(buffer.layout.pad, Const) and stored:
+        dim, extent = stored[-1]
+        stored[-1] = (dim, extent + int(buffer.layout.pad.value))
+    if buffer.scope is Scope.REGISTER and stored:
+        dim, extent = stored[-1]
+        stored[-1] = (dim, -(-extent // REGISTER_PAD) * REGISTER_PAD)
+    return stored
+
+
+def places_of(buffer: Buffer) -> tuple[int, Buffer]:
+    """How many copies a buffer has that the iterations of a pipeline take in turn, and one of them."""
+    if not buffer.has_places:
+        return 1, buffer
+    layout = buffer.layout
+    if layout is not None:
+        order = tuple(d - 1 for d in layout.order if d > 0)
+        layout = replace(layout, order=order, tiles=tuple((d - 1, f) for d, f in layout.tiles))
+    [(_, places), *_] = stored_shape(buffer)
+    if places == 1:
+        return 1, buffer
+    return places, replace(buffer, shape=buffer.shape[1:], layout=layout, has_places=False)
+
+
+def element_count(buffer: Buffer) -> int:
+    count = 1
+    for _, extent in stored_shape(buffer):
+        count *= extent
+    return count
+
+
+def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
+    """The element index in storage order, canonical."""
+    tiles = {} if buffer.layout is None else dict(buffer.layout.tiles)
+    n_outer = len(indices)
+    flat: Expr = Const(0, INDEX)
+    for n, (dim, extent) in enumerate(stored_shape(buffer)):
+        index = indices[dim]
+        if dim in tiles:
+            index = index // tiles[dim] if n < n_outer else index % tiles[dim]
+        flat = flat * extent + simplify(index)
+    return simplify(flat)

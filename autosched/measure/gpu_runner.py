@@ -1,0 +1,227 @@
+"""What a running worker of a device does with its requests: load a kernel, check it, time it. Only workers import this.
+
+The context on the device is made when the problem is loaded, so that a spare worker in waiting takes nothing there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosched.codegen.c.source import GpuSource, Launch
+from autosched.errors import DeviceError
+from autosched.measure import timing
+from autosched.measure.check import CandidateError
+from autosched.measure.gpu_data import GpuData, Guarded, make_workspace
+from autosched.measure.problem import DATA_SETS
+from autosched.measure.protocol import (
+    Canary,
+    Done,
+    Drop,
+    Failed,
+    GpuHold,
+    Load,
+    Measure,
+    Message,
+    Peak,
+    ProtocolError,
+    Rate,
+    Sample,
+    Samples,
+    Setup,
+)
+from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
+from autosched.runtime.gpu.device import Call, Device, DeviceFault, Memory
+from autosched.runtime.gpu.devices import compiler_for, open_device
+from autosched.runtime.gpu.peak import measure_gpu_peak
+
+_CANARY_ELEMENTS = 1024
+_CANARY_TEXT = {
+    "cuda": 'extern "C" __global__ void canary(const float* a, float* b)\n'
+    "{\n  const int i = blockIdx.x * 128 + threadIdx.x;\n  b[i] = a[i] + a[i];\n}\n",
+    "opencl": "__kernel __attribute__((reqd_work_group_size(128, 1, 1))) "
+    "void canary(__global const float* a, __global float* b)\n"
+    "{\n  const int i = get_group_id(0) * 128 + get_local_id(0);\n  b[i] = a[i] + a[i];\n}\n",
+}
+
+
+@dataclass
+class Held:
+    """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
+
+    source: GpuSource
+    kernels: Mapping[str, Any]
+    workspace: dict[str, Guarded]
+    round: tuple[Call, ...]
+    reps: int = 0
+
+
+class GpuRunner:
+    """State of a running worker: the device, the data sets on it, the kernels held by slot."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._opened: Device | None = None
+        self._loaded: GpuData | None = None
+        self._held: dict[int, Held] = {}
+
+    def handle(self, message: Message) -> Message:
+        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
+        try:
+            match message:
+                case Load():
+                    self._load()
+                    return Done(message.id)
+                case GpuHold():
+                    return self._hold(message)
+                case Measure():
+                    return self._measure(message)
+                case Sample():
+                    return self._sample(message)
+                case Drop():
+                    for slot in list(self._held):
+                        self._release(slot)
+                    return Done(message.id)
+                case Canary():
+                    return self._canary(message)
+                case Peak():
+                    return Rate(message.id, measure_gpu_peak(self._device))
+            raise ProtocolError(f"a runner of {self._setup.target.kind} got {type(message).__name__}")
+        except CandidateError as fault:
+            return Failed(message.id, fault.fault, str(fault))
+        except DeviceFault as fault:
+            return Failed(message.id, fault.kind, str(fault))
+        except DeviceError as error:
+            return Failed(message.id, "device_lost", str(error))
+        except MemoryError as error:
+            return Failed(message.id, "out_of_memory", f"no memory on the host: {error}"[:500])
+
+    @property
+    def _device(self) -> Device:
+        if self._opened is None:
+            raise ProtocolError("nothing is loaded")
+        return self._opened
+
+    @property
+    def _data(self) -> GpuData:
+        if self._loaded is None:
+            raise ProtocolError("nothing is loaded")
+        return self._loaded
+
+    def _load(self) -> None:
+        setup = self._setup
+        self._opened = open_device(setup.target.kind)
+        self._loaded = GpuData(self._opened, Path(setup.directory), setup.inputs, setup.outputs)
+
+    def _hold(self, message: GpuHold) -> Message:
+        self._release(message.slot)  # its scratch goes before the next one's comes
+        source = message.source
+        binary = Binary.from_bytes(Path(message.object_path).read_bytes())
+        workspace = make_workspace(self._device, source)
+        try:
+            held = self._checked(source, binary, workspace)
+        except BaseException:
+            _free(workspace)
+            raise
+        self._held[message.slot] = held
+        return Done(message.id)
+
+    def _checked(self, source: GpuSource, binary: Binary, workspace: dict[str, Guarded]) -> Held:
+        """One launch on each data set, each on poisoned scratch."""
+        device, data = self._device, self._data
+        kernels = device.load(binary, source)
+        prepare = partial(device.prepare, kernels, source)
+        scratch = _memory(workspace)
+        for number in range(len(DATA_SETS)):
+            for buffer in workspace.values():
+                buffer.poison("float32")
+            self._launch(prepare(data.buffers(source, number, scratch)), number, workspace)
+        calls = tuple(prepare(buffers) for buffers in data.round(source, scratch))
+        return Held(source, kernels, workspace, calls)
+
+    def _launch(self, call: Call, number: int, workspace: dict[str, Guarded]) -> None:
+        self._data.poison_outputs()
+        self._device.run(call)
+        self._device.synchronise()
+        self._data.examine(number, workspace)
+
+    def _measure(self, message: Measure) -> Message:
+        held = self._slot(message.slot)
+        samples, early = timing.take_samples(self._clock(held), message.floor_s, message.best_s)
+        return Samples(message.id, samples, early, self._check_again(held))
+
+    def _sample(self, message: Sample) -> Message:
+        held = self._slot(message.slot)
+        run = self._clock(held)
+        if held.reps == 0:
+            held.reps = timing.calibrate(run, message.sample_s)
+        run(1)  # other kernels ran since
+        sample = run(held.reps) / held.reps
+        return Samples(message.id, (sample,), False, self._check_again(held))
+
+    def _slot(self, slot: int) -> Held:
+        if slot not in self._held:
+            raise ProtocolError(f"slot {slot} is empty")
+        return self._held[slot]
+
+    def _release(self, slot: int) -> None:
+        held = self._held.pop(slot, None)
+        if held is not None:
+            _free(held.workspace)
+
+    def _check_again(self, held: Held) -> float:
+        """One more launch after the timing loop, outputs poisoned, scratch as the loop left it; seconds it took."""
+        start = time.monotonic()
+        buffers = self._data.buffers(held.source, 0, _memory(held.workspace))
+        try:
+            self._launch(self._device.prepare(held.kernels, held.source, buffers), 0, held.workspace)
+        except CandidateError as fault:
+            if fault.fault == "wrong_result":
+                raise CandidateError("unstable_result", f"correct before timing, then: {fault}") from None
+            raise
+        return time.monotonic() - start
+
+    def _clock(self, held: Held) -> Callable[[int], float]:
+        return lambda reps: self._device.time(held.round, reps)
+
+    def _canary(self, message: Canary) -> Message:
+        """Checks a kernel known to be good and times it."""
+        device, target = self._device, self._setup.target
+        blocks = (_CANARY_ELEMENTS // 128, 1, 1)
+        launch = Launch("canary", blocks, (128, 1, 1), ("a", "b"), 0)
+        source = GpuSource("canary", target.kind, _CANARY_TEXT[target.kind], (launch,), ("a",), ("b",), ())
+        arch = device.facts().arch
+        try:
+            binary = compile_source(source, compiler_for(target.kind, arch))
+        except CompileError as error:
+            raise CandidateError("build_error", f"the canary kernel does not compile: {error}") from None
+        given = np.arange(_CANARY_ELEMENTS, dtype=np.float32)
+        result = np.full_like(given, np.nan)
+        memory = [device.allocate(given.nbytes) for _ in range(2)]
+        try:
+            for to, array in zip(memory, (given, result), strict=True):
+                device.upload(to, array)
+            call = device.prepare(device.load(binary, source), source, dict(zip(("a", "b"), memory, strict=True)))
+            samples, _ = timing.take_samples(lambda reps: device.time([call], reps), 0.0, None)
+            device.download(memory[1], result)
+        finally:
+            for allocated in memory:
+                device.free(allocated)
+        if not np.array_equal(result, given + given):
+            raise CandidateError("wrong_result", "the canary kernel's result is wrong")
+        return Samples(message.id, samples, False, 0.0)
+
+
+def _memory(workspace: Mapping[str, Guarded]) -> dict[str, Memory]:
+    return {name: buffer.memory for name, buffer in workspace.items()}
+
+
+def _free(workspace: Mapping[str, Guarded]) -> None:
+    for buffer in workspace.values():
+        buffer.free()

@@ -1,0 +1,327 @@
+"""Arrays in device memory: what a kernel on a device takes and gives back without going through the host.
+
+Work on a device is queued on streams. Every piece of memory knows where it was used last, so that whatever uses it
+next, on whichever stream, runs after that; the host waits only when it reads.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autosched.errors import DeviceError, UsageError
+from autosched.runtime.gpu import dlpack
+from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
+from autosched.runtime.gpu.devices import DRIVERS, shared_device
+from autosched.runtime.gpu.foreign import Foreign, Place, borrow, describe, is_dense, place_of
+
+
+@dataclass(frozen=True)
+class Use:
+    """The last thing queued that touches a piece of memory. `event` is None on the device's own stream."""
+
+    stream: Stream
+    event: Any
+
+
+class Block:
+    """A piece of device memory and its last use, None when nothing is pending. `keeper`: what owns the memory, None
+    when it is this process's to free."""
+
+    def __init__(
+        self,
+        device: Device,
+        memory: Memory,
+        keeper: object = None,
+        used: Use | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self.device, self.memory, self.keeper, self.used, self.read_only = device, memory, keeper, used, read_only
+        if keeper is None:
+            weakref.finalize(self, _release, device, memory).atexit = False  # the driver frees what is left at the end
+
+
+def _release(device: Device, memory: Memory) -> None:
+    """Drivers free memory only after all that was queued before; after a fault that loses the context nothing can be
+    freed, nor need it be."""
+    with suppress(DeviceFault), device.visiting():
+        device.free(memory)
+
+
+def queue_after(device: Device, blocks: Iterable[Block], stream: Stream) -> None:
+    """Makes `stream` (None: the device's own) wait for the last use of each block."""
+    waiting = [(block, block.used) for block in blocks if block.used is not None and not _is_same(block.used, stream)]
+    events = {id(use.event): use.event for _, use in waiting if use.event is not None}
+    if any(use.event is None for _, use in waiting):
+        events[0] = device.record(None)
+    for event in events.values():
+        device.wait(event, stream)
+    if stream is None:
+        for block, _ in waiting:
+            block.used = Use(None, None)
+
+
+def _is_same(use: Use, stream: Stream) -> bool:
+    return bool(use.stream == stream) and stream != dlpack.THREAD_STREAM
+
+
+def mark_used(device: Device, blocks: Iterable[Block], stream: Stream) -> None:
+    """Notes that what was just queued on `stream` uses the blocks."""
+    blocks = list(blocks)
+    if blocks:
+        use = Use(stream, None if stream is None else device.record(stream))
+        for block in blocks:
+            block.used = use
+
+
+@contextmanager
+def device_errors(device: Device) -> Iterator[None]:
+    """Turns the device's faults into errors that say what still works; another library's device stays current."""
+    try:
+        with device.visiting():
+            yield
+    except DeviceFault as fault:
+        end = "; this process cannot use the device any more, start it again" if fault.kind in STICKY else ""
+        raise DeviceError(f"{device.name}: {fault} ({fault.kind.replace('_', ' ')}){end}") from None
+
+
+def allocate(device: Device, sizes: Mapping[str, int]) -> dict[str, Block]:
+    """Uninitialised memory, bytes by name. Raises DeviceError with all sizes when they do not fit."""
+    with device_errors(device):
+        message = shortage(device, sizes)
+        if message is not None:
+            raise DeviceError(message)
+        return {name: Block(device, device.allocate(nbytes)) for name, nbytes in sizes.items()}
+
+
+class DeviceArray:
+    """A dense row-major array in device memory. `numpy()` copies it to the host.
+
+    On CUDA, torch.from_dlpack, cupy.asarray, jax.dlpack.from_dlpack and the like take it without a copy. The memory is
+    freed with the last array that uses it, of whatever library.
+    """
+
+    def __init__(self, block: Block, shape: Sequence[int], dtype: str | np.dtype[Any]) -> None:
+        self._block = block
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def block(self) -> Block:
+        return self._block
+
+    @property
+    def device(self) -> str:
+        return self._block.device.kind
+
+    @property
+    def place(self) -> Place:
+        return Place(self._block.device.kind)
+
+    @property
+    def stream(self) -> Stream:
+        """The device's own stream, on which copies run: a handle on CUDA, a pyopencl.CommandQueue on OpenCL."""
+        return self._block.device.stream
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def numpy(self) -> Array:
+        """A copy on the host, once all that was queued on the array is done. Raises DeviceError."""
+        host: Array = np.empty(self.shape, self.dtype)
+        download(self._block, host)
+        return host
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device != "cuda":
+            raise AttributeError(f"an array on {self.device} has no __cuda_array_interface__")
+        device = self._block.device
+        with device_errors(device):
+            queue_after(device, (self._block,), None)  # so that who waits for the stream below waits for everything
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (device.address(self._block.memory), self._block.read_only),
+            "strides": None,
+            "version": 3,
+            "stream": device.stream,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CUDA if self.device == "cuda" else dlpack.OPENCL, 0)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule whose consumer may queue work on `stream` at once: None and 1 are CUDA's default stream, -1 asks
+        for no order. Raises BufferError for what cannot be shared."""
+        if dl_device is not None and tuple(dl_device) == (dlpack.CPU, 0):
+            if copy is False:
+                raise BufferError(f"an array on {self.device} cannot go to the host without a copy")
+            return self.numpy().__dlpack__()
+        if self.device != "cuda":
+            raise BufferError(f"an array on {self.device} is not shared through DLPack; call its numpy()")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on the DLPack device {self.__dlpack_device__()}, not on {dl_device}")
+        if stream == 0:
+            raise BufferError("the stream 0 is ambiguous: 1 is CUDA's default stream, 2 that of the thread")
+        shared = self._copied() if copy else self
+        device, block = shared._block.device, shared._block
+        if stream != dlpack.NO_ORDER:
+            with device_errors(device):
+                target = dlpack.LEGACY_STREAM if stream is None else int(stream)
+                queue_after(device, (block,), None if target == device.stream else target)
+        versioned = max_version is not None and max_version[0] >= 1
+        if block.read_only and not versioned:
+            raise BufferError("the array is read-only, which DLPack before 1.0 cannot say")
+        address, (kind, number) = device.address(block.memory), self.__dlpack_device__()
+        tensor = dlpack.Tensor(address, kind, number, self.shape, self.dtype, None, block.read_only)
+        return dlpack.export(tensor, block, versioned)
+
+    def _copied(self) -> DeviceArray:
+        device = self._block.device
+        (block,) = allocate(device, {"a copy": self.nbytes}).values()
+        with device_errors(device):
+            queue_after(device, (self._block,), None)
+            device.copy(block.memory, self._block.memory)
+        block.used = self._block.used = Use(None, None)
+        return DeviceArray(block, self.shape, self.dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without dimensions has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.dtype}[{', '.join(map(str, self.shape))}] on {self.device})"
+
+    def __array__(self, *_: object, **__: object) -> Array:
+        raise TypeError(f"an array on {self.device} is not copied to the host unasked; call its numpy()")
+
+
+def download(block: Block, host: Array) -> None:
+    """Copies device memory into a C-contiguous array. Raises DeviceError."""
+    with device_errors(block.device):
+        queue_after(block.device, (block,), None)
+        block.device.download(block.memory, host)
+
+
+def upload(block: Block, host: Array) -> None:
+    """Copies a C-contiguous array into device memory. Raises DeviceError."""
+    with device_errors(block.device):
+        queue_after(block.device, (block,), None)
+        block.device.upload(block.memory, host)
+
+
+def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cuda") -> DeviceArray | Array:
+    """An uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array); no memory of the host is taken for the first
+    two. Raises DeviceError when there is no such device or not enough memory."""
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = np.dtype(dtype)
+    if any(n < 0 for n in sizes):
+        raise UsageError(f"an array cannot have the shape {sizes}; sizes are 0 or more")
+    where = _kind(device)
+    if where == "cpu":
+        return np.empty(sizes, kind)
+    name = f"{kind}[{', '.join(map(str, sizes))}]"
+    blocks = allocate(shared_device(where), {name: math.prod(sizes) * kind.itemsize})
+    return DeviceArray(blocks[name], sizes, kind)
+
+
+def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
+    """`value` on "cuda", "opencl" or "cpu" (a NumPy array); without a copy where it is there already.
+
+    Takes NumPy arrays, what can be made one, arrays of this package, and whatever speaks DLPack or
+    `__cuda_array_interface__`. Raises UsageError, DeviceError.
+    """
+    kind = _kind(device)
+    if isinstance(value, DeviceArray):
+        if value.device == kind:
+            return value
+        value = value.numpy()
+    place = place_of(value)
+    if place.kind == "cpu":
+        host = _host_array(value)
+        return host if kind == "cpu" else _uploaded(host, kind)
+    if place.number or place.kind not in DRIVERS:
+        return to_device(_by_its_own_means(value, place), kind)
+    here = _adopted(shared_device(place.kind), value)
+    return here if place.kind == kind else to_device(here, kind)
+
+
+def _uploaded(host: Array, kind: str) -> DeviceArray:
+    made = empty(host.shape, host.dtype.name, kind)
+    assert isinstance(made, DeviceArray)
+    upload(made.block, np.ascontiguousarray(host))
+    return made
+
+
+def _adopted(device: Device, value: object) -> DeviceArray:
+    """An array of another library as one of ours, on the same memory."""
+    with device_errors(device):
+        found = borrow(device, "the array", value, None)
+        if found.dtype is None or not is_dense(found):
+            raise UsageError(f"the {describe(value)} is not dense and row-major; make it contiguous first")
+        return DeviceArray(borrowed_block(device, found, None), found.shape, found.dtype)
+
+
+def borrowed_block(device: Device, found: Foreign, stream: Stream) -> Block:
+    """The block of memory that was borrowed for work on `stream`, used last by what its owner has queued so far."""
+    if found.blind or found.stream == stream:
+        use = Use(stream, None)
+    else:
+        use = Use(found.stream, None if found.stream is None else device.record(found.stream))
+    return Block(device, found.memory, found.keep, use, found.read_only)
+
+
+def _by_its_own_means(value: Any, place: Place) -> Array:
+    """A copy on the host of an array that this package's device cannot reach."""
+    for name in ("cpu", "get"):  # torch, CuPy
+        if hasattr(value, name):
+            return _host_array(getattr(value, name)())
+    raise UsageError(f"a {describe(value)} on {place} cannot be reached from here; copy it to the host first")
+
+
+def _host_array(value: Any) -> Array:
+    try:
+        is_foreign = hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
+        array: Array = np.from_dlpack(value) if is_foreign else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"a {describe(value)} cannot be read as an array: {' '.join(str(error).split())}") from error
+    if array.dtype.kind not in "biuf":
+        raise UsageError(f"a {describe(value)} of {array.dtype} cannot go to a device; its elements must be numbers")
+    return array
+
+
+def _kind(device: str) -> str:
+    """The kind of device that a caller's word means; "cuda:0" is "cuda"."""
+    kind, colon, number = device.partition(":")
+    if kind != "cpu" and kind not in DRIVERS:
+        raise UsageError(f"there is no device {device!r}; write {', '.join(DRIVERS)} or cpu")
+    if colon and number != "0":
+        raise UsageError(
+            f"the device {device!r} is not used by this process: it uses the first one, so choose that one by "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return kind

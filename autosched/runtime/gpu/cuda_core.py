@@ -1,0 +1,339 @@
+"""The driver over NVIDIA's own packages: cuda-bindings, the Python form of the CUDA driver API.
+
+The device's primary context is used, which torch, CuPy and the CUDA runtime share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autosched.errors import DeviceError
+from autosched.runtime.gpu import cuda_driver
+from autosched.runtime.gpu.compile import Binary
+from autosched.runtime.gpu.device import Array, Call, DeviceFault, Memory, Stream
+
+if TYPE_CHECKING:
+    from autosched.codegen.c.source import GpuSource, Triple
+    from autosched.target import GpuFacts
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy default stream
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_GRAPH_LAUNCHES = 512  # kernels in one graph at most; more are launched as several graphs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One kernel with its arguments. `parameters` is the address of an array of pointers to them, kept by `keep`."""
+
+    function: Any
+    grid: Triple
+    block: Triple
+    shared_bytes: int
+    parameters: int
+    keep: tuple[Any, ...]
+
+
+class Kernels(dict[str, Any]):
+    """Functions by name; the module is unloaded with the last reference to it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Thread(threading.local):
+    """Whether this thread is in the device's context: for a while, or for good."""
+
+    inside = stays = False
+
+
+class Event:
+    """A CUDA event, destroyed with the last reference to it."""
+
+    def __init__(self, cu: Any, handle: Any) -> None:
+        self.handle = handle
+        weakref.finalize(self, cu.cuEventDestroy, handle).atexit = False
+
+
+class CudaCoreDevice:
+    """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
+
+    kind, driver = "cuda", "cuda-core"
+    alignment = 256
+
+    def __init__(self) -> None:
+        cu = self._cu = _start()
+        self._device = self._ok("finding the device", cu.cuDeviceGet(0))
+        self.name = _name(cu, self._device)
+        try:
+            self._context = self._ok("opening the device", cu.cuDevicePrimaryCtxRetain(self._device))
+            self._thread = _Thread()
+            with self.visiting():
+                self._stream = self._ok("making a stream", cu.cuStreamCreate(_NON_BLOCKING))
+                self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
+        except DeviceFault as fault:
+            raise DeviceError(f"{self.name} cannot be used: {fault}") from None
+        self._graph: tuple[tuple[Call, ...], int, Any] | None = None
+
+    @property
+    def stream(self) -> int:
+        """The handle of the device's own stream."""
+        return int(self._stream)
+
+    def facts(self) -> GpuFacts:
+        return _facts(self._cu, self._device, self.name)
+
+    def memory(self) -> tuple[int, int]:
+        self._enter()
+        free, total = self._ok("asking for free memory", self._cu.cuMemGetInfo())
+        return int(free), int(total)
+
+    def allocate(self, nbytes: int) -> Memory:
+        self._enter()
+        address = self._ok(f"allocating {nbytes} bytes", self._cu.cuMemAlloc(max(nbytes, 1)))
+        return Memory(int(address), nbytes)
+
+    def free(self, memory: Memory) -> None:
+        self._enter()
+        self._ok("freeing memory", self._cu.cuMemFree(memory.handle))
+
+    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        return Memory(memory.handle + offset, nbytes)
+
+    def adopt(self, address: int, nbytes: int) -> Memory:
+        return Memory(address, nbytes)
+
+    def address(self, memory: Memory) -> int:
+        return int(memory.handle)
+
+    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            self._enter()
+            assert array.flags.c_contiguous
+            to, address = memory.handle + offset, array.ctypes.data
+            self._ok("an upload", self._cu.cuMemcpyHtoDAsync(to, address, array.nbytes, self._stream))
+            self.synchronise()
+
+    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            self._enter()
+            assert array.flags.c_contiguous
+            source, address = memory.handle + offset, array.ctypes.data
+            self._ok("a download", self._cu.cuMemcpyDtoHAsync(address, source, array.nbytes, self._stream))
+            self.synchronise()
+
+    def copy(self, to: Memory, source: Memory) -> None:
+        if source.nbytes:
+            self._enter()
+            self._ok("a copy", self._cu.cuMemcpyDtoDAsync(to.handle, source.handle, source.nbytes, self._stream))
+
+    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+        if nbytes:
+            self._enter()
+            fill = self._cu.cuMemsetD8Async if len(pattern) == 1 else self._cu.cuMemsetD16Async
+            word, n = int.from_bytes(pattern, "little"), nbytes // len(pattern)
+            self._ok("filling a buffer", fill(memory.handle + offset, word, n, self._stream))
+
+    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+        cu = self._cu
+        self._enter()
+        try:
+            module = self._ok(f"loading {source.name}", cu.cuModuleLoadData(binary.code))
+            kernels = Kernels()
+            weakref.finalize(kernels, _unload, cu, self._context, module).atexit = False
+            for launch in source.launches:
+                function = self._ok(f"finding {launch.kernel}", cu.cuModuleGetFunction(module, launch.kernel.encode()))
+                shared = cuda_driver.dynamic_shared_bytes(launch)
+                if shared:
+                    attribute = cu.CUfunction_attribute(cuda_driver.MAX_DYNAMIC_SHARED_SIZE_BYTES)
+                    self._ok(
+                        f"giving {launch.kernel} shared memory", cu.cuFuncSetAttribute(function, attribute, shared)
+                    )
+                kernels[launch.kernel] = function
+        except DeviceFault as fault:
+            raise DeviceFault(fault.kind, f"{fault} (the driver is of CUDA {self._driver_version()})") from None
+        return kernels
+
+    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+        bound = []
+        for launch in source.launches:
+            n = len(launch.arguments)
+            values = (ctypes.c_uint64 * n)(*(buffers[name].handle for name in launch.arguments))
+            first = ctypes.addressof(values)
+            pointers = (ctypes.c_void_p * n)(*(first + 8 * i for i in range(n)))
+            shared = cuda_driver.dynamic_shared_bytes(launch)
+            keep, address = (values, pointers, kernels), ctypes.addressof(pointers)
+            bound.append(Bound(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
+        return Call(tuple(bound))
+
+    def run(self, call: Call, stream: Stream = None) -> None:
+        self._enter()
+        queue = self._queue(stream)
+        launch = self._cu.cuLaunchKernel
+        for b in call.launches:
+            self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
+
+    def record(self, stream: Stream = None) -> Event:
+        self._enter()
+        event = Event(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
+        self._ok("recording an event", self._cu.cuEventRecord(event.handle, self._queue(stream)))
+        return event
+
+    def wait(self, event: Event, stream: Stream = None) -> None:
+        self._enter()
+        self._ok("waiting for an event", self._cu.cuStreamWaitEvent(self._queue(stream), event.handle, 0))
+
+    def time(self, calls: Sequence[Call], repeats: int) -> float:
+        """Between two events around CUDA graphs of all launches, so that the host's part (5 us and more for each) does
+        not show. A graph holds at least `repeats` calls, or as many as _GRAPH_LAUNCHES allow."""
+        cu = self._cu
+        self._enter()
+        most = max(1, _GRAPH_LAUNCHES // max(1, len(calls[0].launches)))
+        n_graphs = -(-repeats // most)
+        in_graph = -(-repeats // n_graphs)
+        graph = self._graph_of(tuple(calls), in_graph)
+        start, end = self._events
+        self._ok("recording an event", cu.cuEventRecord(start, self._stream))
+        for _ in range(n_graphs):
+            self._ok("a launch", cu.cuGraphLaunch(graph, self._stream))
+        self._ok("recording an event", cu.cuEventRecord(end, self._stream))
+        self._ok("the kernel", cu.cuEventSynchronize(end))
+        milliseconds = self._ok("reading the time", cu.cuEventElapsedTime(start, end))
+        return float(milliseconds) * 1e-3 * repeats / (n_graphs * in_graph)
+
+    def synchronise(self) -> None:
+        self._enter()
+        self._ok("the kernel", self._cu.cuStreamSynchronize(self._stream))
+
+    def close(self) -> None:
+        self._drop_graph()
+        for event in self._events:
+            self._cu.cuEventDestroy(event)
+        self._cu.cuStreamDestroy(self._stream)
+        self._cu.cuDevicePrimaryCtxRelease(self._device)
+
+    def _queue(self, stream: Stream) -> Any:
+        return self._stream if stream is None else self._cu.CUstream(stream)
+
+    def _graph_of(self, calls: tuple[Call, ...], n: int) -> Any:
+        """An executable graph of `n` calls; the last one is kept."""
+        if self._graph is not None:
+            known, size, executable = self._graph
+            if size == n and len(known) == len(calls) and all(a is b for a, b in zip(known, calls, strict=True)):
+                return executable
+            self._drop_graph()
+        cu = self._cu
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._ok("capturing", cu.cuStreamBeginCapture(self._stream, mode))
+        try:
+            for i in range(n):
+                self.run(calls[i % len(calls)])
+        except DeviceFault:
+            cu.cuStreamEndCapture(self._stream)  # which gives the fault again
+            raise
+        graph = self._ok("capturing", cu.cuStreamEndCapture(self._stream))
+        try:
+            executable = self._ok("making a graph", cu.cuGraphInstantiate(graph, 0))
+        finally:
+            cu.cuGraphDestroy(graph)
+        self._ok("sending a graph", cu.cuGraphUpload(executable, self._stream))
+        self._graph = (calls, n, executable)
+        return executable
+
+    def _drop_graph(self) -> None:
+        if self._graph is not None:
+            self._cu.cuGraphExecDestroy(self._graph[2])
+            self._graph = None
+
+    def _driver_version(self) -> str:
+        status, version = self._cu.cuDriverGetVersion()
+        return f"{version // 1000}.{version % 1000 // 10}" if int(status) == 0 else "an unknown release"
+
+    @contextmanager
+    def visiting(self) -> Iterator[None]:
+        if self._thread.inside:
+            yield
+            return
+        self._ok("entering the context", self._cu.cuCtxPushCurrent(self._context))
+        self._thread.inside = True
+        try:
+            yield
+        finally:
+            self._thread.inside = False
+            self._cu.cuCtxPopCurrent()
+
+    def _enter(self) -> None:
+        """Makes the context that of this thread, which keeps it."""
+        if not (self._thread.inside or self._thread.stays):
+            self._ok("entering the context", self._cu.cuCtxSetCurrent(self._context))
+            self._thread.stays = True
+
+    def _ok(self, what: str, result: tuple[Any, ...]) -> Any:
+        """The values behind the status of a call. Raises DeviceFault for any other than success."""
+        status, *values = result
+        if int(status) != 0:
+            kind = cuda_driver.FAULT_OF_CODE.get(int(status), "launch_failure")
+            raise DeviceFault(kind, f"{what} failed: {error_text(self._cu, status)}")
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def read_facts() -> GpuFacts:
+    """The facts of the first device, without a context on it. Raises DeviceError."""
+    cu = _start()
+    _, device = cu.cuDeviceGet(0)
+    return _facts(cu, device, _name(cu, device))
+
+
+def _name(cu: Any, device: Any) -> str:
+    status, name = cu.cuDeviceGetName(256, device)
+    return str(name.split(b"\0")[0].decode()) if int(status) == 0 else "a CUDA device"
+
+
+def _facts(cu: Any, device: Any, name: str) -> GpuFacts:
+    def attribute(wanted: str) -> int:
+        number = cu.CUdevice_attribute(cuda_driver.ATTRIBUTES[wanted])
+        status, value = cu.cuDeviceGetAttribute(number, device)
+        return int(value) if int(status) == 0 else 0
+
+    return cuda_driver.facts_of(name, attribute)
+
+
+def _unload(cu: Any, context: Any, module: Any) -> None:
+    if int(cu.cuCtxPushCurrent(context)[0]) == 0:
+        cu.cuModuleUnload(module)
+        cu.cuCtxPopCurrent()
+
+
+def error_text(cu: Any, status: Any) -> str:
+    """'CUDA_ERROR_OUT_OF_MEMORY (out of memory)'."""
+    name, text = cu.cuGetErrorName(status)[1], cu.cuGetErrorString(status)[1]
+    if not name or not text:
+        return f"status {int(status)}"
+    return f"{name.decode()} ({text.decode()})"
+
+
+def _start() -> Any:
+    """The driver API's module, initialised. Raises DeviceError with what is missing."""
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError:
+        raise DeviceError('CUDA needs the package cuda-bindings: pip install "autosched[cuda]"') from None
+    try:
+        (status,) = cu.cuInit(0)
+    except Exception:  # each release has its own exception for a library that is not there
+        raise DeviceError(
+            "there is no CUDA driver library (libcuda) on this machine: install NVIDIA's driver, or use "
+            "--target cuda --no-run, which needs none"
+        ) from None
+    if int(status) == cuda_driver.NO_DEVICE:
+        raise DeviceError("CUDA finds no NVIDIA GPU on this machine; CUDA_VISIBLE_DEVICES may hide it")
+    if int(status) != 0:
+        raise DeviceError(f"CUDA does not start on this machine: {error_text(cu, status)}")
+    count = cu.cuDeviceGetCount()
+    if int(count[0]) != 0 or count[1] == 0:
+        raise DeviceError("CUDA finds no NVIDIA GPU on this machine; CUDA_VISIBLE_DEVICES may hide it")
+    return cu

@@ -1,0 +1,170 @@
+"""DLPack capsules in both directions, by ctypes alone.
+
+A capsule holds a pointer to a structure that describes a tensor and names the function that gives it back (dlpack.h
+1.0, "DLPack: Python specification"). One that we make keeps its owner until the consumer calls that function; one that
+we take is read and held, never consumed, so that dropping it gives the tensor back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+CPU, CUDA, CUDA_HOST, OPENCL, CUDA_MANAGED = 1, 2, 3, 4, 13  # DLDeviceType
+DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cpu", OPENCL: "opencl", CUDA_MANAGED: "cuda"}
+LEGACY_STREAM = 1  # CUDA's default stream, by __dlpack__'s numbers and by the driver's
+THREAD_STREAM = 2  # the default one of the calling thread: another stream in another thread
+NO_ORDER = -1  # the consumer's stream when it asks for no synchronisation
+_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by NumPy's kind
+_KINDS = {code: kind for kind, code in _CODES.items()}
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    name = b"dltensor"
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+    name = b"dltensor_versioned"
+
+
+# Prototypes of our own: those of `ctypes.pythonapi` belong to everybody. A capsule that is being destroyed is passed as
+# a plain pointer, for its count of references must not change any more.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
+_deallocate = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
+
+_exported: dict[int, tuple[type[_Managed] | type[_Versioned], object]] = {}  # what was made and not given back yet
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a capsule describes. `address` of the first element; `strides` in elements, None when dense."""
+
+    address: int
+    device: int  # a DLDeviceType
+    number: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...] | None
+    read_only: bool
+
+
+def export(found: Tensor, owner: object, versioned: bool) -> Any:
+    """A capsule for a dense tensor that keeps `owner` alive until the consumer is done with it.
+
+    The structure lies in raw memory, with the shape and the strides behind it, since it may outlive the interpreter.
+    """
+    kind: type[_Managed] | type[_Versioned] = _Versioned if versioned else _Managed
+    size, n = ctypes.sizeof(kind), len(found.shape)
+    place = _allocate(size + 2 * 8 * n)
+    if not place:
+        raise MemoryError("no memory for a DLPack structure")
+    ctypes.memset(place, 0, size)
+    made = kind.from_address(place)
+    sizes = (ctypes.c_int64 * n).from_address(place + size)
+    strides = (ctypes.c_int64 * n).from_address(place + size + 8 * n)
+    step = 1
+    for axis in reversed(range(n)):
+        sizes[axis], strides[axis] = found.shape[axis], step
+        step *= found.shape[axis]
+    tensor = made.tensor
+    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = found.address, found.device, found.number, n
+    tensor.code, tensor.bits, tensor.lanes = _CODES[found.dtype.kind], 8 * found.dtype.itemsize, 1
+    tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+    if isinstance(made, _Versioned):
+        made.major, made.minor, made.flags = 1, 0, _READ_ONLY if found.read_only else 0
+    made.deleter = ctypes.cast(_DELETER, ctypes.c_void_p)
+    _exported[place] = (kind, owner)
+    return _new_capsule(place, kind.name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
+
+
+def look_into(capsule: Any) -> Tensor:
+    """What `capsule` describes, valid as long as it is held. Raises ValueError when it is none or was consumed."""
+    kind: type[_Managed] | type[_Versioned]
+    for kind in (_Versioned, _Managed):
+        if _is_valid(id(capsule), kind.name):
+            made = kind.from_address(_pointer(id(capsule), kind.name))
+            if isinstance(made, _Versioned) and made.major > 1:
+                raise ValueError(f"it is of DLPack {made.major}.{made.minor}, which is newer than 1")
+            return _read(made.tensor, isinstance(made, _Versioned) and bool(made.flags & _READ_ONLY))
+    raise ValueError("it is no DLPack capsule, or one that was consumed already")
+
+
+def _read(tensor: _Tensor, read_only: bool) -> Tensor:
+    if tensor.code not in _KINDS or tensor.lanes != 1 or tensor.bits % 8:
+        kind = f"type {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+        raise ValueError(f"its elements (in DLPack {kind}) are not known here")
+    n = tensor.ndim
+    return Tensor(
+        address=(tensor.data or 0) + tensor.byte_offset,
+        device=tensor.device_type,
+        number=tensor.device_id,
+        shape=tuple(tensor.shape[:n]),
+        dtype=np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}"),
+        strides=tuple(tensor.strides[:n]) if tensor.strides else None,
+        read_only=read_only,
+    )
+
+
+def _give_back(place: int) -> None:
+    if _exported.pop(place, None) is not None:
+        _deallocate(place)
+
+
+def _destroy(capsule: int) -> None:
+    """Of a capsule that nobody consumed: a consumer renames it."""
+    for name in (_Managed.name, _Versioned.name):
+        if _is_valid(capsule, name):
+            _give_back(_pointer(capsule, name))
+
+
+_DELETER, _DESTRUCTOR = _Deleter(_give_back), _Deleter(_destroy)  # kept: C code has their addresses
+
+
+@atexit.register
+def _forget() -> None:
+    """Tensors of other libraries may die after the interpreter, where our function must not be called: a structure
+    without a deleter is not given back."""
+    for place, (kind, _) in _exported.items():
+        kind.from_address(place).deleter = None

@@ -1,0 +1,252 @@
+"""A scripted device for tests: it computes what a workload's reference says, whatever the kernel, and fails on cue.
+
+The script is a JSON file:
+
+    {"spec": {"name": "matmul", "args": {"M": 8, "N": 8, "K": 8}, "dtype": "float32"},
+     "memory": 100000000,
+     "events": [{"at": 7, "what": "illegal_address"}, {"at": 20, "what": "hang", "times": 3},
+                {"build": 2, "what": "spills"}, {"canary": 2, "what": "device_lost"},
+                {"kernel": 5, "what": "misaligned_address"}]}
+
+`at` counts launches from 1 over all processes that use the script (in a file beside it), `build` compilations, `canary`
+the canaries that workers begin with, `kernel` the other kernels that are loaded, whose first launch it happens at; an
+event holds for `times` (default 1) of them in a row. `what` is a class of `measure.results.FAULTS`; `wrong_result`
+spoils one element. As on a real device, a fault that loses the context stays until another process opens the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autosched.runtime.gpu.compile import Binary, CompileError, Resources
+from autosched.runtime.gpu.device import STICKY, Array, Call, DeviceFault, Memory, Stream, raw
+
+if TYPE_CHECKING:
+    from autosched.codegen.c.source import GpuSource
+    from autosched.target import GpuFacts
+
+YARDSTICKS = ("fma_peak", "copy_peak")
+COUNTERS = ("at", "build", "canary", "kernel")
+_DEFAULT_MEMORY = 1 << 30
+_BASE_S = 1e-5
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens at the launches (or what else is counted) from `first` to `last`."""
+
+    counter: str  # of COUNTERS
+    first: int
+    last: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Script:
+    path: Path
+    spec: Mapping[str, Any]
+    memory: int
+    events: tuple[Event, ...]
+
+    def count(self, counter: str) -> str | None:
+        """Counts one more launch or compilation; what happens at it. Safe between processes."""
+        descriptor = os.open(f"{self.path}.{counter}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, b".")
+            number = os.lseek(descriptor, 0, os.SEEK_CUR)
+        finally:
+            os.close(descriptor)
+        found = (e.what for e in self.events if e.counter == counter and e.first <= number <= e.last)
+        return next(found, None)
+
+
+class FakeDevice:
+    """A `Device` and a `Compiler` in host memory. `driver` is "fake", `kind` what it stands for."""
+
+    driver = "fake"
+    alignment = 256
+    stream = 16  # a handle as CUDA's
+
+    def __init__(self, script: Script, kind: str) -> None:
+        self.name, self.kind = "scripted device", kind
+        self._script = script
+        self._allocated = 0
+        self._lost: DeviceFault | None = None
+
+    @classmethod
+    def read(cls, path: str, kind: str) -> FakeDevice:
+        data = json.loads(Path(path).read_text())
+        events = []
+        for entry in data.get("events", ()):
+            counter = next(name for name in COUNTERS if name in entry)
+            first = int(entry[counter])
+            events.append(Event(counter, first, first + int(entry.get("times", 1)) - 1, str(entry["what"])))
+        return cls(Script(Path(path), data["spec"], int(data.get("memory", _DEFAULT_MEMORY)), tuple(events)), kind)
+
+    # As a compiler
+
+    @property
+    def identity(self) -> str:
+        return f"fake {self._script.path}"
+
+    def compile(self, source: GpuSource) -> Binary:
+        what = None if source.name in ("canary", *YARDSTICKS) else self._script.count("build")
+        if what == "build_error":
+            raise CompileError("the script says that this source does not compile")
+        if what in ("hang", "crash"):
+            _stop(what)
+        spills = 16 if what == "spills" else 0
+        resources = (Resources(launch.kernel, 32, launch.shared_bytes, spills, spills) for launch in source.launches)
+        return Binary(source.text.encode(), tuple(resources))
+
+    # As a device
+
+    def facts(self) -> GpuFacts:
+        from autosched.target import parse_target
+
+        facts = parse_target(self.kind).gpu
+        assert facts is not None
+        return facts
+
+    def visiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def memory(self) -> tuple[int, int]:
+        self._check()
+        return self._script.memory - self._allocated, self._script.memory
+
+    def allocate(self, nbytes: int) -> Memory:
+        self._check()
+        if nbytes > self.memory()[0]:
+            raise DeviceFault("out_of_memory", f"allocating {nbytes} bytes failed")
+        self._allocated += nbytes
+        return Memory(np.zeros(nbytes, np.uint8), nbytes)
+
+    def free(self, memory: Memory) -> None:
+        self._check()
+        self._allocated -= memory.nbytes
+
+    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        assert offset % self.alignment == 0
+        return Memory(memory.handle[offset : offset + nbytes], nbytes)
+
+    def adopt(self, address: int, nbytes: int) -> Memory:
+        return Memory(np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)), nbytes)
+
+    def address(self, memory: Memory) -> int:
+        return int(memory.handle.ctypes.data)
+
+    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        self._check()
+        memory.handle[offset : offset + array.nbytes] = raw(array)
+
+    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        self._check()
+        raw(array)[:] = memory.handle[offset : offset + array.nbytes]
+
+    def copy(self, to: Memory, source: Memory) -> None:
+        self._check()
+        to.handle[:] = source.handle
+
+    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+        self._check()
+        memory.handle[offset : offset + nbytes].reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
+
+    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+        self._check()
+        if source.name == "canary":
+            self._happens(self._script.count("canary"))
+        elif source.name not in YARDSTICKS:
+            self._next = self._script.count("kernel")
+        return {launch.kernel: launch for launch in source.launches}
+
+    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+        return Call((source, [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]))
+
+    def run(self, call: Call, stream: Stream = None) -> None:
+        source, inputs, outputs = call.launches
+        for _ in source.launches:
+            self._launch()
+        if source.name == "canary":
+            outputs[0].handle.view(np.float32)[:] = 2 * inputs[0].handle.view(np.float32)
+        else:
+            self._evaluate(inputs, outputs)
+        if self._spoilt:
+            outputs[0].handle[:4] = 0x7F
+
+    def record(self, stream: Stream = None) -> None:
+        """Nothing: every call is done when it returns."""
+        self._check()
+
+    def wait(self, event: Any, stream: Stream = None) -> None:
+        self._check()
+
+    def time(self, calls: Sequence[Call], repeats: int) -> float:
+        """A second of its own time for each source, derived from its text; nothing is waited for.
+
+        The yardsticks of `peak` compute nothing and are not counted, so that a script's launches are the candidates'.
+        """
+        if calls[0].launches[0].name not in YARDSTICKS:
+            self.run(calls[0])
+        digest = hashlib.sha256(calls[0].launches[0].text.encode()).digest()
+        return repeats * _BASE_S * (1 + int.from_bytes(digest[:2], "little") / 65536)
+
+    def synchronise(self) -> None:
+        self._check()
+
+    def close(self) -> None:
+        pass
+
+    _spoilt = False
+    _next: str | None = None
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    def _launch(self) -> None:
+        self._check()
+        what, self._next = self._script.count("at") or self._next, None
+        self._spoilt = what == "wrong_result"
+        if not self._spoilt:
+            self._happens(what)
+
+    def _happens(self, what: str | None) -> None:
+        if what is None:
+            return
+        if what in ("hang", "crash"):
+            _stop(what)
+        fault = DeviceFault(what, f"the script says {what} at this launch")
+        if what in STICKY:
+            self._lost = fault
+        raise fault
+
+    def _evaluate(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        from autosched.te.reference import evaluate
+        from autosched.te.registry import resolve
+
+        dag = resolve(self._script.spec)
+        arrays = {
+            tensor.name: memory.handle.view(tensor.dtype).reshape(tensor.public_shape)
+            for tensor, memory in zip(dag.inputs, inputs, strict=True)
+        }
+        for tensor, memory, reference in zip(dag.outputs, outputs, evaluate(dag, arrays), strict=True):
+            memory.handle[:] = raw(np.ascontiguousarray(reference.value.astype(tensor.dtype)))
+
+
+def _stop(what: str) -> None:
+    if what == "crash":
+        os.abort()
+    while True:
+        time.sleep(1)

@@ -1,0 +1,231 @@
+"""Arrays of other libraries in device memory: where they are, what they look like, which stream their owner works on.
+
+Three ways in, all without a copy: `__cuda_array_interface__` (Numba's documentation, version 3), `__dlpack__` (the
+array API standard) and pyopencl's own types. The first two differ in who orders the streams: the interface names its
+owner's stream and leaves the waiting to us, `__dlpack__` is told our stream and makes it wait.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autosched.errors import UsageError
+from autosched.runtime.gpu import dlpack
+from autosched.runtime.gpu.device import Device, Memory, Stream
+from autosched.runtime.tensors import ArraySpec
+
+VECTOR_BYTES = 16  # the widest access of generated code, which must be aligned
+_INTERFACE = "__cuda_array_interface__"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array is: a kind of device ("cpu", "cuda", "opencl", or words for what is none of them), its number."""
+
+    kind: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return "host memory" if self.kind == "cpu" else f"{self.kind}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """An array that somebody else owns. `strides` in bytes, None when dense. `keep` holds the memory.
+
+    `stream`: the one its owner works on; None when the order is already made. `blind`: the owner cannot be told when
+    our work is done, so the host has to wait for it.
+    """
+
+    memory: Memory
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None  # None: bytes without a form
+    strides: tuple[int, ...] | None
+    read_only: bool
+    keep: object
+    stream: Stream = None
+    blind: bool = False
+
+
+def place_of(value: Any) -> Place:
+    """Objects that say nothing about a device are taken to be on the host, where reading them finds out."""
+    if type(value) is np.ndarray:
+        return Place("cpu")
+    if _library(value) == "pyopencl":
+        return Place("opencl")
+    if hasattr(value, "__dlpack_device__"):
+        device, number = map(int, value.__dlpack_device__())
+        return Place(dlpack.DEVICES.get(device, f"DLPack device {device}"), number)
+    return Place("cuda" if _interface(value) else "cpu")
+
+
+def describe(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def stream_handle(device: Device, stream: Any) -> Stream:
+    """What a caller's stream is for the driver; None for the device's own. Raises UsageError."""
+    if device.kind == "opencl":
+        if not hasattr(stream, "int_ptr") or stream.context != device.stream.context:
+            raise UsageError(
+                f"stream must be a pyopencl.CommandQueue of the kernel's context, but got a {describe(stream)}; "
+                "the `stream` of any array on opencl is one"
+            )
+        return None if stream == device.stream else stream
+    if hasattr(stream, "__cuda_stream__"):
+        pair = stream.__cuda_stream__() if callable(stream.__cuda_stream__) else stream.__cuda_stream__
+        stream = pair[1]
+    else:
+        for name in ("cuda_stream", "ptr", "handle"):  # torch, CuPy, pycuda
+            stream = getattr(stream, name, stream)
+    if isinstance(stream, bool) or not hasattr(stream, "__index__") or int(stream) < 0:
+        raise UsageError(
+            f"stream must be the number of a CUDA stream, or an object with cuda_stream, ptr or __cuda_stream__, "
+            f"but got a {describe(stream)}"
+        )
+    handle = int(stream) or dlpack.LEGACY_STREAM
+    return None if handle == device.stream else handle
+
+
+def callers_stream(device: Device, values: Iterable[Any]) -> Stream:
+    """The stream on which the first array whose library tells works now; None when none does."""
+    for value in values:
+        stream = _owners_stream(value)
+        strange = device.kind == "opencl" and stream is not None and stream.context != device.stream.context
+        if stream is not None and not strange:  # what is strange is refused when it is borrowed
+            return stream_handle(device, stream)
+    return None
+
+
+def _owners_stream(value: Any) -> Any:
+    library = _library(value)
+    if library == "torch":
+        return sys.modules["torch"].cuda.current_stream(value.device.index).cuda_stream
+    if library == "pyopencl":
+        return getattr(value, "queue", None)
+    return _interface(value).get("stream")
+
+
+def borrow(device: Device, name: str, value: Any, stream: Stream) -> Foreign:
+    """The memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
+    try:
+        library = _library(value)
+        if library == "pyopencl":
+            return _of_pyopencl(device, value)
+        form = getattr(value, _INTERFACE) if library == "torch" else _interface(value)
+        owner = _owners_stream(value) if library == "torch" else form.get("stream")
+        if owner is not None or not hasattr(value, "__dlpack__"):
+            return _of_interface(device, value, form, dlpack.LEGACY_STREAM if owner is None else owner)
+        return _of_dlpack(device, value, stream)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"{name} is a {describe(value)} that cannot be shared: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _of_interface(device: Device, value: Any, form: dict[str, Any], owner: Any) -> Foreign:
+    if form.get("mask") is not None:
+        raise ValueError("it has a mask")
+    shape, dtype = tuple(map(int, form["shape"])), np.dtype(form["typestr"])
+    address, read_only = form["data"]
+    memory = device.adopt(int(address), math.prod(shape) * dtype.itemsize)
+    strides = form.get("strides")
+    return Foreign(
+        memory=memory,
+        shape=shape,
+        dtype=dtype,
+        strides=None if strides is None else tuple(strides),
+        read_only=bool(read_only),
+        keep=value,
+        stream=stream_handle(device, owner),
+    )
+
+
+def _of_dlpack(device: Device, value: Any, stream: Stream) -> Foreign:
+    handle = device.stream if stream is None else stream
+    try:
+        capsule = value.__dlpack__(stream=handle, max_version=(1, 0))
+    except TypeError:  # made before DLPack 1.0
+        capsule = value.__dlpack__(stream=handle)
+    found = dlpack.look_into(capsule)
+    size = found.dtype.itemsize
+    return Foreign(
+        memory=device.adopt(found.address, math.prod(found.shape) * size),
+        shape=found.shape,
+        dtype=found.dtype,
+        strides=None if found.strides is None else tuple(size * n for n in found.strides),
+        read_only=found.read_only,
+        keep=capsule,
+        blind=True,
+    )
+
+
+def _of_pyopencl(device: Device, value: Any) -> Foreign:
+    """An Array, or a Buffer, which has a size and no form. Its context must be that of the device."""
+    is_array = hasattr(value, "base_data")
+    buffer = value.base_data if is_array else value
+    if buffer.context != device.stream.context:
+        raise ValueError("it is of another OpenCL context; make it with the queue that is the `stream` of our arrays")
+    memory = Memory(buffer, int(buffer.size))
+    if not is_array:
+        return Foreign(memory, (), None, None, False, value)
+    if value.offset % device.alignment:
+        raise ValueError(f"it begins {value.offset} bytes into its buffer, not at a multiple of {device.alignment}")
+    if value.offset:
+        memory = device.view(memory, int(value.offset), int(value.nbytes))
+    owner = None if value.queue is None else stream_handle(device, value.queue)
+    return Foreign(memory, tuple(value.shape), np.dtype(value.dtype), tuple(value.strides), False, value, owner)
+
+
+def check_form(spec: ArraySpec, role: str, found: Foreign) -> None:
+    """Raises UsageError unless the kernel can use the memory as it is."""
+    if found.dtype is None:
+        if found.memory.nbytes < spec.nbytes:
+            raise UsageError(
+                f"{role} {spec.name} must be {spec}, but got a {describe(found.keep)} of {found.memory.nbytes} bytes, "
+                f"which are fewer than {spec.nbytes}"
+            )
+        return
+    if found.shape != spec.shape or found.dtype != spec.numpy_dtype:
+        got = f"{found.dtype}[{', '.join(map(str, found.shape))}]"
+        raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
+    if not is_dense(found):
+        raise UsageError(
+            f"{role} {spec.name} is not dense and row-major (its strides are {found.strides} bytes); "
+            "give a contiguous array, in torch x.contiguous(), in CuPy cupy.ascontiguousarray(x)"
+        )
+    if isinstance(found.memory.handle, int) and found.memory.handle % VECTOR_BYTES:
+        raise UsageError(
+            f"{role} {spec.name} begins at an address that is no multiple of {VECTOR_BYTES} bytes, which the kernel's "
+            "vector accesses need; give a copy, in torch x.clone(), in CuPy x.copy()"
+        )
+    if role == "output" and found.read_only:
+        raise UsageError(f"output {spec.name} is read-only; give an array that can be written")
+
+
+def is_dense(found: Foreign) -> bool:
+    """Row-major without gaps; the stride of an axis of size 1 does not matter."""
+    if found.strides is None or found.dtype is None or 0 in found.shape:
+        return True
+    step = found.dtype.itemsize
+    for size, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _library(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _interface(value: Any) -> dict[str, Any]:
+    """What an array says of itself, nothing where it does not speak the interface."""
+    found: dict[str, Any] = getattr(value, _INTERFACE, {})
+    return found

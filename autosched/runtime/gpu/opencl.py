@@ -1,0 +1,267 @@
+"""The driver over pyopencl: any platform with OpenCL 1.2 or later, PoCL on a processor included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autosched.errors import DeviceError
+from autosched.runtime.gpu.compile import Binary, CompileError
+from autosched.runtime.gpu.device import Array, Call, DeviceFault, Memory, Stream, raw
+
+if TYPE_CHECKING:
+    from autosched.codegen.c.source import GpuSource, Triple
+    from autosched.target import GpuFacts
+
+# OpenCL status (cl.h) -> class of failure. What is not here is a launch failure.
+_FAULTS = {
+    -2: "device_lost",  # DEVICE_NOT_AVAILABLE
+    -4: "out_of_memory",  # MEM_OBJECT_ALLOCATION_FAILURE
+    -6: "out_of_memory",  # OUT_OF_HOST_MEMORY
+    -11: "build_error",  # BUILD_PROGRAM_FAILURE
+    -42: "build_error",  # INVALID_BINARY
+    -46: "build_error",  # INVALID_KERNEL_NAME
+    -52: "launch_refused",  # INVALID_KERNEL_ARGS
+    -53: "launch_refused",  # INVALID_WORK_DIMENSION
+    -54: "launch_refused",  # INVALID_WORK_GROUP_SIZE
+    -55: "launch_refused",  # INVALID_WORK_ITEM_SIZE
+    -61: "out_of_memory",  # INVALID_BUFFER_SIZE: larger than the device allows
+    -63: "launch_refused",  # INVALID_GLOBAL_WORK_SIZE
+}
+_OUT_OF_RESOURCES = -5  # at a launch: too much asked for; later: the device's memory, or a fault of the kernel
+_MAX_GRID = (1 << 31) - 1
+_GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # bytes a second, for OpenCL does not tell
+# For pyopencl and PoCL, where the user has not decided otherwise. PoCL 3.1's own choice, "loopvec", keeps arrays of
+# work items on its stack at addresses that its vector code takes for aligned, and dies of them.
+ENVIRONMENT = {"PYOPENCL_NO_CACHE": "1", "POCL_WORK_GROUP_METHOD": "loops"}
+_KEPT_SHARE = 0.9  # of the device's memory that buffers may have
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One kernel with its arguments set; kernel objects hold arguments, so every call has its own."""
+
+    kernel: Any
+    threads: Triple
+    block: Triple
+
+
+class OpenClDevice:
+    """The chosen device of the first platform that has one: a GPU before an accelerator before a processor."""
+
+    kind, driver = "opencl", "pyopencl"
+
+    def __init__(self) -> None:
+        cl = self._cl = _pyopencl()
+        self._device = choose_device(cl)
+        self.name = str(self._device.name).strip()
+        self.alignment = max(256, int(self._device.mem_base_addr_align) // 8)
+        self._allocated = 0
+        with _faults("opening the device"):
+            self._context = cl.Context([self._device])
+            profiled = cl.command_queue_properties.PROFILING_ENABLE
+            self._queue = cl.CommandQueue(self._context, properties=profiled)
+
+    @property
+    def identity(self) -> str:
+        """Names the compiler: platform, device and driver."""
+        platform = self._device.platform
+        method = os.environ.get("POCL_WORK_GROUP_METHOD", "")
+        return f"opencl {platform.name} {platform.version} {self.name} {self._device.driver_version} {method}"
+
+    @property
+    def stream(self) -> Any:
+        return self._queue
+
+    def facts(self) -> GpuFacts:
+        return _facts(self._cl, self._device)
+
+    def visiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def memory(self) -> tuple[int, int]:
+        total = int(_KEPT_SHARE * self._device.global_mem_size)
+        return max(total - self._allocated, 0), total
+
+    def allocate(self, nbytes: int) -> Memory:
+        with _faults(f"allocating {nbytes} bytes"):
+            buffer = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1))
+        self._allocated += nbytes
+        return Memory(buffer, nbytes)
+
+    def free(self, memory: Memory) -> None:
+        memory.handle.release()
+        self._allocated -= memory.nbytes
+
+    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        with _faults("dividing a buffer"):
+            return Memory(memory.handle.get_sub_region(offset, max(nbytes, 1)), nbytes)
+
+    def adopt(self, address: int, nbytes: int) -> Memory:
+        raise NotImplementedError("OpenCL's buffers have no addresses")
+
+    def address(self, memory: Memory) -> int:
+        raise NotImplementedError("OpenCL's buffers have no addresses")
+
+    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            with _faults("an upload"):
+                self._cl.enqueue_copy(self._queue, memory.handle, raw(array), dst_offset=offset, is_blocking=True)
+
+    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+        if array.nbytes:
+            with _faults("a download"):
+                self._cl.enqueue_copy(self._queue, raw(array), memory.handle, src_offset=offset, is_blocking=True)
+
+    def copy(self, to: Memory, source: Memory) -> None:
+        if source.nbytes:
+            with _faults("a copy"):
+                self._cl.enqueue_copy(self._queue, to.handle, source.handle, byte_count=source.nbytes)
+
+    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+        if nbytes:
+            with _faults("filling a buffer"):
+                word = np.frombuffer(pattern, np.uint8)
+                self._cl.enqueue_fill_buffer(self._queue, memory.handle, word, offset, nbytes)
+
+    def compile(self, source: GpuSource) -> Binary:
+        """The platform's binary of `source`, with no resources: there is no common way to ask for them."""
+        cl = self._cl
+        try:
+            program = cl.Program(self._context, source.text).build()
+            return Binary(bytes(program.get_info(cl.program_info.BINARIES)[0]))
+        except cl.Error as error:
+            raise CompileError(" ".join(str(error).split())[:2000]) from None
+
+    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+        cl = self._cl
+        with _faults(f"loading {source.name}"):
+            program = cl.Program(self._context, [self._device], [binary.code]).build()
+            return {launch.kernel: (program, launch.kernel) for launch in source.launches}
+
+    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+        bound = []
+        with _faults(f"preparing {source.name}"):
+            for launch in source.launches:
+                kernel = self._cl.Kernel(*kernels[launch.kernel])
+                kernel.set_args(*(buffers[name].handle for name in launch.arguments))
+                (gx, gy, gz), (bx, by, bz) = launch.grid, launch.block
+                bound.append(Bound(kernel, (gx * bx, gy * by, gz * bz), launch.block))
+        return Call(tuple(bound))
+
+    def run(self, call: Call, stream: Stream = None) -> None:
+        queue = self._queue if stream is None else stream
+        with _faults("a launch", launching=True):
+            for bound in call.launches:
+                self._cl.enqueue_nd_range_kernel(queue, bound.kernel, bound.threads, bound.block)
+
+    def record(self, stream: Stream = None) -> Any:
+        queue = self._queue if stream is None else stream
+        with _faults("recording an event"):
+            event = self._cl.enqueue_marker(queue)
+            queue.flush()  # or a queue that waits for the event might wait for ever
+            return event
+
+    def wait(self, event: Any, stream: Stream = None) -> None:
+        with _faults("waiting for an event"):
+            self._cl.enqueue_barrier(self._queue if stream is None else stream, wait_for=[event])
+
+    def time(self, calls: Sequence[Call], repeats: int) -> float:
+        """The sum of the kernels' own times: what passes between launches is the host's."""
+        launch, queue = self._cl.enqueue_nd_range_kernel, self._queue
+        with _faults("a launch", launching=True):
+            events = [
+                launch(queue, bound.kernel, bound.threads, bound.block)
+                for n in range(repeats)
+                for bound in calls[n % len(calls)].launches
+            ]
+        with _faults("the kernel"):
+            queue.finish()
+            return float(sum(event.profile.end - event.profile.start for event in events)) * 1e-9
+
+    def synchronise(self) -> None:
+        with _faults("the kernel"):
+            self._queue.finish()
+
+    def close(self) -> None:
+        self._queue.finish()
+
+
+def _pyopencl() -> Any:
+    """The package, kept from writing caches of its own. Raises DeviceError."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import pyopencl
+    except ImportError:
+        raise DeviceError('OpenCL needs the package pyopencl: pip install "autosched[opencl]"') from None
+    return pyopencl
+
+
+def read_facts() -> GpuFacts:
+    """The facts of the device that would be opened. Raises DeviceError."""
+    cl = _pyopencl()
+    return _facts(cl, choose_device(cl))
+
+
+def _facts(cl: Any, device: Any) -> GpuFacts:
+    from autosched.target import GpuFacts
+
+    on_processor = bool(device.type & cl.device_type.CPU)
+    local, threads = int(device.local_mem_size), int(device.max_work_group_size)
+    return GpuFacts(
+        name=str(device.name).strip(),
+        arch="",
+        multiprocessors=int(device.max_compute_units),
+        warp=8 if on_processor else 32,
+        max_threads_per_block=min(threads, int(min(device.max_work_item_sizes[:2]))),
+        max_threads_per_multiprocessor=max(threads, 2048),
+        registers_per_multiprocessor=1 << 16,
+        max_registers_per_thread=255,
+        shared_per_block=local,
+        shared_per_multiprocessor=local,
+        l2_bytes=int(device.global_mem_cache_size),
+        clock_ghz=max(int(device.max_clock_frequency), 1) / 1000,
+        fma_per_cycle_per_multiprocessor=16 if on_processor else 128,
+        bandwidth_bytes_s=_CPU_BANDWIDTH if on_processor else _GPU_BANDWIDTH,
+        max_grid=(_MAX_GRID, _MAX_GRID, _MAX_GRID),
+    )
+
+
+def choose_device(cl: Any) -> Any:
+    """The first GPU of any platform, else the first accelerator, else the first processor. Raises DeviceError."""
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:  # the loader found none
+        platforms = []
+    if not platforms:
+        raise DeviceError("OpenCL has no platform on this machine: install the GPU's driver, or PoCL for the processor")
+    for kind in (cl.device_type.GPU, cl.device_type.ACCELERATOR, cl.device_type.CPU):
+        for platform in platforms:
+            try:
+                devices = platform.get_devices(kind)
+            except cl.Error:  # DEVICE_NOT_FOUND
+                continue
+            if devices:
+                return devices[0]
+    raise DeviceError("the OpenCL platforms of this machine have no device")
+
+
+@contextmanager
+def _faults(what: str, launching: bool = False) -> Iterator[None]:
+    """Turns pyopencl's errors into DeviceFault."""
+    import pyopencl as cl
+
+    try:
+        yield
+    except cl.Error as error:
+        code = int(getattr(error, "code", 0))
+        kind = _FAULTS.get(code, "launch_failure")
+        if code == _OUT_OF_RESOURCES and launching:
+            kind = "launch_refused"
+        raise DeviceFault(kind, f"{what} failed: {' '.join(str(error).split())[:500]}") from None

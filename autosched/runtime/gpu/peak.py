@@ -1,0 +1,171 @@
+"""What a device can do at most, measured: multiply-adds a second, and bytes a second of a copy.
+
+Both kernels are written as generated code is, in CUDA C or OpenCL C, compiled by the same compiler and timed by the
+driver's own events. The arithmetic one keeps independent chains `a = a * 0.5 + x` in registers, as many threads as the
+device holds at a time; compilers contract each step into one multiply-add. The other copies 16 bytes an access. What is
+best differs between devices, so each comes in several forms, and the best rate of all counts.
+
+A device that fails here may be lost to the whole process: `measure.gpu_rates` calls these in one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.words import DIALECTS
+from autosched.errors import DeviceError
+from autosched.runtime.gpu.compile import CompileError, compile_source
+from autosched.runtime.gpu.device import Array, Device, DeviceFault
+from autosched.runtime.gpu.devices import compiler_for
+
+if TYPE_CHECKING:
+    from autosched.target import GpuFacts
+
+THREADS = 256
+STEPS = 16  # of every chain in one round of the loop, so that counting rounds costs less than 2 %
+SAMPLE_S, SAMPLES = 5e-3, 5
+LAUNCH_S = 1e-3  # that a launch of multiply-adds takes by the device's facts
+L2_FACTOR = 2  # copies go round buffers that are together so many times the last cache
+MAX_PAIRS = 64
+_TYPES = {"float32": "float", "float64": "double"}
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Form:
+    """A thread's work: `count` chains of vectors of `lanes` elements, or `count` accesses of 16 bytes."""
+
+    count: int
+    lanes: int = 1
+
+
+# One instruction for a vector is what a processor under OpenCL needs; a GPU takes the elements one by one.
+CHAINS: dict[str, tuple[Form, ...]] = {
+    "cuda": (Form(8), Form(16)),
+    "opencl": (Form(16), Form(12, 8), Form(12, 16)),
+}
+ACCESSES = (Form(1), Form(4))
+
+
+def measure_gpu_peak(device: Device, dtype: str = "float32") -> float:
+    """GFLOP/s of `dtype` (float32 or float64), two operations for each multiply-add. Raises DeviceError."""
+    facts = device.facts()
+    itemsize = np.dtype(dtype).itemsize
+    rates = []
+    for form in CHAINS[device.kind]:
+        source, n_flops = fma_source(device.kind, form, facts, dtype)
+        threads = source.launches[0].grid[0] * THREADS
+        start = np.full((form.count + 1) * form.lanes, 0.5, dtype)
+        sizes = {"start": start.nbytes, "end": threads * form.lanes * itemsize}
+        rates.append(n_flops / _seconds(device, source, [sizes], {"start": start}) / 1e9)
+    return max(rates)
+
+
+def measure_gpu_bandwidth(device: Device, n_bytes: int) -> float:
+    """Bytes a second, read and written ones counted, of copying `n_bytes` from one buffer to another.
+
+    Small copies go round several pairs of buffers, past the last cache, as timed kernels do. Raises DeviceError.
+    """
+    facts, rates = device.facts(), []
+    for form in ACCESSES:
+        source, moved = copy_source(device.kind, form, n_bytes)
+        wanted = -(-L2_FACTOR * facts.l2_bytes // moved)
+        pairs = max(1, min(wanted, MAX_PAIRS, device.memory()[0] // 2 // moved))
+        sizes = [{"start": moved // 2, "end": moved // 2}] * pairs
+        rates.append(moved / _seconds(device, source, sizes, {}))
+    return max(rates)
+
+
+def fma_source(kind: str, form: Form, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
+    """A kernel that fills the device with chains of multiply-adds, and the operations of one launch."""
+    words = DIALECTS[kind]
+    vector = _TYPES[dtype] + (str(form.lanes) if form.lanes > 1 else "")
+    blocks = facts.multiprocessors * max(1, facts.max_threads_per_multiprocessor // THREADS)
+    per_round = 2.0 * form.count * form.lanes * STEPS * THREADS * blocks
+    estimate = 2e9 * facts.clock_ghz * facts.multiprocessors * facts.fma_per_cycle_per_multiprocessor
+    rounds = max(1, round(LAUNCH_S * estimate / per_round))
+    chains, half = range(form.count), "0.5f" if dtype == "float32" else "0.5"
+    lines = [
+        f"  const {vector} x = start[0];",
+        *(f"  {vector} a{c} = start[{c + 1}];" for c in chains),
+        f"  for (int i = 0; i < {rounds}; ++i) {{",
+        f"    {words.unroll}",
+        f"    for (int s = 0; s < {STEPS}; ++s) {{",
+        *(f"      a{c} = a{c} * {half} + x;" for c in chains),
+        "    }",
+        "  }",
+        f"  end[{_thread(kind)}] = {' + '.join(f'a{c}' for c in chains)};",
+    ]
+    pragma = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if (kind, dtype) == ("opencl", "float64") else ""
+    return _source(kind, "fma_peak", pragma + words.prologue, vector, lines, blocks), per_round * rounds
+
+
+def copy_source(kind: str, form: Form, n_bytes: int) -> tuple[GpuSource, int]:
+    """A kernel that copies whole blocks of threads, at least one, of `n_bytes`; and the bytes it reads and writes."""
+    of_block = form.count * THREADS
+    blocks = max(1, n_bytes // (_VECTOR_BYTES * of_block))
+    accesses = range(form.count)
+    base = f"{DIALECTS[kind].block.format(axis='x', number=0)} * {of_block}"
+    lines = [
+        f"  const int at = {base} + {DIALECTS[kind].thread.format(axis='x', number=0)};",
+        *(f"  const float4 v{k} = start[at + {k * THREADS}];" for k in accesses),
+        *(f"  end[at + {k * THREADS}] = v{k};" for k in accesses),
+    ]
+    return _source(kind, "copy_peak", "", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
+
+
+def _thread(kind: str) -> str:
+    words = DIALECTS[kind]
+    return f"{words.block.format(axis='x', number=0)} * {THREADS} + {words.thread.format(axis='x', number=0)}"
+
+
+def _source(kind: str, name: str, prologue: str, element: str, lines: Sequence[str], blocks: int) -> GpuSource:
+    """One kernel `name(start, end)` over elements of a C type."""
+    words = DIALECTS[kind]
+    head = words.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="")
+    start = words.pointer.format(const="const ", type=element)
+    end = words.pointer.format(const="", type=element)
+    text = "\n".join([f"{prologue}{head} {name}({start} start, {end} end)", "{", *lines, "}\n"])
+    launch = Launch(name, (blocks, 1, 1), (THREADS, 1, 1), ("start", "end"), 0)
+    return GpuSource(name, kind, text, (launch,), ("start",), ("end",), ())
+
+
+def _seconds(
+    device: Device, source: GpuSource, sizes: Sequence[Mapping[str, int]], content: Mapping[str, Array]
+) -> float:
+    """Seconds of one launch, the least of several, going round one set of buffers for each entry of `sizes`."""
+    memory = []
+    try:
+        kernels = device.load(compile_source(source, compiler_for(device.kind, device.facts().arch)), source)
+        calls = []
+        for entry in sizes:
+            buffers = {name: device.allocate(nbytes) for name, nbytes in entry.items()}
+            memory += list(buffers.values())
+            for name, buffer in buffers.items():
+                if name in content:
+                    device.upload(buffer, content[name])
+                else:
+                    device.fill(buffer, b"\0", 0, buffer.nbytes)
+            calls.append(device.prepare(kernels, source, buffers))
+        return _least(lambda repeats: device.time(calls, repeats), len(calls))
+    except (DeviceFault, CompileError) as fault:
+        raise DeviceError(f"the peak rates of {device.name} cannot be measured: {fault}") from None
+    finally:
+        for allocated in memory:
+            device.free(allocated)
+
+
+def _least(run: Callable[[int], float], calls: int) -> float:
+    """The least seconds of a launch; a sample is as many as take SAMPLE_S, and each of `calls` at least once.
+
+    The second least, in fact: a processor's OpenCL notes the start of a launch too late when it is interrupted there.
+    """
+    repeats = calls
+    while (spent := run(repeats)) < SAMPLE_S:
+        repeats = int(repeats * min(16.0, 1.2 * SAMPLE_S / max(spent, 1e-9))) + 1
+    return sorted(run(repeats) for _ in range(SAMPLES))[1] / repeats

@@ -1,0 +1,86 @@
+"""What a GPU can do in a cycle: the constants of its analytic latency, in one place.
+
+As on processors they only have to be right relative to each other; what differs between devices is in
+`autosched.target.GpuFacts`. Rates are those of one multiprocessor.
+Sources: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions" and "Maximize Utilization";
+Nsight Compute documentation (sectors, requests, wavefronts); Jia et al., "Dissecting the NVIDIA Volta GPU
+Architecture via Microbenchmarking" (latencies); Abdelkhalik et al., "Demystifying the Nvidia Ampere Architecture".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.errors import TargetError
+from autosched.target import GpuFacts, Target
+
+SECTOR = 32  # bytes that memory and caches move at least
+WAVEFRONT = 128  # bytes that shared memory or L1 deliver in a cycle
+VECTOR_BYTES = 16  # that a thread moves at a time, at most
+BANKS = 32  # of shared memory, 4 bytes wide
+BANK_BYTES = 4
+SCHEDULERS = 4  # instructions started in a cycle
+
+# Slots of the single-precision pipe per operation of a thread. Integers stand in conditions, where divisors are
+# constants.
+SLOTS: dict[str, float] = {
+    "float_mad": 1.0, "float_addsub": 1.0, "float_mul": 1.0, "float_divmod": 12.0, "float_cmp": 2.0, "float_math": 14.0,
+    "float_other": 2.0, "int_mad": 1.0, "int_addsub": 1.0, "int_mul": 1.0, "int_divmod": 6.0, "int_cmp": 1.0,
+    "int_math": 4.0, "int_other": 1.0, "bool_op": 0.5, "select_op": 1.0,
+}  # fmt: skip
+# Double-precision operations take this many slots, by compute capability; cards for graphics have few such units.
+DOUBLE_SLOTS: dict[str, float] = {"sm_80": 2.0, "sm_90": 2.0, "sm_100": 2.0}
+DOUBLE_SLOTS_ELSEWHERE = 64.0
+
+GLOBAL_WAVEFRONTS = 2.0  # cycles of L1 for what shared memory would deliver in one
+ALONE = 1.5  # cycles from one instruction of a warp to its next when no other warp fills the gap
+ARITHMETIC_LATENCY = 4.0  # cycles until a result can be used
+SHARED_LATENCY = 30.0
+GLOBAL_LATENCY = 550.0
+BARRIER_LATENCY = 30.0
+SHUFFLE_LATENCY = 25.0
+STEP_INSTRUCTIONS = 6.0  # counter, comparison, branch and addresses of an iteration of a loop
+FILL_INSTRUCTIONS = 8.0  # per dimension of a shared buffer: position from the number of the thread, border
+HELD_ADDRESSES = 2  # registers beside each vector that is held for the next iteration of a pipeline
+LOADS_IN_FLIGHT = 4.0  # iterations of a short loop that the compiler overlaps
+L2_PORT = 64.0  # bytes a cycle from L2 into one multiprocessor
+L2_SHARED = 40.0  # the same for each when all ask at once
+DRAM_SHARE = 0.92  # of the data sheet's bandwidth that kernels reach
+L2_CAPACITY_SHARE = 0.7  # of L2 that a working set may fill
+LAUNCH_S = 3.0e-6  # start and end of a kernel
+OVERLAP_LOSS = 0.15  # share of the hidden times (all but the largest) that shows
+
+SHARED_RESERVED = 1 << 10  # bytes of a multiprocessor's shared memory that each block costs beside its own
+REGISTER_UNIT = 8  # registers are given to the threads of a warp in multiples of this
+MAX_THREADS_Z = 64
+
+
+@dataclass(frozen=True)
+class GpuMachine:
+    """The facts about a target that the cost model reads."""
+
+    target: Target
+    facts: GpuFacts
+
+    @property
+    def double_slots(self) -> float:
+        return DOUBLE_SLOTS.get(self.facts.arch, DOUBLE_SLOTS_ELSEWHERE)
+
+    @property
+    def clock_hz(self) -> float:
+        return self.facts.clock_ghz * 1e9
+
+    @property
+    def dram_bytes_s(self) -> float:
+        return self.facts.bandwidth_bytes_s * DRAM_SHARE
+
+    @property
+    def l2_bytes_s(self) -> float:
+        return L2_SHARED * self.facts.multiprocessors * self.clock_hz
+
+
+def gpu_machine(target: Target) -> GpuMachine:
+    """The cost model's view of a GPU. Raises TargetError for a target that is none."""
+    if target.gpu is None:
+        raise TargetError(f"the target {target.kind} has no facts of a GPU; parse it with parse_target")
+    return GpuMachine(target, target.gpu)

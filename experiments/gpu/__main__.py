@@ -1,0 +1,220 @@
+"""The script: `experiments.gpu` says what it does."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import experiments.gpu
+from autosched.errors import AutoschedError, Interrupted
+from autosched.runtime.gpu.devices import device_facts
+from autosched.target import Target, parse_target, usable_cores
+from experiments.gpu import cases as suite
+from experiments.gpu.arena import Arena, contest_command, hold_contest
+from experiments.gpu.budget import Budget
+from experiments.gpu.facts import device_report
+from experiments.gpu.ledger import Ledger
+from experiments.gpu.peers import PEERS, SLOW
+from experiments.gpu.table import cells, report, totals
+from experiments.gpu.verify import verify
+from experiments.tuning import load_now, tune
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
+TRIALS, QUICK_TRIALS = 64, 8
+ROUNDS, SAMPLE_S = 10, 0.02
+CANDIDATES, QUICK_CANDIDATES = 12, 3  # random ones of each operator
+CHECK_SHARE = 0.35  # of the time, for verifying operators before any case; what is left of them comes after the cases
+LEAST_CHECK_S = 5.0
+ATTEMPTS = 2
+TUNING_S, LEAST_TUNING_S, QUICK_TUNING_S = 100.0, 40.0, 5.0  # a search cut short would stand as the result
+CONTEST_S, LEAST_CONTEST_S = 120.0, 10.0
+COMPILE_S, LEAST_COMPILE_S = 150.0, 30.0
+KEPT = (
+    "best_s", "best_ci_s", "gflops", "trials", "failed", "failures", "wall_s", "search_s", "build_s", "check_s",
+    "measure_s", "first_result_s", "sketch", "values", "record_id", "curve",
+)  # fmt: skip  # of what `tune --json` says
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one call of the script is to do."""
+
+    target: Target
+    cases: tuple[suite.Case, ...]
+    checks: tuple[suite.Check, ...]
+    trials: int
+    candidates: int
+    peers: tuple[str, ...]
+    database: Path
+    seed: int
+    least_tuning_s: float = LEAST_TUNING_S
+
+
+Hold = Callable[[suite.Case, Sequence[str], float], dict[str, Any]]
+Tune = Callable[[suite.Case, float], dict[str, Any]]
+Verify = Callable[[suite.Check], dict[str, Any]]
+
+
+def run_checks(plan: Plan, ledger: Ledger, left_s: Callable[[], float], verify_one: Verify) -> None:
+    """Verifies the operators that have no result yet, several at a time, while `left_s` allows it."""
+
+    def one(check: suite.Check) -> tuple[suite.Check, dict[str, Any] | None]:
+        return check, verify_one(check) if left_s() >= LEAST_CHECK_S else None
+
+    pending = [check for check in plan.checks if check.label not in ledger.checks]
+    with ThreadPoolExecutor(max(1, min(4, usable_cores() // 2))) as pool:
+        for check, row in pool.map(one, pending):  # which cancels what has not begun when this loop is left
+            if row is not None:
+                ledger.record("checks", check.label, row)
+                say(f"verify {check.label}: {row['right']} of {row['candidates']} right {' '.join(row['messages'])}")
+
+
+def tuned(case: suite.Case, plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune) -> dict[str, Any] | None:
+    """The row of a case that has been tuned, now or by an earlier call; None where too little time is left for it."""
+    row_before = ledger.cases.get(case.label, {})
+    if "tuning" in row_before and plan.database.exists():
+        return row_before | {"attempts": row_before.get("attempts", 0) + 1}
+    seconds = budget.share(TUNING_S, plan.least_tuning_s, kept_s=LEAST_CONTEST_S)
+    if seconds is None:
+        return None
+    answer = tune_case(case, seconds)
+    row = {"workload": case.workload, "shape": list(case.shape), "memory": case.memory}
+    row["attempts"] = row_before.get("attempts", 0) + 1
+    if "error" in answer:
+        row["error"] = f"tuning: {answer['error']['message']}"
+    else:
+        row["tuning"] = {name: answer.get(name) for name in KEPT}
+    ledger.record("cases", case.label, row)
+    return row
+
+
+def run_cases(plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune, hold: Hold) -> None:
+    """All cases without a result, then the slow peers of all that have one. What failed ATTEMPTS times is left."""
+    quick = [name for name in plan.peers if name not in SLOW]
+    for case in plan.cases:
+        known = ledger.cases.get(case.label, {})
+        if "ours" in known or ("error" in known and known.get("attempts", 0) >= ATTEMPTS):
+            continue
+        row = tuned(case, plan, ledger, budget, tune_case)
+        seconds = budget.share(CONTEST_S, LEAST_CONTEST_S)
+        if row is None or seconds is None:
+            break
+        if "tuning" in row:
+            ledger.record("cases", case.label, without_error(row) | hold(case, quick, seconds))
+        say("  ".join(filter(None, cells(case.label, ledger.cases[case.label]))))
+    slow = [name for name in plan.peers if name in SLOW]
+    for case in plan.cases:
+        row = ledger.cases.get(case.label, {})
+        if not slow or not row.get("ours", {}).get("right") or all(name in row["peers"] for name in slow):
+            continue
+        seconds = budget.share(COMPILE_S, LEAST_COMPILE_S)
+        if seconds is None:
+            break
+        again = hold(case, plan.peers, seconds)
+        if "error" in again:  # what was measured without them stays
+            again = {"peers": row["peers"] | {name: {"right": False, "reason": again["error"]} for name in slow}}
+        ledger.record("cases", case.label, row | again)
+        say("  ".join(filter(None, cells(case.label, ledger.cases[case.label]))))
+
+
+def without_error(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "error"}
+
+
+def say(text: str) -> None:
+    print(text.strip(), file=sys.stderr, flush=True)
+
+
+def run(args: argparse.Namespace, budget: Budget) -> int:
+    target = parse_target(args.target)
+    target = target.with_gpu(device_facts(target.kind))
+    assert target.gpu is not None
+    args.out.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(args.out / f"{target.kind}.json", target.kind, target.gpu.name)
+    checks = suite.QUICK_CHECKS if args.quick else suite.CHECKS
+    plan = Plan(
+        target,
+        suite.choose(args.workloads, args.quick),
+        () if args.no_verify else checks,
+        args.trials or (QUICK_TRIALS if args.quick else TRIALS),
+        QUICK_CANDIDATES if args.quick else CANDIDATES,
+        tuple(name for name in PEERS if name not in args.without),
+        args.out / "records.db",
+        args.seed,
+        QUICK_TUNING_S if args.quick else LEAST_TUNING_S,
+    )
+    ledger.facts = device_report(target)
+    ledger.runs.append({"minutes": args.minutes, "trials": plan.trials, "seed": args.seed, "load_before": load_now()})
+    ledger.write()
+    arena = Arena(contest_command(target.kind), args.out / "contest.log")
+
+    def tune_case(case: suite.Case, seconds: float) -> dict[str, Any]:
+        return tune(
+            case, trials=plan.trials, threads=None, database=plan.database, seed=plan.seed, target=target.kind,
+            budget_s=seconds, timeout_s=seconds + 20.0,
+        )  # fmt: skip
+
+    def hold(case: suite.Case, names: Sequence[str], seconds: float) -> dict[str, Any]:
+        sample_s = SAMPLE_S / 10 if args.quick else SAMPLE_S
+        return hold_contest(arena, case, plan.database, names, rounds=ROUNDS, sample_s=sample_s, deadline_s=seconds)
+
+    def verify_one(check: suite.Check) -> dict[str, Any]:
+        return verify(check, target, plan.candidates, plan.seed, build_workers=2)
+
+    try:
+        run_checks(plan, ledger, lambda: budget.left_s - (1 - CHECK_SHARE) * budget.total_s, verify_one)
+        run_cases(plan, ledger, budget, tune_case, hold)
+        run_checks(plan, ledger, lambda: budget.left_s, verify_one)
+    except (KeyboardInterrupt, Interrupted):
+        say("interrupted; what was measured is kept")
+    finally:
+        arena.close()
+        ledger.runs[-1] |= {"seconds": round(budget.spent_s, 1), "totals": totals(ledger.checks, ledger.cases)}
+        ledger.write()
+        print(report(ledger.checks, ledger.cases, len(checks)))
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="experiments/gpu/run.sh", description=experiments.gpu.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=9.0, metavar="N", help="end within N minutes (default 9)")
+    parser.add_argument("--target", choices=("cuda", "opencl"), default="cuda", help="default cuda")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes and few trials, to try the script itself")
+    parser.add_argument("--workloads", metavar="NAMES", help="only these, as in gmm,c2d (default: all)")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})"
+    )
+    parser.add_argument("--without", action="append", default=[], choices=tuple(PEERS), help="leave out a peer")
+    parser.add_argument("--no-verify", action="store_true", help="do not verify all operators first")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default experiments/results/gpu/")
+    return parser
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        return run(args, Budget(args.minutes))
+    except AutoschedError as error:
+        print(f"experiments/gpu/run.sh: {error}", file=sys.stderr)
+        return error.exit_code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""What is tuned and compared, the most telling first, and the small shapes at which every operator is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autosched.errors import UsageError
+from autosched.te.registry import WORKLOADS, find
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload at a shape. `memory`: it is judged by the bandwidth it reaches, not by its operations."""
+
+    workload: str
+    shape: Shape
+    memory: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.workload} {'x'.join(map(str, self.shape))}"
+
+    @property
+    def params(self) -> dict[str, int | str]:
+        """All arguments of the workload by name."""
+        workload = find(self.workload)
+        values = dict(zip(workload.args, workload.defaults, strict=True))
+        return {**values, **dict(zip(workload.numbers, self.shape, strict=False))}
+
+
+@dataclass(frozen=True)
+class Check:
+    """An operator that is verified at a small shape; `settings` beyond the shape, such as a layout."""
+
+    workload: str
+    shape: Shape
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        words = [self.workload, "x".join(map(str, self.shape)), *self.settings.values()]
+        return " ".join(words)
+
+
+def gmm(n: int) -> Case:
+    return Case("gmm", (1, n, n, n))
+
+
+def _benchmark(name: str, index: int) -> Case:
+    return Case(name, WORKLOADS[name].shapes[index], name in ("sfm", "nrm"))
+
+
+_FIRST = (
+    gmm(1024),
+    *(_benchmark("c2d", i) for i in range(4)),
+    gmm(2048),
+    gmm(4096),
+    gmm(512),
+    Case("sfm", (4096, 4096), memory=True),
+    Case("nrm", (1, 8192, 4096), memory=True),
+    Case("elementwise", (4096, 4096), memory=True),
+    *(_benchmark(name, i) for name, i in (("cbr", 1), ("dep", 0), ("tbg", 0), ("sfm", 3), ("nrm", 3))),
+    *(_benchmark(name, i) for name, i in (("grp", 2), ("dil", 2), ("t2d", 1), ("cap", 0))),
+    Case("layer_norm", (4096, 4096), memory=True),
+    Case("transpose", (4096, 4096), memory=True),
+)
+_OPERATORS = ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap")
+_REST = (_benchmark(name, i) for i in range(4) for name in _OPERATORS)
+CASES: tuple[Case, ...] = tuple(dict.fromkeys((*_FIRST, *_REST)))
+
+QUICK: tuple[Case, ...] = (
+    gmm(64),
+    Case("c2d", (1, 8, 8, 8, 16, 3, 1, 1)),
+    Case("sfm", (64, 64), memory=True),
+)
+
+# None of the extents divides by what tiles like; some are 1.
+CHECKS: tuple[Check, ...] = (
+    Check("gmm", (2, 13, 17, 31)),
+    Check("c2d", (1, 9, 9, 3, 17, 3, 1, 1)),
+    Check("c1d", (1, 12, 6, 20, 3, 2, 1)),
+    Check("c3d", (1, 4, 6, 5, 3, 7, 3, 1, 1)),
+    Check("grp", (1, 7, 6, 8, 16, 3, 1, 1, 1, 4)),
+    Check("dil", (1, 9, 8, 4, 18, 3, 1, 1, 2)),
+    Check("dep", (2, 7, 6, 5, 3, 2, 1)),
+    Check("t2d", (1, 4, 3, 6, 17, 3, 2, 1)),
+    Check("cap", (1, 5, 5, 3, 6, 3, 2, 1)),
+    Check("nrm", (3, 64, 128)),
+    Check("sfm", (9, 50)),
+    Check("cbr", (1, 9, 9, 3, 17, 3, 1, 1)),
+    Check("tbg", (1, 17, 3, 5)),
+    Check("tbs", (1, 40, 2, 8)),
+    Check("matmul", (40, 1, 70)),
+    Check("batch_matmul", (3, 19, 33, 21)),
+    Check("dense", (5, 33, 7)),
+    Check("conv2d", (1, 8, 7, 4, 6, 3, 2, 1)),
+    Check("conv2d", (1, 8, 7, 4, 6, 3, 2, 1), {"layout": "NCHW"}),
+    Check("depthwise", (1, 8, 7, 5, 3, 1, 1)),
+    Check("depthwise", (1, 8, 7, 5, 3, 1, 1), {"layout": "NCHW"}),
+    Check("winograd", (1, 6, 6, 4, 16, 1, 2)),
+    Check("max_pool2d", (1, 9, 8, 20, 3, 2, 1)),
+    Check("max_pool2d", (1, 9, 8, 20, 3, 2, 1), {"layout": "NCHW"}),
+    Check("avg_pool2d", (1, 9, 8, 20, 3, 2, 1)),
+    Check("global_max_pool2d", (2, 17, 20, 3)),
+    Check("global_avg_pool2d", (2, 7, 5, 20)),
+    Check("softmax", (7, 33)),
+    Check("layer_norm", (5, 33)),
+    Check("rms_norm", (5, 40)),
+    Check("batch_norm", (2, 5, 6, 17)),
+    Check("relu", (5, 33)),
+    Check("gelu", (7, 45)),
+    Check("add", (3, 70)),
+    Check("elementwise", (31, 17)),
+    Check("transpose", (33, 47)),
+)
+QUICK_CHECKS: tuple[Check, ...] = tuple(c for c in CHECKS if c.workload in ("gmm", "sfm", "dep"))
+
+
+def choose(text: str | None, quick: bool) -> tuple[Case, ...]:
+    """The cases of the workloads that `text` names, separated by commas; all without it. Raises UsageError."""
+    cases = QUICK if quick else CASES
+    if text is None:
+        return cases
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    known = sorted({case.workload for case in cases})
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no case of {name!r}: --workloads takes {', '.join(known)}")
+    return tuple(case for case in cases if case.workload in names)

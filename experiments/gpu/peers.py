@@ -1,0 +1,191 @@
+"""The peers of one case on CUDA: PyTorch eager, torch.compile and Triton, timed as our kernels are.
+
+A peer brings every copy of the inputs into the layout that it likes best, outside of the timing. NoPeer says why there
+is none. Only the process of `contest` imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autosched.cli.peers import TORCH
+from experiments.gpu.cases import Case
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors: TypeAlias = "list[torch.Tensor]"
+Run: TypeAlias = "Callable[[], torch.Tensor]"
+Copies: TypeAlias = "Sequence[Tensors]"
+IN_GRAPH = 16  # calls in a CUDA graph at least, so that launching it does not show
+WARM_UPS = 3
+
+
+class NoPeer(Exception):
+    """Why a peer has nothing for a case."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A call for each copy of the inputs, and what brings its value into our layout."""
+
+    runs: Sequence[Run]
+    ours: Callable[[torch.Tensor], torch.Tensor]
+
+
+Peer: TypeAlias = Callable[[Case, Copies], Entry]
+
+
+def start_torch() -> Any:
+    """PyTorch as it computes in full single precision. Raises NoPeer where it has no CUDA device."""
+    try:
+        import torch
+    except ImportError as error:
+        raise NoPeer(f"PyTorch is not installed: {error}") from None
+    if not torch.cuda.is_available():
+        raise NoPeer("PyTorch finds no CUDA device")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def eager(case: Case, copies: Copies) -> Entry:
+    """The formulation of `autosched bench`: images in channels_last, which is our layout."""
+    if case.workload not in TORCH:
+        raise NoPeer(f"PyTorch has no single call for {case.workload}")
+    formulations = [TORCH[case.workload](case.params, list(tensors)) for tensors in copies]
+    return Entry([run for run, _ in formulations], formulations[0][1])
+
+
+def eager_otherwise(case: Case, copies: Copies) -> Entry:
+    """Another way to say the same, which the libraries may like better in single precision: convolutions in PyTorch's
+    own layout, NCHW, and a batch of one product as one product."""
+    if case.workload == "gmm" and case.shape[0] == 1:
+        return Entry([_one_product(tensors) for tensors in copies], lambda y: y.unsqueeze(0))
+    if case.workload not in _NCHW:
+        raise NoPeer(f"{case.workload} has no other form")
+    p = {name: int(value) for name, value in case.params.items() if isinstance(value, int)}
+    return Entry([_NCHW[case.workload](p, tensors) for tensors in copies], lambda y: y.permute(0, 2, 3, 1))
+
+
+def _one_product(a: Tensors) -> Run:
+    import torch
+
+    x, y = a[0][0], a[1][0]
+    return lambda: torch.mm(x, y)
+
+
+def _conv_nchw(p: dict[str, int], a: Tensors) -> Run:
+    from torch.nn import functional
+
+    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(3, 2, 0, 1).contiguous()
+    stride, pad, dilation, groups = p["stride"], p["pad"], p.get("dilation", 1), p.get("groups", 1)
+    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, groups)
+
+
+def _depthwise_nchw(p: dict[str, int], a: Tensors) -> Run:
+    from torch.nn import functional
+
+    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(2, 0, 1).unsqueeze(1).contiguous()
+    stride, pad, groups = p["stride"], p["pad"], a[0].shape[3]
+    return lambda: functional.conv2d(x, w, None, stride, pad, 1, groups)
+
+
+def _transposed_nchw(p: dict[str, int], a: Tensors) -> Run:
+    from torch.nn import functional
+
+    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(2, 3, 0, 1).contiguous()
+    stride, pad = p["stride"], p["pad"]
+    return lambda: functional.conv_transpose2d(x, w, None, stride, pad)
+
+
+def _conv_bn_relu_nchw(p: dict[str, int], a: Tensors) -> Run:
+    import torch
+
+    convolve, scale, offset = _conv_bias_nchw(p, a), a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
+    return lambda: torch.relu(convolve() * scale + offset)
+
+
+def _conv_bias_nchw(p: dict[str, int], a: Tensors) -> Run:
+    from torch.nn import functional
+
+    x, w, bias = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(3, 2, 0, 1).contiguous(), a[2]
+    stride, pad = p["stride"], p["pad"]
+    return lambda: functional.conv2d(x, w, bias, stride, pad)
+
+
+_NCHW: dict[str, Callable[[dict[str, int], Tensors], Run]] = {
+    "c2d": _conv_nchw,
+    "grp": _conv_nchw,
+    "dil": _conv_nchw,
+    "dep": _depthwise_nchw,
+    "t2d": _transposed_nchw,
+    "cbr": _conv_bn_relu_nchw,
+}
+
+
+def compiled(case: Case, copies: Copies) -> Entry:
+    """torch.compile of the eager formulation, its kernels found by autotuning."""
+    import torch
+
+    torch._dynamo.reset()  # shapes of earlier cases would make it compile for any shape
+    entry = eager(case, copies)
+    mode = "max-autotune-no-cudagraphs"
+    return Entry([torch.compile(run, mode=mode, dynamic=False, fullgraph=True) for run in entry.runs], entry.ours)
+
+
+def triton(case: Case, copies: Copies) -> Entry:
+    """Kernels of the kind that Triton's tutorials show."""
+    try:
+        from experiments.gpu import triton_kernels as kernels
+    except ImportError as error:
+        raise NoPeer(f"Triton is not installed: {error}") from None
+    if case.workload == "gmm":
+        return Entry([kernels.matmul(x, y) for x, y in copies], lambda y: y)
+    if case.workload in ("sfm", "softmax"):
+        return Entry([kernels.softmax(x) for (x,) in copies], lambda y: y)
+    raise NoPeer(f"there is no standard Triton kernel for {case.workload}")
+
+
+PEERS: dict[str, Peer] = {
+    "torch": eager,
+    "torch other": eager_otherwise,
+    "triton": triton,
+    "torch.compile": compiled,
+}
+SLOW = ("torch.compile",)  # left for a second pass
+
+
+class GraphClock:
+    """Seconds of `repeats` calls on the device: events around replays of a graph that goes round the copies."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        import torch
+
+        self._torch = torch
+        self._kept: list[Any] = [None] * len(runs)  # each copy's result lives on, so that results go round as well
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                for n, run in enumerate(runs):
+                    self._kept[n] = run()
+        torch.cuda.synchronize()
+        self._calls = len(runs) * -(-IN_GRAPH // len(runs))
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for i in range(self._calls):
+                self._kept[i % len(runs)] = runs[i % len(runs)]()
+        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def __call__(self, repeats: int) -> float:
+        replays = -(-repeats // self._calls)
+        self._start.record()
+        for _ in range(replays):
+            self._graph.replay()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e-3 * repeats / (replays * self._calls)

@@ -1,0 +1,160 @@
+"""Loops of a stage at the root as blocks, threads and points of a thread.
+
+An axis is split into blocks, virtual threads (strided points of a thread), threads, and a tile of adjacent points:
+
+    for blocks: for threads: unrolled virtual threads of every axis: unrolled tiles of every axis
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import Const
+from autosched.schedule import Bind, Fuse, Reorder, Split, Step, Unroll
+from autosched.schedule.stage import StageAxis
+from search_spaces.draft import Draft
+from search_spaces.gpu import domains
+from search_spaces.space import Param
+
+WARP = 32
+SMALL_AXIS = 4  # axes up to this extent have no threads of their own
+LONG_AXIS = 16  # longer ones have virtual threads
+MOST_TILES = (domains.MOST_TILE, domains.MOST_TILE, 4, 2)  # of the axes of a tiled reduction from the last on
+MOST_BLOCKS_YZ = 65535  # CUDA C++ Programming Guide, table of technical specifications
+PLACES = "xyz"
+
+
+def size(axis: StageAxis) -> int:
+    """The extent; a large number where it depends on parameters."""
+    return int(axis.extent.value) if isinstance(axis.extent, Const) else 1 << 30
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of one axis; `dimension` is the thread index (0 is x) or None."""
+
+    stage: str
+    axis: StageAxis
+    dimension: int | None = None
+    vthread: bool = False
+    tile: int = 0  # points at most; 0 for no such level
+
+    @property
+    def group(self) -> str:
+        return f"{self.stage}.{self.axis.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Letters of the inner levels, outermost first."""
+        return tuple("v" * self.vthread + "t" * (self.dimension is not None) + "s" * (self.tile > 0))
+
+    @property
+    def block_loop(self) -> str:
+        return f"{self.axis.name}.0" if self.names else self.axis.name
+
+    def loop(self, letter: str) -> str:
+        return f"{self.axis.name}.{self.names.index(letter) + 1}"
+
+    def params(self) -> list[Param]:
+        extent = size(self.axis)
+        most = domains.MOST_X if self.dimension == 0 else domains.MOST_YZ
+        made: list[Param] = []
+        if self.vthread:
+            made.append(domains.vthreads(f"{self.group}.v", extent, self.group))
+        if self.dimension is not None:
+            made.append(domains.threads(f"{self.group}.t", extent, self.group, most))
+        if self.tile:
+            made.append(domains.tile(f"{self.group}.s", extent, self.group, self.tile))
+        return made
+
+
+def tiled_levels(
+    stage: str, axes: tuple[StageAxis, ...], batch: frozenset[str], uniform: frozenset[str]
+) -> tuple[Levels, ...]:
+    """Levels for a reduction with reuse: tiles along every axis but those in `batch`, which share no data; they have
+    threads where the axes inside are too short for a warp, unless all threads of a block must be at the same point
+    (`uniform`).
+
+    The last axis, contiguous in memory, is thread dimension x; the longer of the others are y and z. The more axes
+    are tiled, the smaller the tiles of the outer ones: a thread's points are the product, and must fit into registers.
+    """
+    found: list[Levels] = []
+    free = [1, 2]
+    tiles = list(MOST_TILES)
+    inside = 1  # adjacent points that threads may have
+    for n, axis in enumerate(reversed(axes)):
+        extent = size(axis)
+        if n > 0 and (axis.name in batch or extent == 1):
+            is_short = free and extent > 1 and inside < WARP and axis.name not in uniform
+            found.append(Levels(stage, axis, free.pop(0) if is_short else None))
+            inside *= extent
+            continue
+        inside *= extent
+        most = (tiles.pop(0) if len(tiles) > 1 else tiles[0]) if extent > 1 else 0
+        if n == 0:
+            found.append(Levels(stage, axis, 0, extent > LONG_AXIS, most))
+        elif extent <= SMALL_AXIS or not free:
+            found.append(Levels(stage, axis, tile=most))
+        else:
+            found.append(Levels(stage, axis, free.pop(0), extent > LONG_AXIS, most))
+    return tuple(reversed(found))
+
+
+def plain_levels(stage: str, axes: tuple[StageAxis, ...]) -> tuple[Levels, ...]:
+    """Levels where points share little: a thread has one, or a few that lie apart along x and adjacent along y."""
+    found: list[Levels] = []
+    for n, axis in enumerate(reversed(axes)):
+        extent = size(axis)
+        if n == 0:
+            found.append(Levels(stage, axis, 0, vthread=extent > LONG_AXIS))
+        elif n == 1 and extent > 1:
+            found.append(Levels(stage, axis, 1, tile=domains.MOST_TILE))
+        else:
+            found.append(Levels(stage, axis))
+    return tuple(reversed(found))
+
+
+def bind_levels(draft: Draft, levels: tuple[Levels, ...]) -> Draft:
+    """Splits, orders and binds the loops of a root stage that is as written; what is unrolled comes last."""
+    stage = levels[0].stage
+    steps: list[Step] = []
+    for level in levels:
+        if level.names:
+            draft = draft.with_params(level.params())
+            steps.append(Split(stage, level.axis.name, tuple(f"{level.group}.{n}" for n in level.names)))
+    blocks = [x.block_loop for x in levels]
+    threads = [x.loop("t") for x in sorted(levels, key=lambda x: -(x.dimension or 0)) if x.dimension is not None]
+    inner = [x.loop(letter) for letter in "vs" for x in levels if letter in x.names]
+    steps.append(Reorder(stage, (*blocks, *threads, *inner)))
+    steps += bind_blocks(stage, blocks, [size(x.axis) for x in levels])
+    steps += bind_threads(stage, threads)
+    steps += [Unroll(stage, name) for name in inner]
+    return draft.apply(*steps)
+
+
+def last_thread_loop(draft: Draft, stage: str) -> str:
+    return [x.name for x in draft.state.stage(stage).loops if x.kind.value.startswith("threadIdx")][-1]
+
+
+def bind_blocks(stage: str, loops: list[str], extents: list[int]) -> list[Step]:
+    """The outermost loops over the grid, the last one along x; fused where too many, or too long for y and z."""
+    steps: list[Step] = []
+    points = 1
+    for extent in extents[:-1]:
+        points *= extent
+    if points > MOST_BLOCKS_YZ:
+        steps, loops = [Fuse(stage, tuple(loops))], ["@".join(loops)]
+    elif len(loops) > len(PLACES):
+        outer = loops[: 1 - len(PLACES)]
+        steps, loops = [Fuse(stage, tuple(outer))], ["@".join(outer), *loops[len(outer) :]]
+    return steps + _bind_each(stage, loops, "blockIdx")
+
+
+def bind_threads(stage: str, loops: list[str]) -> list[Step]:
+    """Adjacent loops over the threads of a block, the last one along x."""
+    return _bind_each(stage, loops, "threadIdx")
+
+
+def _bind_each(stage: str, loops: list[str], index: str) -> list[Step]:
+    places = PLACES[: len(loops)][::-1]
+    return [Bind(stage, x, f"{index}.{place}") for x, place in zip(loops, places, strict=True)]

@@ -1,0 +1,97 @@
+"""The values a parameter may take on a GPU. Thread counts are powers of two: a loop never runs longer than its axis."""
+
+from __future__ import annotations
+
+from autosched.ir.expr import DTYPES
+from autosched.schedule import Stage
+from search_spaces.facts import extent
+from search_spaces.space import Param
+
+MOST_X = 256  # threads along the contiguous axis
+MOST_YZ = 32
+MOST_TEAM = 1024
+MOST_ROWS = 8
+SHORT_ROWS = 2048  # longer ones keep a block busy
+MOST_TILE = 8  # points of an axis that a thread has next to each other
+MOST_VTHREADS = 4
+MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
+SMALL_REDUCTION = 8  # up to this length it is cut not at all or not anywhere
+VECTORS = (1, 2, 4)
+VECTOR_BYTES = 16
+
+
+def covering(extent: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << max(0, extent - 1).bit_length()
+
+
+def powers(most: int) -> tuple[int, ...]:
+    return tuple(1 << n for n in range(max(1, most).bit_length()))
+
+
+def threads(name: str, extent: int, group: str, most: int) -> Param:
+    return Param(name, powers(min(most, covering(extent))), "thread", group, covering(extent))
+
+
+def vthreads(name: str, extent: int, group: str) -> Param:
+    return Param(name, powers(min(MOST_VTHREADS, extent)), "vthread", group, covering(extent))
+
+
+def tile(name: str, extent: int, group: str, most: int = MOST_TILE) -> Param:
+    return Param(name, tuple(range(1, min(extent, most) + 1)), "tile", group, covering(extent))
+
+
+def vector(name: str, extent: int, group: str) -> Param:
+    return Param(name, tuple(v for v in VECTORS if v <= covering(extent)), "vector", group, covering(extent))
+
+
+def copied_vector(name: str, copy: Stage) -> Param:
+    """Elements that a thread copies at once: of rows that whole vectors fill, as many as an access can move."""
+    itemsize = max(DTYPES[d][1] for d in copy.op.dtypes)
+    row = extent(copy.op.axes[-1]) if len(copy.op.axes) > 1 else 0
+    return Param(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
+
+
+def team(name: str, length: int) -> Param:
+    """Threads that share a reduction of `length`: whole warps, no more than twice its length."""
+    counts = tuple(t for t in (32, 64, 128, 256, 512, MOST_TEAM) if t <= max(32, covering(length)))
+    return Param(name, counts, "thread")
+
+
+def rows(name: str, count: int, length: int, least: int = 1) -> Param:
+    """Rows of `length` that the threads of a block do beside one another: `least` or more, of `count`."""
+    most = MOST_ROWS if length <= SHORT_ROWS else 1
+    counts = tuple(r for r in powers(min(most, covering(count))) if r >= least)
+    return Param(name, counts or (least,), "thread")
+
+
+def chunk(name: str, extent: int, group: str) -> Param:
+    """Iterations of a reduction between two fills of the shared buffers."""
+    if extent <= SMALL_REDUCTION:
+        return Param(name, tuple(sorted({1, extent})), "tile", group, extent)
+    return Param(name, powers(min(MOST_CHUNK, extent)), "tile", group, covering(extent))
+
+
+def unroll(name: str, extent: int, group: str) -> Param:
+    counts = {u for u in (1, 2, 4, 8) if u <= extent} | ({extent} if extent <= SMALL_REDUCTION else set())
+    return Param(name, tuple(sorted(counts)), "unroll", group, covering(extent))
+
+
+def stages(name: str, extent: int, group: str, asynchronous: bool) -> Param:
+    """Chunks of a reduction for which shared buffers have room; what passes through registers needs two."""
+    return Param(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, covering(extent))
+
+
+def pad(name: str) -> Param:
+    """Elements between the rows of a shared buffer, whose number of columns is most often a multiple of the 32 banks.
+
+    A warp that fills a transposed buffer writes 32 / chunk columns of `chunk` rows: 32 / chunk elements between the
+    rows put them all in different banks. Permuting whole vectors of a row instead (exclusive or with the row's number)
+    saves the elements, but its banks are those of a gap of one vector, which is not the best for most chunks.
+    """
+    return Param(name, (0, 1, 2, 4, 8), "pad")
+
+
+def vector_pad(name: str) -> Param:
+    """The same where rows are copied and read as vectors, which stay aligned."""
+    return Param(name, (0, 4), "pad")

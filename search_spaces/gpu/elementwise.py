@@ -1,0 +1,210 @@
+"""Stages without a reduction.
+
+Inline         everything cheap vanishes into its readers, unless a tiled reduction reads it (Ansor's R2)
+Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+Elementwise    the rest: threads along the last axis, vectors innermost; a transposed read through shared memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import Var
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import loads, subexpressions
+from autosched.schedule import (
+    CacheRead,
+    ComputeAt,
+    ComputeInline,
+    Cooperate,
+    Pad,
+    Reorder,
+    Split,
+    Stage,
+    Step,
+    Unroll,
+    Vectorize,
+)
+from autosched.schedule.state import State
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import (
+    Read,
+    extent,
+    fused_consumer,
+    has_reuse,
+    is_copy,
+    is_expensive,
+    reads_nothing,
+    reads_of,
+    switch_axes,
+)
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+
+MOST_NODES = 64  # a larger expression is not computed again for each of several readers
+
+
+@dataclass(frozen=True)
+class Inline:
+    name: str = "inline"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        state = draft.state
+        if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+            return False
+        readers = state.consumers(stage)
+        if not readers or is_copy(stage) or reads_nothing(stage):
+            return bool(readers)
+        if any(has_reuse(r, reads_of(state, r)) for r in readers) or _loses_switch(stage, readers):
+            return False
+        if len(readers) == 1:
+            return True
+        nodes = sum(len(list(subexpressions(v))) for v in stage.op.body)
+        kept = is_expensive(stage) and any(r.op.reducer is not None for r in readers)
+        return nodes <= MOST_NODES and not kept
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
+
+
+def _loses_switch(stage: Stage, readers: tuple[Stage, ...]) -> bool:
+    """Whether a short axis that selects what is computed would be an index that no loop unrolls."""
+    short = set(switch_axes(stage))
+    dims = [n for n, a in enumerate(stage.op.axes) if a.name in short]
+    found = [x for r in readers for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    return any(not isinstance(x.indices[d], Var) for x in found for d in dims)
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str = "host"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None and any(_waits_for(draft.state, s, stage) for s in draft.state.stages)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        return [draft]
+
+
+def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
+    if producer.op.reducer is None or stage not in state.consumers(producer):
+        return False
+    if fused_consumer(state, producer) is stage:
+        return True
+    return not has_reuse(producer, reads_of(state, producer)) and leads(producer, stage)
+
+
+def leads(producer: Stage, host: Stage) -> bool:
+    """Whether the producer's axes are as long as the host's leading axes, and fewer; one of length 1 is none."""
+    own = [size(a) for a in producer.op.axes if size(a) > 1]
+    return len(own) < len(host.op.axes) and own == [size(a) for a in host.op.axes[: len(own)]]
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    name: str = "elementwise"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        note = "" if draft.state.is_output(stage) else f"{stage.name}@root"
+        if not stage.op.axes:
+            return [draft.finish(stage.name, note=note)]
+        across = _transposed_axis(draft, stage)
+        if across is None:
+            return [_plain(draft, stage).finish(stage.name, note=note)]
+        tiled = _tiled(draft, stage, across)
+        reads = [r for r in reads_of(draft.state, stage) if r.strides[across] == 1 and not r.is_unit(_last(stage))]
+        shared = [_through_shared(tiled, stage.name, r) for r in reads[:1] if _is_alone(r, draft, stage)]
+        notes = [f"{stage.name}:shared"] * len(shared) + [f"{stage.name}:direct"]
+        return [d.finish(stage.name, note=n) for d, n in zip([*shared, tiled], notes, strict=True)]
+
+
+def _last(stage: Stage) -> str:
+    return stage.op.axes[-1].name
+
+
+def _plain(draft: Draft, stage: Stage) -> Draft:
+    """Blocks, threads x along the last axis and y along the one before, what selects and vectors unrolled."""
+    name = stage.name
+    *others, last = stage.op.axes
+    short = [a for a in others if a.name in switch_axes(stage)]
+    rows = [a for a in others if a not in short]
+    group = f"{name}.{last.name}"
+    params = [
+        domains.threads(f"{group}.t", size(last), group, domains.MOST_X),
+        domains.vector(f"{group}.w", size(last), group),
+    ]
+    steps: list[Step] = [Split(name, last.name, tuple(p.name for p in params))]
+    blocks = [*(a.name for a in rows), f"{last.name}.0"]
+    threads = [f"{last.name}.1"]
+    if rows:
+        params.append(domains.threads(f"{name}.{rows[-1].name}.t", size(rows[-1]), "", domains.MOST_YZ))
+        steps.append(Split(name, rows[-1].name, (params[-1].name,)))
+        blocks[-2] = f"{rows[-1].name}.0"
+        threads.insert(0, f"{rows[-1].name}.1")
+    tail = [a.name for a in short]
+    steps.append(Reorder(name, (*blocks, *threads, *tail, f"{last.name}.2")))
+    steps += bind_blocks(name, blocks, [size(a) for a in (*rows, last)])
+    steps += bind_threads(name, threads)
+    steps += [Unroll(name, x) for x in tail]
+    steps.append(Vectorize(name, f"{last.name}.2"))
+    return draft.with_params(params).apply(*steps)
+
+
+def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
+    """An outer axis along which some read is contiguous while the written axis is not."""
+    if switch_axes(stage):
+        return None
+    for read in reads_of(draft.state, stage):
+        if read.is_unit(_last(stage)):
+            continue
+        for axis in stage.op.axes[:-1]:
+            if read.strides[axis.name] == 1 and extent(axis) > 1:
+                return axis.name
+    return None
+
+
+def _is_alone(read: Read, draft: Draft, stage: Stage) -> bool:
+    """Whether the stage reads that buffer in one place only."""
+    return sum(r.load.buffer == read.load.buffer for r in reads_of(draft.state, stage)) == 1
+
+
+def _tiled(draft: Draft, stage: Stage, across: str) -> Draft:
+    """Square-like tiles: threads x along the last axis, threads y and a few strided points along `across`."""
+    name, last = stage.name, stage.op.axes[-1]
+    group = f"{name}.{across}"
+    length = size(stage.op.axis(across))
+    params = [
+        domains.threads(f"{name}.{last.name}.t", size(last), "", 64),
+        domains.vthreads(f"{group}.v", length, group),
+        domains.threads(f"{group}.t", length, group, domains.MOST_YZ),
+    ]
+    steps: list[Step] = [
+        Split(name, last.name, (params[0].name,)),
+        Split(name, across, (params[1].name, params[2].name)),
+    ]
+    split = {last.name, across}
+    blocks = [f"{a.name}.0" if a.name in split else a.name for a in stage.op.axes]
+    threads = [f"{across}.2", f"{last.name}.1"]
+    steps.append(Reorder(name, (*blocks, *threads, f"{across}.1")))
+    steps += bind_blocks(name, blocks, [size(a) for a in stage.op.axes])
+    steps += bind_threads(name, threads)
+    steps.append(Unroll(name, f"{across}.1"))
+    return draft.with_params(params).apply(*steps)
+
+
+def _through_shared(draft: Draft, stage: str, read: Read) -> Draft:
+    """The read goes through a shared tile, filled along the contiguous axis; padding keeps columns out of one bank."""
+    buffer = read.load.buffer
+    tag = f"{stage}.shared" if draft.state.taken(f"{buffer}.shared") else "shared"
+    copy = f"{buffer}.{tag}"
+    draft = draft.apply(CacheRead(buffer, stage, tag))
+    width, gap = domains.copied_vector(f"{copy}.w", draft.state.stage(copy)), domains.pad(f"{copy}.pad")
+    steps: tuple[Step, ...] = (
+        ComputeAt(copy, stage, last_thread_loop(draft, stage), Scope.SHARED.value),
+        Pad(copy, gap.name),
+        Cooperate(copy, width.name),
+    )
+    return draft.with_params([width, gap]).apply(*steps).finish(copy)

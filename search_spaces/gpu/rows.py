@@ -1,0 +1,311 @@
+"""Reductions without reuse: sums, maxima, norms, pools, softmax, layer normalisation.
+
+    RowReduction    rows of an elementwise stage: a block for each row, whose threads share all reductions of the row,
+                    or for several short rows beside one another
+    RowValue        what several of these read (an exponential): computed again by each, or kept in shared memory
+    TeamReduction   along contiguous data: a block for each point; long ones in two kernels
+    PointReduction  any other: a thread for each point; few long ones in two kernels
+
+Two kernels: S.rf[part, ..] = reduce over a part of k, S = reduce over the parts; always in the same order, so every run
+has the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.errors import ScheduleError
+from autosched.ir.linear import ONE
+from autosched.ir.stmt import ForKind
+from autosched.lower.domains import infer_domains
+from autosched.schedule import (
+    Bind,
+    ComputeAt,
+    ComputeInline,
+    Cooperate,
+    CrossThread,
+    Reorder,
+    Rfactor,
+    Split,
+    Stage,
+    Step,
+    Team,
+)
+from autosched.schedule.stage import StageAxis
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import extent, is_copy, lane_reduction, reads_of
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.elementwise import leads
+from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, point, tile
+from search_spaces.space import Param
+
+WARP = 32
+SEVERAL_ROWS = 1024  # up to this length a block may well do several rows
+SHORT_ROW = 128  # up to this length a thread may well do a row by itself
+MANY_POINTS = 1024  # as many blocks keep a device busy
+MANY_THREADS = 1 << 16
+LONG_TEAM = 8192  # elements of one reduction that are worth a kernel of their own for their parts
+LONG_POINT = 256
+TILED_POINTS = 1 << 20  # output points of a tiled reduction that fill a device
+LEAST_PART = 64  # iterations of a tiled reduction in one part
+MOST_PARTS = 64
+
+
+@dataclass(frozen=True)
+class RowReduction:
+    """All readers are in the rows of one elementwise stage, and one row needs one value."""
+
+    name: str = "rows"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None or MultiLevelTiling().applies(draft, stage, context):
+            return False
+        return bool(self.apply(draft, stage, context))
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        host = _host(draft, stage)
+        if host is None or not leads(stage, host):
+            return []
+        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        lead = sum(size(a) > 1 for a in stage.op.axes)
+        loop = dict(draft.row_loops).get(host.name)
+        found: list[Draft | None] = []
+        if loop is not None:
+            found.append(_in_row(draft, stage, host.name, loop, context))
+        elif host.name not in draft.done:
+            if axis is not None and extent(axis) >= WARP:
+                placed = _block_rows(draft, host, lead)
+                found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+                if lead and _length(stage) <= SEVERAL_ROWS:
+                    placed = _block_rows(draft, host, lead, several=True)
+                    found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+                if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
+                    found += TeamReduction().apply(draft, stage, context)  # one block would take a row for long
+            if lead and _length(stage) <= SHORT_ROW:
+                placed = _thread_rows(draft, host, lead)
+                found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+        return [d for d in found if d is not None]
+
+
+def _length(stage: Stage) -> int:
+    length = 1
+    for axis in stage.op.reduce_axes:
+        length *= size(axis)
+    return length
+
+
+def points(stage: Stage) -> int:
+    points = 1
+    for axis in stage.op.axes:
+        points *= size(axis)
+    return points
+
+
+def _host(draft: Draft, stage: Stage) -> Stage | None:
+    """The elementwise root stage in which all readers of `stage` are computed."""
+    state = draft.state
+    if state.is_output(stage):
+        return None
+    roots = {state.root(reader).name for reader in state.consumers(stage)}
+    host = state.stage(roots.pop()) if len(roots) == 1 else None
+    return host if host is not None and host.op.reducer is None else None
+
+
+def _block_rows(draft: Draft, host: Stage, lead: int, several: bool = False) -> Draft:
+    """A block for each row, or for `several`; its threads along the last axis."""
+    name = host.name
+    *others, last = host.op.axes[lead:]
+    params = [domains.team(f"{name}.{last.name}.t", size(last))]
+    rows = [a.name for a in host.op.axes[:lead]]
+    beside: list[str] = []
+    steps: list[Step] = [Split(name, last.name, (params[0].name,))]
+    if several:
+        row = host.op.axes[lead - 1]
+        params.append(domains.rows(f"{name}.{row.name}.t", size(row), size(last), 2))
+        steps.append(Split(name, row.name, (params[1].name,)))
+        rows, beside = [*rows[:-1], f"{row.name}.0"], [f"{row.name}.1"]
+    rest = [f"{last.name}.1", *(a.name for a in others), f"{last.name}.0"]
+    steps.append(Reorder(name, (*rows, *beside, *rest)))
+    if rows:
+        steps += bind_blocks(name, rows, [size(a) for a in host.op.axes[:lead]])
+    steps += bind_threads(name, [*beside, f"{last.name}.1"])
+    draft = draft.with_params(params).apply(*steps)
+    note = f"{name}:{'several' if several else 'block'}-rows"
+    return draft.finish(name, note=note).with_row_loop(name, f"{last.name}.1")
+
+
+def _thread_rows(draft: Draft, host: Stage, lead: int) -> Draft:
+    """A thread for each row."""
+    name = host.name
+    last = host.op.axes[lead - 1]
+    threads = domains.threads(f"{name}.{last.name}.t", size(last), "", domains.MOST_X)
+    blocks = [*(a.name for a in host.op.axes[: lead - 1]), f"{last.name}.0"]
+    rest = [a.name for a in host.op.axes[lead:]]
+    steps: list[Step] = [Split(name, last.name, (threads.name,)), Reorder(name, (*blocks, f"{last.name}.1", *rest))]
+    steps += bind_blocks(name, blocks, [size(a) for a in host.op.axes[:lead]])
+    steps.append(Bind(name, f"{last.name}.1", "threadIdx.x"))
+    draft = draft.with_params([threads]).apply(*steps).finish(name, note=f"{name}:thread-rows")
+    return draft.with_row_loop(name, f"{last.name}.1")
+
+
+def _in_row(draft: Draft, stage: Stage, host: str, loop: str, context: Context) -> Draft | None:
+    """The stage computed in the row loop, by all threads of the block where the row is the block's."""
+    try:
+        draft = draft.apply(ComputeAt(stage.name, host, loop))
+    except ScheduleError:
+        return None  # a reader is elsewhere
+    root = draft.state.stage(host)
+    kernel = replace(draft.state, stages=tuple(s for s in draft.state.stages if draft.state.root(s) is root))
+    regions = infer_domains(kernel)[stage.name].regions
+    if any(regions[a.name].extent is not ONE for a in stage.op.axes):
+        return None  # a row needs several values
+    if _block_has_row(draft.state.stage(host), loop):
+        axis = lane_reduction(stage, reads_of(draft.state, stage)) or max(stage.op.reduce_axes, key=size)
+        draft = draft.apply(CrossThread(stage.name, axis.name, context.warp))
+    return draft.finish(stage.name)
+
+
+def _block_has_row(host: Stage, loop: str) -> bool:
+    """Whether the threads are along the row, not each at a row of its own."""
+    return host.loop(loop).parts[0][0] == host.op.axes[-1].name
+
+
+@dataclass(frozen=True)
+class RowValue:
+    """An elementwise stage that is read only in the rows of a stage that has been scheduled."""
+
+    name: str = "row value"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is not None or not stage.op.axes:
+            return False
+        host = _host(draft, stage)
+        return host is not None and host.name in dict(draft.row_loops)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        host = _host(draft, stage)
+        assert host is not None
+        loop = dict(draft.row_loops)[host.name]
+        found = [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
+        alone = all(x.kind is not ForKind.THREAD_Y for x in host.loops)
+        same = [size(a) for a in stage.op.axes] == [size(a) for a in host.op.axes]
+        if is_copy(stage) or not same or not alone or not _block_has_row(host, loop):
+            return found  # what a row's threads know of it, those of other rows in the block do not
+        try:
+            width = domains.copied_vector(f"{stage.name}.w", stage)
+            kept = draft.apply(ComputeAt(stage.name, host.name, loop, "shared"), Cooperate(stage.name, width.name))
+        except ScheduleError:
+            return found
+        return [*found, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
+
+
+@dataclass(frozen=True)
+class TeamReduction:
+    """Along contiguous data: the threads of a block share one point."""
+
+    name: str = "team"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None:
+            return False
+        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        return not stage.op.axes or (axis is not None and extent(axis) >= WARP)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        axis = lane_reduction(stage, reads_of(draft.state, stage)) or max(stage.op.reduce_axes, key=size)
+        found = [team(draft, stage, axis.name, context, note=f"{stage.name}:team")]
+        if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
+            found.append(_split_team(draft, stage, axis, context))
+        if stage.op.axes and _length(stage) <= SHORT_ROW:
+            found.append(point(draft, stage, note=f"{stage.name}:point"))
+        return found
+
+
+def team(draft: Draft, stage: Stage, axis: str, context: Context, note: str = "") -> Draft:
+    """A block for each point of the host, or for a few; threads share the reduction of a point over `axis`."""
+    draft, host, acc = choose_host(draft, stage)
+    axes = draft.state.stage(host).op.axes
+    length = size(stage.op.axis(axis))
+    params = [domains.team(f"{host}.team", length)]
+    blocks = [a.name for a in axes]
+    steps: list[Step] = []
+    if axes and size(axes[-1]) > 1 and length <= domains.SHORT_ROWS:
+        last = axes[-1].name
+        params.append(domains.rows(f"{host}.{last}.t", size(axes[-1]), length))
+        steps += [Split(host, last, (params[1].name,)), Bind(host, f"{last}.1", "threadIdx.y")]
+        blocks[-1] = f"{last}.0"
+    if axes:
+        steps = [*steps[:1], *bind_blocks(host, blocks, [size(a) for a in axes]), *steps[1:]]
+    steps += [Team(host, params[0].name), ComputeAt(acc, host, "team"), CrossThread(acc, axis, context.warp)]
+    return draft.with_params(params).apply(*steps).finish(host, acc, note=note)
+
+
+def _split_team(draft: Draft, stage: Stage, axis: StageAxis, context: Context) -> Draft:
+    """Parts of the reduction by one kernel, their combination by another."""
+    length = extent(axis)
+    parts = {p for p in (4, 8, 16, 32, 64, 128, 256, 512) if length // p >= 4 * WARP}
+    part = Param(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
+    draft = draft.with_params([part]).apply(Rfactor(stage.name, axis.name, part.name, "outer"))
+    draft = team(draft, draft.state.stage(stage.name), f"{axis.name}.o", context)
+    return team(
+        draft, draft.state.stage(f"{stage.name}.rf"), f"{axis.name}.i", context, note=f"{stage.name}:split-team"
+    )
+
+
+@dataclass(frozen=True)
+class PointReduction:
+    """A thread for each point."""
+
+    name: str = "point"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        found = [point(draft, stage, note=f"{stage.name}:point")]
+        axis = max(stage.op.reduce_axes, key=size)
+        if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
+            parts = min(MOST_PARTS, size(axis) // WARP)
+            split, partial = split_reduction(draft, stage, axis, parts)
+            found.append(point(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
+        return found
+
+
+@dataclass(frozen=True)
+class SplitTiledReduction:
+    """Few output tiles with a long reduction: blocks for its parts as well."""
+
+    name: str = "split-k"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if not MultiLevelTiling().applies(draft, stage, context):
+            return False
+        longest = max(size(a) for a in stage.op.reduce_axes)
+        return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        found = MultiLevelTiling().apply(draft, stage, context)
+        axis = max(stage.op.reduce_axes, key=size)
+        lane = lane_reduction(stage, reads_of(draft.state, stage))
+        if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
+            found.append(team(draft, stage, lane.name, context, note=f"{stage.name}:team"))
+        for parts in parts_of_tiles(stage, axis):
+            split, partial = split_reduction(draft, stage, axis, parts)
+            inner = split.state.stage(partial)
+            for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
+                new = tile(split, inner, plan, context)
+                found.append(new.finish(note=f"split-k{parts}"))
+        return found
+
+
+def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
+    """In how many parts a tiled reduction is cut: as many as fill a device, and fewer."""
+    most = min(MOST_PARTS, size(axis) // LEAST_PART, max(2, TILED_POINTS // points(stage)))
+    return sorted({most, max(2, most // 4)})
+
+
+def split_reduction(draft: Draft, stage: Stage, axis: StageAxis, parts: int) -> tuple[Draft, str]:
+    """The reduction over `axis` in parts, and the stage that computes them; they are combined point by point."""
+    draft = draft.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
+    return point(draft, draft.state.stage(stage.name)), f"{stage.name}.rf"

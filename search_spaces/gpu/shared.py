@@ -1,0 +1,101 @@
+"""Operands copied into shared memory by all threads of a block, before they are read or some iterations ahead.
+
+A stage that only this reduction reads (padding, an activation) is computed in the copy: no pass over memory of its own.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.linear import linear
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import free_vars, subexpressions
+from autosched.schedule import CacheRead, ComputeAt, ComputeInline, Cooperate, Pack, Pad, Pipeline, Stage, Step
+from autosched.schedule.stage import StageAxis
+from autosched.target import Target
+from search_spaces.draft import Draft
+from search_spaces.facts import Read, is_expensive, is_reused, switch_axes
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import size
+from search_spaces.space import Param
+
+MOST_NODES = 64  # a larger expression is not computed again for every tile
+
+
+def reused_operands(stage: Stage, rows: tuple[Read, ...]) -> tuple[str, ...]:
+    """Buffers whose elements several points of a block read, at positions that move together."""
+    names = dict.fromkeys(r.load.buffer for r in rows if is_reused(r, stage) or _overlaps(r, stage))
+    return tuple(b for b in names if _moves_together([r for r in rows if r.load.buffer == b]))
+
+
+def _overlaps(read: Read, stage: Stage) -> bool:
+    """Windows of neighbouring points overlap: an index moves with a spatial and a reduction axis."""
+    spatial = {a.var for a in stage.op.axes}
+    reduced = {a.var for a in stage.op.reduce_axes}
+    return any(free_vars(i) & spatial and free_vars(i) & reduced for i in read.load.indices)
+
+
+def _moves_together(reads: list[Read]) -> bool:
+    """Reads of one buffer that differ by constants only; others would need the whole buffer."""
+    forms = [tuple(dict(linear(i).terms) for i in r.load.indices) for r in reads]
+    return all(form == forms[0] for form in forms)
+
+
+def feed(draft: Draft, stage: Stage, buffer: str) -> Stage | None:
+    """The cheap elementwise stage that makes `buffer` for this reduction alone, if there is one."""
+    state = draft.state
+    producer = state.producer(buffer)
+    if producer is None or producer.op.reducer is not None or producer.at is not None or state.is_output(producer):
+        return None
+    alone = [s.name for s in state.consumers(producer)] == [stage.name] and not state.attached(producer.name)
+    nodes = sum(len(list(subexpressions(v))) for v in producer.op.body)
+    cheap = nodes <= MOST_NODES and not is_expensive(producer) and not switch_axes(producer)
+    return producer if alone and cheap and producer.name not in draft.done else None
+
+
+def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str]) -> int | None:
+    """The dimension to store innermost of a buffer that is contiguous along a reduction only, so that neighbouring
+    points lie a row apart: the last one that moves with an output axis that is not in `batch`. None for any other."""
+    spatial = {a.var for a in stage.op.axes if a.name not in batch}
+    for read in reads:
+        moving = [a for a in stage.op.all_axes if read.strides[a.name] == 1]
+        if not moving or not all(a.reduce for a in moving):
+            return None
+    indices = reads[0].load.indices
+    return max((n for n, i in enumerate(indices[:-1]) if free_vars(i) & spatial), default=None)
+
+
+def pipeline(draft: Draft, reader: str, loop: str, axis: StageAxis, target: Target) -> Draft:
+    """The shared buffers of a loop filled ahead: by asynchronous copies where the hardware has them, else through
+    registers. More stages, of the reduction over `axis`, leave less for a chunk; one element leaves nothing ahead."""
+    if all(size(a) == 1 for a in draft.state.stage(reader).op.reduce_axes):
+        return draft
+    asynchronous = target.kind == "cuda" and target.gpu is not None and target.gpu.has_asynchronous_copies
+    stages = domains.stages(f"{reader}.stages", size(axis), f"{reader}.{axis.name}", asynchronous)
+    step = Pipeline(reader, loop, stages.name, "asynchronous" if asynchronous else "registers")
+    return draft.with_params([stages]).apply(step)
+
+
+def share(draft: Draft, buffer: str, reader: str, loop: str, fold: bool, innermost: int | None) -> Draft:
+    """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
+
+    `fold`: compute the stage that makes `buffer` in the copy. `innermost`: the dimension that is stored innermost
+    instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a vector.
+    """
+    tag = f"{reader}.shared" if draft.state.taken(f"{buffer}.shared") else "shared"
+    copy = f"{buffer}.{tag}"
+    producer = feed(draft, draft.state.stage(reader), buffer) if fold else None
+    params: list[Param] = []
+    draft = draft.apply(CacheRead(buffer, reader, tag))
+    if producer is not None:
+        draft = draft.apply(ComputeInline(producer.name))
+    steps: list[Step] = [ComputeAt(copy, reader, loop, Scope.SHARED.value)]
+    if innermost is not None:
+        gap = domains.pad(f"{copy}.pad")
+        params.append(gap)
+        rank = len(draft.state.stage(copy).op.axes)
+        order = (*(d for d in range(rank) if d != innermost), innermost)
+        steps += [Pack(copy, order), Pad(copy, gap.name), Cooperate(copy, 1)]
+    else:
+        gap, width = domains.vector_pad(f"{copy}.pad"), domains.copied_vector(f"{copy}.w", draft.state.stage(copy))
+        params += [gap, width]
+        steps += [Pad(copy, gap.name), Cooperate(copy, width.name)]
+    return draft.with_params(params).apply(*steps).finish(copy)

@@ -1,0 +1,172 @@
+"""Multi-level tiling for blocks of threads (Ansor's SSSRRSRS with R4 and R5 in one rule).
+
+    blocks a.0:  threads of up to three dimensions:
+      accumulators in registers
+        r.0                                            <- operands are copied to shared memory here, or ahead
+          r.1:  r.2 unrolled:  a thread's points, unrolled: virtual threads times tile
+      the host stage (the fused consumer, or the copy out) writes the points
+
+Alternatives: which operands go through shared memory, whether what makes them is computed in that copy, and whether
+the operand that is contiguous along the reduction is stored transposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import free_vars
+from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, Step, Unroll
+from autosched.schedule.stage import StageAxis
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import Read, has_reuse, reads_of
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import (
+    SMALL_AXIS,
+    Levels,
+    bind_levels,
+    last_thread_loop,
+    plain_levels,
+    size,
+    tiled_levels,
+)
+from search_spaces.gpu.shared import feed, pipeline, reused_operands, share, transposed_dimension
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One alternative: buffers copied to shared memory, which of them transposed (with the dimension that is stored
+    innermost), and whether feeds are folded in."""
+
+    shared: tuple[str, ...] = ()
+    fold: bool = True
+    transposed: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def note(self) -> str:
+        words = [f"{b}@shared{'.T' * (b in dict(self.transposed))}" for b in self.shared] or ["direct"]
+        return "-".join([*words, *([] if self.fold else ["unfolded"])])
+
+
+@dataclass(frozen=True)
+class MultiLevelTiling:
+    """Reductions whose operands are read for several points."""
+
+    name: str = "tile"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None and has_reuse(stage, reads_of(draft.state, stage))
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        return [tile(draft, stage, plan, context) for plan in plans(draft, stage)]
+
+
+def plans(draft: Draft, stage: Stage) -> list[Plan]:
+    rows = reads_of(draft.state, stage)
+    shared = reused_operands(stage, rows)
+    batch = batch_axes(stage, rows)
+    dims = {b: transposed_dimension(stage, [r for r in rows if r.load.buffer == b], batch) for b in shared}
+    along_k = tuple((b, dim) for b, dim in dims.items() if dim is not None)
+    fed = any(feed(draft, stage, r.load.buffer) is not None for r in rows)
+    found: list[Plan] = []
+    if shared:
+        found.append(Plan(shared))
+        if along_k:
+            found.append(Plan(shared, transposed=along_k))
+        if fed:
+            found.append(Plan(shared, fold=False))
+    if len(shared) > 1:
+        found += [Plan((b,)) for b in shared]
+    return [*found, Plan()]
+
+
+def batch_axes(stage: Stage, rows: tuple[Read, ...]) -> frozenset[str]:
+    """The output axes along which nothing is read twice."""
+    return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in rows))
+
+
+def tile(draft: Draft, stage: Stage, plan: Plan, context: Context) -> Draft:
+    rows = reads_of(draft.state, stage)
+    batch = batch_axes(stage, rows)
+    if not plan.shared and plan.fold:
+        draft = _fold_all(draft, stage, rows)
+    draft, host, acc = choose_host(draft, stage)
+    batch, uniform = (_on_host(draft, host, stage, axes) for axes in (batch, _ends(stage)))
+    draft = bind_levels(draft, tiled_levels(host, draft.state.stage(host).op.axes, batch, uniform))
+    draft = draft.apply(ComputeAt(acc, host, last_thread_loop(draft, host), Scope.REGISTER.value))
+    draft, loop = accumulate(draft, draft.state.stage(acc), chunks=bool(plan.shared))
+    for buffer in plan.shared:
+        draft = share(draft, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
+    if plan.shared:
+        draft = pipeline(draft, acc, loop, main_axis(draft.state.stage(acc)), context.target)
+    if plan.shared and plan.fold:
+        draft = _fold_all(draft, draft.state.stage(acc), rows)
+    return draft.finish(host, acc, note=f"{stage.name}:{plan.note}")
+
+
+def _ends(stage: Stage) -> frozenset[str]:
+    """The axes that decide where a reduction ends: threads at different points would miss one another at barriers."""
+    mentioned = {v for form, _ in stage.op.guards for v in free_vars(form)}
+    return frozenset(a.name for a in stage.op.axes if a.var in mentioned)
+
+
+def _on_host(draft: Draft, host: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
+    """The host's names of axes of the stage."""
+    pairs = zip(stage.op.axes, draft.state.stage(host).op.axes, strict=True)
+    return frozenset(b.name for a, b in pairs if a.name in axes)
+
+
+def _fold_all(draft: Draft, stage: Stage, rows: tuple[Read, ...]) -> Draft:
+    """What makes operands that are read where they are is computed there."""
+    for buffer in dict.fromkeys(r.load.buffer for r in rows):
+        producer = feed(draft, stage, buffer)
+        if producer is not None:
+            draft = draft.apply(ComputeInline(producer.name))
+    return draft
+
+
+def point(draft: Draft, stage: Stage, note: str = "") -> Draft:
+    """One thread for each point, or for a few of them; the reduction runs in the thread."""
+    draft, host, acc = choose_host(draft, stage)
+    draft = bind_levels(draft, plain_levels(host, draft.state.stage(host).op.axes))
+    draft = draft.apply(ComputeAt(acc, host, last_thread_loop(draft, host), Scope.REGISTER.value))
+    draft, _ = accumulate(draft, draft.state.stage(acc), chunks=False)
+    return draft.finish(host, acc, note=note)
+
+
+def accumulate(draft: Draft, acc: Stage, chunks: bool) -> tuple[Draft, str]:
+    """Reduction loops outside, then the thread's points unrolled; also the innermost loop over chunks.
+
+    `chunks`: every reduction axis is cut in chunks, and the loops over them come first.
+    """
+    main = main_axis(acc)
+    outer: list[str] = []
+    inner: list[str] = []
+    unrolled: list[str] = []
+    steps: list[Step] = []
+    for axis in acc.op.reduce_axes:
+        group = f"{acc.name}.{axis.name}"
+        params = [domains.chunk(f"{group}.c", size(axis), group)] if chunks else []
+        if axis is main:
+            params.append(domains.unroll(f"{group}.u", size(axis), group))
+        if params:
+            steps.append(Split(acc.name, axis.name, tuple(p.name for p in params)))
+            draft = draft.with_params(params)
+        levels = [f"{axis.name}.{n}" for n in range(len(params) + 1)] if params else [axis.name]
+        outer.append(levels.pop(0))
+        if axis is main:
+            unrolled.append(levels.pop())
+        inner += levels
+    points = [a.name for a in acc.op.axes]
+    steps.append(Reorder(acc.name, (*outer, *inner, *unrolled, *points)))
+    steps += [Unroll(acc.name, x) for x in (*unrolled, *points)]
+    return draft.apply(*steps), outer[-1]
+
+
+def main_axis(acc: Stage) -> StageAxis:
+    """The reduction axis that is unrolled: the last one that is not short."""
+    axes = acc.op.reduce_axes
+    return next((a for a in reversed(axes) if size(a) > SMALL_AXIS), axes[-1])
+
+
+__all__ = ["Levels", "MultiLevelTiling", "Plan", "accumulate", "plans", "point", "tile"]

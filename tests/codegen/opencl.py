@@ -1,0 +1,71 @@
+"""Runs generated OpenCL C with pyopencl on the first device; tests that import this are skipped without the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autosched.codegen.c.source import GpuSource
+from autosched.ir.stmt import Func
+
+cl = pytest.importorskip("pyopencl")
+
+Array = npt.NDArray[Any]
+POISON, GUARD = 0xA5, 256  # every byte that a kernel has not written; bytes before and after each buffer
+
+
+@cache
+def queue() -> Any:
+    try:
+        devices = [d for platform in cl.get_platforms() for d in platform.get_devices()]
+    except cl.Error:
+        devices = []
+    if not devices:
+        pytest.skip("no OpenCL device; install one (on Debian: pocl-opencl-icd)")
+    return cl.CommandQueue(cl.Context(devices[:1]))
+
+
+class Guarded:
+    """A buffer on the device between two regions that no kernel may write, all of it poisoned."""
+
+    def __init__(self, nbytes: int, content: Array | None = None) -> None:
+        self.nbytes = nbytes
+        self.host = np.full(nbytes + 2 * GUARD, POISON, np.uint8)
+        if content is not None:
+            self.host[GUARD : GUARD + nbytes] = np.frombuffer(content.tobytes(), np.uint8)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self.memory = cl.Buffer(queue().context, flags, hostbuf=self.host)
+        self.device = self.memory.get_sub_region(GUARD, nbytes)
+
+    def bytes(self) -> Array:
+        now = np.empty_like(self.host)
+        cl.enqueue_copy(queue(), now, self.memory)
+        for part in (slice(0, GUARD), slice(GUARD + self.nbytes, None)):
+            assert (now[part] == POISON).all(), "a kernel wrote outside of its buffer"
+        return now[GUARD : GUARD + self.nbytes]
+
+
+def run(source: GpuSource, func: Func, inputs: Mapping[str, Array], options: tuple[str, ...] = ()) -> dict[str, Array]:
+    """The outputs by name. Inputs must be left alone, nothing may be written beyond a buffer."""
+    program = cl.Program(queue().context, source.text).build(list(options))
+    first_output = len(func.params) - func.n_outputs
+    shapes = {b.name: tuple(int(e.value) for e in b.shape) for b in func.params}  # type: ignore[attr-defined]
+    buffers = {}
+    for n, b in enumerate(func.params):
+        nbytes = int(np.prod(shapes[b.name])) * b.itemsize
+        buffers[b.name] = Guarded(nbytes, inputs[b.name] if n < first_output else None)
+    for name, nbytes in source.workspace:
+        buffers[name] = Guarded(nbytes)
+    for launch in source.launches:
+        size = [g * t for g, t in zip(launch.grid, launch.block, strict=True)]
+        arguments = [buffers[name].device for name in launch.arguments]
+        getattr(program, launch.kernel)(queue(), size, list(launch.block), *arguments)
+    after = {name: buffer.bytes() for name, buffer in buffers.items()}
+    for b in func.params[:first_output]:
+        assert after[b.name].tobytes() == inputs[b.name].tobytes(), f"the input {b.name} was written"
+    return {b.name: after[b.name].view(b.dtype).reshape(shapes[b.name]) for b in func.params[first_output:]}

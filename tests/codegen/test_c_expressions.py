@@ -1,0 +1,288 @@
+"""Expressions as C: what they compute, run as OpenCL and compared with the interpreter, and how they read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from autosched.codegen.c.expressions import Addresser, Expressions
+from autosched.codegen.c.kernel import emit
+from autosched.codegen.c.words import CUDA, DIALECTS, OPENCL
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, call, cast, const, select
+from autosched.ir.interpret import interpret
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Buffer, ForKind, Func, Scope
+from tests.ir.nests import F32, F64, I64, buffer, func, load, loop, store
+
+I8, U8, I32 = "int8", "uint8", "int32"
+t = Var("t", I64)
+SMALL = (-7, -4, -3, -1, 0, 1, 2, 3, 5, 127, -128, 100)
+
+
+class Names(Addresser):
+    """Buffers by their names, indices as they are; every index is at least `least`."""
+
+    def __init__(self, words: Expressions, least: int = -(1 << 62)) -> None:
+        self.words, self.least = words, least
+
+    def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        return f"{buffer}[{', '.join(self.words.text(i, self) for i in indices)}]"
+
+    def is_nonnegative(self, expr: Expr) -> bool:
+        return self.least >= 0
+
+    def bounds(self, expr: Expr) -> tuple[int, int]:
+        return self.least, 1000
+
+
+def text(e: Expr, dialect: str = "cuda", least: int = -1000) -> str:
+    words = Expressions(DIALECTS[dialect], {Var(n, I64): n for n in "ijt"}, "int")
+    return words.text(e, Names(words, least))
+
+
+def x(name: str, dtype: str = F32) -> Load:
+    return load(name, t, dtype=dtype)
+
+
+# How they read
+
+a, b, c = (load(n, 0) for n in "abc")
+m, n, p = (load(name, 0, dtype=I32) for name in "mnp")
+i, j = Var("i", I64), Var("j", I64)
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (a + b + c, "a[0] + b[0] + c[0]"),
+        (a + (b + c), "a[0] + (b[0] + c[0])"),  # floats are not associative
+        (a - (b - c), "a[0] - (b[0] - c[0])"),
+        (a - b - c, "a[0] - b[0] - c[0]"),
+        (a * (b + c), "a[0] * (b[0] + c[0])"),
+        (a * (b / c), "a[0] * (b[0] / c[0])"),
+        (a / b / c, "a[0] / b[0] / c[0]"),
+        (a / (b * c), "a[0] / (b[0] * c[0])"),
+        (-a * b, "-a[0] * b[0]"),
+        (-(a * b), "-(a[0] * b[0])"),
+        (-(-a), "-(-a[0])"),  # noqa: B002
+        (a - Const(-1.5, F32), "a[0] - -1.5f"),
+        ((a < b) & (b < c) | (c < a), "a[0] < b[0] && b[0] < c[0] || c[0] < a[0]"),
+        ((a < b) & ((b < c) | (c < a)), "a[0] < b[0] && (b[0] < c[0] || c[0] < a[0])"),
+        (~((a < b) & (b < c)), "!(a[0] < b[0] && b[0] < c[0])"),
+        ((a < b).equal(b < c), "a[0] < b[0] == b[0] < c[0]"),
+        ((m & n).equal(p), "(m[0] & n[0]) == p[0]"),
+        (m & n | p, "m[0] & n[0] | p[0]"),
+        (m & (n | p), "m[0] & (n[0] | p[0])"),
+        ((m + n) << p, "m[0] + n[0] << p[0]"),
+        (m << (n << p), "m[0] << (n[0] << p[0])"),
+        (select(a < b, a, b) + c, "(a[0] < b[0] ? a[0] : b[0]) + c[0]"),
+        (select(a < b, select(b < c, a, b), c), "a[0] < b[0] ? (b[0] < c[0] ? a[0] : b[0]) : c[0]"),
+        (select(a < b, a, select(b < c, b, c)), "a[0] < b[0] ? a[0] : b[0] < c[0] ? b[0] : c[0]"),
+        (cast(a + b, I32), "(int)(a[0] + b[0])"),
+        (cast(a, "bool"), "a[0] != 0"),
+        (binary("min", m, n) + 1, "(m[0] < n[0] ? m[0] : n[0]) + 1"),
+        (binary("max", a, b), "max_float(a[0], b[0])"),
+        (call("exp", a + b), "expf(a[0] + b[0])"),
+        (call("sigmoid", a), "1.0f / (1.0f + expf(-a[0]))"),
+        (a**b, "powf(a[0], b[0])"),
+    ],
+)
+def test_no_more_parentheses_than_needed(expr: Expr, expected: str) -> None:
+    assert text(expr) == expected
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (i * 4 + j, "i * 4 + j"),
+        (i // 4 * 8 + j % 4, "i / 4 * 8 + j % 4"),
+        (Binary("mul", Const(8, I64), i // 4), "8 * (i / 4)"),
+        (i - (j - 4) // 2, "i - (j - 4) / 2"),
+        (i // (j + 1), "i / (j + 1) - (i % (j + 1) != 0 && (i < 0) != (j + 1 < 0))"),
+    ],
+)
+def test_indices_that_are_not_negative_divide_as_in_c(expr: Expr, expected: str) -> None:
+    assert text(expr, least=0).replace("((j + 1) < 0)", "(j + 1 < 0)") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "cuda", "opencl"),
+    [
+        (1.0, F32, "1.0f", "1.0f"),
+        (0.1, F64, "0.1", "0.1"),
+        (1e-20, F32, "1e-20f", "1e-20f"),
+        (-0.0, F32, "-0.0f", "-0.0f"),
+        (float("inf"), F32, "__int_as_float(0x7f800000)", "INFINITY"),
+        (float("-inf"), F32, "-__int_as_float(0x7f800000)", "-INFINITY"),
+        (float("nan"), F64, "__int_as_float(0x7fffffff)", "NAN"),
+        (True, "bool", "true", "true"),
+        (-3, I8, "-3", "-3"),
+        (2**40, I64, "1099511627776", "1099511627776"),
+        (-(2**63), I64, "(-9223372036854775807 - 1)", "(-9223372036854775807 - 1)"),
+    ],
+)
+def test_literals(value: float, dtype: str, cuda: str, opencl: str) -> None:
+    assert text(Const(value, dtype)) == cuda
+    assert text(Const(value, dtype), "opencl") == opencl
+
+
+def test_functions_of_double_precision() -> None:
+    d = load("d", 0, dtype=F64)
+    names = ("exp", "log", "tanh", "sqrt", "rsqrt", "erf", "floor", "ceil", "round", "abs", "sin", "cos")
+    cuda = [text(call(fn, d)) for fn in names]
+    assert cuda == [f"{fn}(d[0])" for fn in names[:8]] + ["rint(d[0])", "fabs(d[0])", "sin(d[0])", "cos(d[0])"]
+    assert text(d**d) == "pow(d[0], d[0])"
+    assert text(binary("min", d, d)) == "min_double(d[0], d[0])"
+    assert [CUDA.functions.keys()] == [OPENCL.functions.keys()]
+
+
+# What they compute
+
+
+def check(exprs: Sequence[Expr], arrays: dict[str, np.ndarray], rtol: float = 0.0) -> None:
+    """Each expression over t, at every element of the arrays: one kernel, one thread for each element."""
+    from tests.codegen.opencl import run
+
+    size = len(next(iter(arrays.values())))
+    inputs = [buffer(name, (size,), str(array.dtype)) for name, array in arrays.items()]
+    outputs = [Buffer(f"out{n}", (const(size),), e.dtype, Scope.PARAM) for n, e in enumerate(exprs)]
+    stores = [store(f"out{n}", (t,), e) for n, e in enumerate(exprs)]
+    f: Func = func(inputs, outputs, loop(t, size, *stores, kind=ForKind.THREAD_X))
+    simplify = Simplifier()
+    simplify.ranges[t] = (0, size - 1)
+    source = emit(f, simplify, "opencl")
+    expected = interpret(f, arrays)
+    got = run(source, f, arrays)
+    for e, o, want in zip(exprs, outputs, expected, strict=True):
+        seen = got[o.name]
+        same = np.isclose(seen, want, rtol, rtol, equal_nan=True) if o.dtype in (F32, F64) else seen == want
+        at = np.argmin(same)
+        assert same.all(), f"{e} is {seen[at]}, not {want[at]}, for {[v[at] for v in arrays.values()]}\n{source.text}"
+
+
+def grid(dtype: str, values: Sequence[float]) -> dict[str, np.ndarray]:
+    """Two arrays X and Y with all pairs of the values."""
+    found = np.array(values)
+    first, second = (v.ravel() for v in np.meshgrid(found, found))
+    return {"X": first.astype(dtype), "Y": second.astype(dtype)}
+
+
+@pytest.mark.parametrize("dtype", [I8, I32, I64])
+def test_integer_division_rounds_down(dtype: str) -> None:
+    values = [v for v in SMALL if v]
+    X, Y = x("X", dtype), x("Y", dtype)
+    ops = ("floordiv", "mod", "ceildiv")
+    three, minus = Const(3, dtype), Const(-4, dtype)
+    exprs = [Binary(op, *pair) for op in ops for pair in ((X, Y), (X, three), (X, minus), (minus, Y))]
+    nested = [X - Binary("floordiv", X, Y) * Y, X * Binary("mod", X, Y), X * Binary("floordiv", Y, three)]
+    check([*exprs, *nested, Binary("mod", Binary("mod", X, Y), three)], grid(dtype, values))
+
+
+def test_bytes_wrap_around() -> None:
+    X, Y = x("X", I8), x("Y", I8)
+    sums = [X + Y, X - Y, X * Y, -X, abs(X), X << Const(1, I8), X >> Const(1, I8), X * Y + X]
+    check([*sums, X + Y > 0, cast(X * Y, I32), cast(X + Y, F32), binary("max", X + Y, X), X**2], grid(I8, SMALL))
+    unsigned = grid(U8, (0, 1, 3, 100, 200, 255))
+    X, Y = x("X", U8), x("Y", U8)
+    sums = [X + Y, X - Y, X * Y, X - Y > 3, cast(X - Y, I32)]
+    check([*sums, X ^ Y, X & Y | X, cast(X, I8), X // Const(3, U8)], unsigned)
+
+
+def test_int64_is_as_wide_in_c() -> None:
+    """Loop variables are int in C, what is computed of them may not fit."""
+    big = t * 100_000_000
+    N = x("N", I64)
+    numbers = {"N": np.array([-(2**62), -1, 0, 1, 2**62, 5, 6, 7] * 4, I64)}
+    lowest = Const(-(2**63), I64)
+    exprs = [big, t * t * t * t * t * t * t * t, big * -1, t - big, cast(big, F64), binary("max", N, lowest), N + 1]
+    exprs += [select(t < 3, big, t), big // 7, big % 1000, -(big + 1), cast(cast(N % 1000, I32) * 1000, I64) + big]
+    check([*exprs, cast(N, F32), (t << Const(40, I64)) + 1], numbers)
+
+
+def test_casts() -> None:
+    X, Y = x("X"), x("Y")
+    floats = grid(F32, (-3.7, -0.5, 0.0, 0.5, 2.0, 99.9))
+    check([cast(X, d) for d in (I8, I32, I64, F64, "bool")] + [cast(abs(Y), U8), cast(cast(X < Y, F32), I32)], floats)
+    Z = x("Z", I32)
+    numbers = {"Z": np.array([-(2**31), -129, -1, 0, 1, 127, 128, 255, 256, 16777217, 2**31 - 1], I32)}
+    check([cast(Z, d) for d in (I8, U8, I64, F32, F64, "bool")], numbers)
+
+
+def test_conditions() -> None:
+    P, Q = x("P", "bool"), x("Q", "bool")
+    pairs = grid("bool", (0, 1))
+    flags = {"P": pairs["X"], "Q": pairs["Y"]}
+    exprs = [P & Q, P | Q, ~P, P.equal(Q), P.not_equal(Q), P < Q, binary("max", P, Q), binary("min", P, Q)]
+    exprs += [(P | Q) & ~(P & Q), ~(P | Q) | P, select(P, Q, ~Q), cast(P, F32) + cast(Q, F32), select(P, 2.5, -1.0)]
+    check([e if isinstance(e, Expr) else const(e, F32) for e in exprs], flags)
+
+
+def test_floats_keep_their_order_of_evaluation() -> None:
+    X, Y = x("X"), x("Y")
+    big = Const(1e8, F32)
+    exprs = [X + (big - big), (X + big) - big, X - (Y - X), X / (Y / X), X * (Y / X), X / Y / X, -(X - Y), X - -Y]
+    check(exprs, grid(F32, (-7.5, -1.0, 0.3, 3.0, 1e4)), 1e-6)
+
+
+def test_minimum_and_maximum_are_nan_where_an_operand_is() -> None:
+    values = (float("nan"), float("inf"), float("-inf"), -0.5, 0.0, 2.0)
+    for dtype in (F32, F64):
+        X, Y = x("X", dtype), x("Y", dtype)
+        zero, infinite = Const(0.0, dtype), Const(float("-inf"), dtype)
+        exprs = [Binary(op, *pair) for op in ("min", "max") for pair in ((X, Y), (X, zero), (zero, X), (X, infinite))]
+        check([*exprs, select(X < Y, X, infinite), X.equal(X), X + infinite], grid(dtype, values))
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_functions(dtype: str) -> None:
+    X, Y = x("X", dtype), x("Y", dtype)
+    positive = abs(X) + Const(0.25, dtype)
+    anywhere = ("exp", "tanh", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos", "abs", "neg")
+    exprs = [call(fn, X) for fn in anywhere] + [call(fn, positive) for fn in ("log", "sqrt", "rsqrt")]
+    exprs += [positive**Y, X ** Const(2.0, dtype), call("exp", -(X * X)) * Y]
+    check(exprs, grid(dtype, (-2.5, -1.5, -0.5, 0.0, 0.5, 1.0, 3.25)), 1e-5 if dtype == F32 else 1e-13)
+
+
+def test_powers_of_integers() -> None:
+    X = x("X", I32)
+    check([X ** Const(k, I32) for k in (0, 1, 2, 3, 5)], {"X": np.array([-3, -1, 0, 1, 2, 7], I32)})
+
+
+Maker = Callable[[Expr, Expr], Expr]
+INTEGER_OPERATIONS: tuple[Maker, ...] = (
+    lambda p, q: p + q, lambda p, q: p - q, lambda p, q: p * q, lambda p, q: p - q * 3,
+    lambda p, q: p // 3, lambda p, q: q % 5, lambda p, q: p // -4, lambda p, q: p % (abs(q) + 1),
+    lambda p, q: binary("min", p, q), lambda p, q: binary("max", p, q), lambda p, q: -p, lambda p, q: abs(q),
+    lambda p, q: p & q, lambda p, q: p | q, lambda p, q: p ^ q, lambda p, q: q >> 1, lambda p, q: (p & 7) << 2,
+    lambda p, q: select(p < q, q, p), lambda p, q: select(p.equal(q) | (p > 2), q - p, p + 1),
+    lambda p, q: cast((p < q).equal(q < 2), I64), lambda p, q: cast(cast(p % 100, I32) * 2, I64) - q,
+)  # fmt: skip
+FLOAT_OPERATIONS: tuple[Maker, ...] = (
+    lambda p, q: p + q, lambda p, q: p - q, lambda p, q: p * q, lambda p, q: binary("min", p, q),
+    lambda p, q: binary("max", p, q), lambda p, q: -p, lambda p, q: abs(p - q), lambda p, q: select(p < q, p, q + 1.0),
+    lambda p, q: select((p < 2.0) & ~(q < p), q, p), lambda p, q: call("floor", p * 0.5), lambda p, q: q - (p - q),
+)  # fmt: skip
+
+
+def tree(rng: random.Random, leaves: Sequence[Expr], operations: Sequence[Maker], depth: int) -> Expr:
+    if depth == 0:
+        return rng.choice(leaves)
+    p, q = (tree(rng, leaves, operations, rng.randrange(depth)) for _ in range(2))
+    return rng.choice(operations)(p, q)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_expressions(seed: int) -> None:
+    """Integers of any shape; floats that hold small integers, so that nothing is rounded."""
+    rng = random.Random(seed)
+    numbers = grid(I64, (-4, -3, -1, 0, 2, 3))
+    check([tree(rng, (x("X", I64), x("Y", I64), t), INTEGER_OPERATIONS, 5) for _ in range(40)], numbers)
+    check([tree(rng, (x("X"), x("Y")), FLOAT_OPERATIONS, 4) for _ in range(40)], grid(F32, (-4, -3, -1, 0, 2, 3)))
+
+
+def test_every_node_has_a_text() -> None:
+    nodes = (Const(1), Var("i"), a, Select(a < b, a, b), Cast(a, I32), Call("exp", (a,)), Binary("add", a, b))
+    assert all(text(e) for e in nodes)

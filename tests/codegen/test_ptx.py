@@ -1,0 +1,59 @@
+"""The instructions of good candidates, as nvcc sees them: multiply-adds, whole vectors, nothing in local memory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from autosched.codegen import build_gpu_source
+from autosched.lower import lower
+from autosched.runtime.gpu.compile import find_nvcc
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+from search_spaces.gpu import sketches
+
+OPCODE = re.compile(r"^\s*(?:@!?%p\d+ )?([a-z][\w.:]*)\s", re.MULTILINE)
+
+
+def instructions(workload: str, shape: tuple[int, ...], sketch: str, tmp_path: Path, **values: int) -> Counter[str]:
+    """PTX opcodes of the candidate of a sketch, by count; parameters that are not named have their smallest value."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    found = sketches(collapse(build(workload, shape)[0]), parse_target("cuda"))
+    chosen = next(s for s in found if s.name == sketch)
+    assert values.keys() <= {p.name for p in chosen.params}
+    whole = {p.name: p.domain[0] for p in chosen.params} | values
+    (tmp_path / "one.cu").write_text(build_gpu_source(lower(chosen.state), whole, "cuda").text)
+    command = [nvcc, "-ptx", "-arch=sm_80", "-std=c++17", "-o", "one.ptx", "one.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    text = (tmp_path / "one.ptx").read_text()
+    assert ".local" not in text
+    return Counter(OPCODE.findall(text))
+
+
+def test_a_matrix_product_is_multiply_adds_and_vectors(tmp_path: Path) -> None:
+    """128 x 128 for a block of 256 threads, 8 x 8 for a thread, 16 steps in shared memory, 8 of them unrolled."""
+    tiles = {f"matmul.{axis}.{level}": n for axis in "ij" for level, n in (("v", 2), ("t", 16), ("s", 4))}
+    rest = {"matmul.acc.k.c": 2, "matmul.acc.k.u": 8, "X.shared.w": 4, "Y.shared.w": 4}
+    found = instructions("gmm", (1, 1024, 1024, 1024), "matmul:X@shared-Y@shared", tmp_path, **tiles, **rest)
+    assert found["fma.rn.f32"] == 8 * 64
+    assert found["ld.shared.v4.f32"] == 8 * 64 // 16  # 8 + 8 operands for 64 multiply-adds, 4 at a time
+    assert found["ld.shared.f32"] == 0
+    assert found["ld.global.nc.v4.u32"] == found["st.shared.v4.u32"] == 4  # 2 x 16 x 128 elements by 256 threads
+    assert found["st.global.v4.f32"] == 16
+    assert found["bar.sync"] == 2
+    assert not any(op.startswith(("div", "rem")) for op in found)
+    assert all(".v4" in op for op in found if op.startswith(("ld.global", "st.global")))
+    assert found["fma.rn.f32"] > 0.7 * sum(n for op, n in found.items() if not op.startswith("mov"))
+
+
+def test_elementwise_kernels_move_vectors(tmp_path: Path) -> None:
+    found = instructions("gelu", (64, 256), "default", tmp_path, **{"gelu.i_j.t": 128, "gelu.i_j.w": 4})
+    assert found["ld.global.nc.v4.f32"] == found["st.global.v4.f32"] == 1
+    assert all(".v4" in op for op in found if op.startswith(("ld.global", "st.global")))

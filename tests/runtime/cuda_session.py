@@ -1,0 +1,113 @@
+"""What the cases of test_gpu_cuda.py have at hand: a kernel, stand-ins for other libraries' arrays, a log.
+
+The stand-in for libcuda keeps device memory on the host and knows one kernel, `add`.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import autosched as at
+from autosched.codegen.c.source import GpuSource, Launch
+from autosched.runtime.gpu import dlpack
+from autosched.runtime.gpu.compile import Binary
+from autosched.runtime.gpu.devices import shared_device
+from autosched.runtime.gpu.kernel import GpuKernel
+from autosched.runtime.tensors import Array, ArraySpec, aligned_empty
+
+SHAPE = (8, 8)
+X = np.arange(64, dtype=np.float32).reshape(SHAPE)
+Y = 2 * X
+A, B, C = (ArraySpec(name, SHAPE, "float32") for name in "ABC")
+
+
+def kernel(entry: str = "add", workspace: tuple[tuple[str, int], ...] = ()) -> GpuKernel:
+    """C = A + B; with `entry` "illegal" it makes the context sticky."""
+    launch = Launch(entry, (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
+    source = GpuSource(entry, "cuda", "", (launch,), ("A", "B"), ("C",), workspace)
+    return GpuKernel(shared_device("cuda"), Binary(b"\x7fELF"), source, (A, B), (C,))
+
+
+def log(*words: object) -> None:
+    print(*words, file=sys.stderr, flush=True)
+
+
+def refused(kind: type[Exception], function: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Prints the error that the call must end with."""
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        print(error)
+    else:
+        raise AssertionError("not refused")
+
+
+def aligned(array: Array) -> Array:
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+class Interface:
+    """An array of a library that speaks `__cuda_array_interface__`."""
+
+    def __init__(self, array: Array, **changed: Any) -> None:
+        self.array, self.changed = array, changed
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        a = self.array
+        form = {"shape": a.shape, "typestr": a.dtype.str, "data": (a.ctypes.data, False), "version": 3}
+        return form | {"strides": None if a.flags.c_contiguous else a.strides} | self.changed
+
+
+class Tensor:
+    """An array of a library that speaks DLPack, and tells which stream it was given."""
+
+    def __init__(self, array: Array, place: tuple[int, int] = (dlpack.CUDA, 0), old: bool = False) -> None:
+        self.array, self.place, self.old = array, place, old
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.place
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        if self.old and options:
+            raise TypeError("unexpected keyword")
+        log("dlpack", stream)
+        a = self.array
+        strides = tuple(n // a.itemsize for n in a.strides)
+        assert a.flags.c_contiguous, strides
+        tensor = dlpack.Tensor(a.ctypes.data, *self.place, a.shape, a.dtype, None, False)
+        return dlpack.export(tensor, self, "max_version" in options)
+
+
+def stand_in_for_torch(stream: int) -> type[Interface]:
+    """A module `torch` whose current stream is `stream`; the type of its tensors on the device."""
+    torch: Any = types.ModuleType("torch")
+
+    class TorchTensor(Interface):
+        device = types.SimpleNamespace(index=0)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (dlpack.CUDA, 0)
+
+    TorchTensor.__module__ = "torch"
+
+    def empty(shape: tuple[int, ...], dtype: Any, device: object) -> Interface:
+        assert device is TorchTensor.device
+        return TorchTensor(aligned_empty(shape, dtype))
+
+    torch.empty, torch.float32 = empty, np.dtype("float32")
+    torch.from_dlpack = lambda array: ("from_dlpack", array)
+    torch.cuda = types.SimpleNamespace(current_stream=lambda index: types.SimpleNamespace(cuda_stream=stream))
+    sys.modules["torch"] = torch
+    return TorchTensor
+
+
+def device_arrays() -> tuple[Any, Any]:
+    return at.to_device(X), at.to_device(Y)

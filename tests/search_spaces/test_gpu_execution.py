@@ -1,0 +1,121 @@
+"""Every operator through the GPU search space, executed on an OpenCL device (in CI PoCL, on the processor).
+
+What runs are random rows that the cost model's predicates pass, as in a search: each must compile, be launched and
+be within the reference's bound. Shapes are small, and nothing divides them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched.codegen import build_gpu_source
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate, within
+from autosched.te.registry import WORKLOADS, build
+from tests.codegen import opencl
+from tests.search_spaces.gpu_candidates import draw
+
+TARGET = parse_target("opencl")
+RUNS = 5  # candidates of a case, or one of each sketch
+OPTIONS = ("-cl-opt-disable",)  # optimising takes four times as long; other tests do
+
+NHWC: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("c1d", (1, 12, 6, 20, 3, 2, 1)),
+    ("c2d", (2, 7, 9, 3, 17, 3, 1, 1)),
+    ("c3d", (1, 4, 6, 5, 3, 7, 3, 1, 1)),
+    ("gmm", (3, 1, 17, 45)),
+    ("gmm", (2, 13, 17, 31)),
+    ("grp", (1, 7, 6, 8, 16, 3, 1, 1, 1, 4)),
+    ("dil", (1, 9, 8, 4, 18, 3, 1, 1, 2)),
+    ("dep", (2, 7, 6, 5, 3, 2, 1)),
+    ("t2d", (1, 4, 3, 6, 17, 3, 2, 1)),
+    ("cap", (1, 5, 5, 3, 6, 3, 2, 1)),
+    ("nrm", (1, 33, 65)),
+    ("nrm", (3, 64, 128)),
+    ("sfm", (7, 33)),
+    ("sfm", (9, 5)),
+    ("sfm", (1, 50)),
+    ("cbr", (1, 9, 9, 3, 17, 3, 1, 1)),
+    ("tbg", (1, 17, 3, 5)),
+    ("tbs", (1, 40, 2, 8)),
+    ("matmul", (1, 1, 1)),
+    ("matmul", (40, 1, 70)),
+    ("matmul", (5, 7, 300)),
+    ("batch_matmul", (3, 5, 33, 7)),
+    ("batch_matmul", (11, 2, 3, 5)),
+    ("dense", (5, 33, 7)),
+    ("conv2d", (1, 5, 6, 1, 1, 3, 1, 0)),
+    ("depthwise", (1, 6, 5, 7, 3, 1, 1)),
+    ("winograd", (1, 6, 6, 4, 16, 1, 2)),
+    ("max_pool2d", (1, 9, 8, 20, 3, 2, 1)),
+    ("avg_pool2d", (1, 9, 8, 20, 3, 2, 1)),
+    ("global_max_pool2d", (2, 17, 20, 3)),
+    ("global_avg_pool2d", (2, 7, 5, 20)),
+    ("softmax", (3, 200)),
+    ("layer_norm", (5, 33)),
+    ("rms_norm", (5, 40)),
+    ("batch_norm", (2, 5, 6, 17)),
+    ("relu", (5, 33)),
+    ("relu", (1, 1)),
+    ("gelu", (7, 45)),
+    ("add", (1, 1000)),
+    ("elementwise", (31, 17)),
+    ("transpose", (33, 47)),
+)
+NCHW: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("conv2d", (1, 9, 8, 5, 17, 3, 1, 1)),
+    ("depthwise", (2, 9, 8, 5, 3, 2, 1)),
+    ("max_pool2d", (1, 9, 8, 5, 3, 2, 1)),
+    ("avg_pool2d", (1, 9, 8, 5, 3, 2, 1)),
+    ("global_avg_pool2d", (2, 7, 5, 20)),
+    ("batch_norm", (2, 5, 6, 17)),
+)
+DTYPES: tuple[tuple[str, tuple[int, ...], str], ...] = (
+    ("gmm", (1, 13, 17, 31), "int8"),
+    ("c2d", (1, 5, 6, 3, 17, 3, 2, 1), "uint8"),
+    ("dep", (1, 7, 6, 5, 3, 1, 1), "int32"),
+    ("max_pool2d", (1, 9, 8, 20, 3, 2, 1), "int8"),
+    ("global_max_pool2d", (2, 7, 5, 20), "int64"),
+    ("matmul", (17, 33, 40), "float64"),
+    ("softmax", (7, 33), "float64"),
+    ("layer_norm", (3, 70), "float64"),
+    ("gelu", (5, 9), "float64"),
+    ("elementwise", (31, 17), "int64"),
+    ("transpose", (33, 47), "bool"),
+)
+
+
+def check(name: str, shape: tuple[int, ...], **settings: str) -> None:
+    """Runs one candidate of every sketch, more where there are few sketches, and compares with the reference."""
+    dag = build(name, shape, settings)[0]
+    slim = collapse(dag)
+    inputs, references = make_inputs(dag, 0, "normal"), evaluate(dag, make_inputs(dag, 0, "normal"))
+    found = list(draw(slim, TARGET))
+    for drawn in found:
+        assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
+        for values in drawn.candidates(max(1, RUNS // len(found))):
+            outputs = opencl.run(build_gpu_source(drawn.func, values, "opencl"), drawn.func, inputs, OPTIONS)
+            for got, reference in zip(outputs.values(), references, strict=True):
+                wrong = ~within(reference, got.reshape(reference.value.shape))
+                assert not wrong.any(), f"{drawn.sketch.name} {values}: {wrong.sum()} of {wrong.size} are wrong"
+
+
+@pytest.mark.parametrize(("name", "shape"), NHWC)
+def test_operator(name: str, shape: tuple[int, ...]) -> None:
+    check(name, shape)
+
+
+@pytest.mark.parametrize(("name", "shape"), NCHW)
+def test_channels_first(name: str, shape: tuple[int, ...]) -> None:
+    check(name, shape, layout="NCHW")
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), DTYPES)
+def test_dtype(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    check(name, shape, dtype=dtype)
+
+
+def test_no_operator_is_left_out() -> None:
+    assert {name for name, _ in NHWC} == set(WORKLOADS)
