@@ -79,6 +79,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import autosched.lower
     import autosched.schedule
     import cost_model
+    import search_spaces
 
     params = (Param("a", (1, 2, 4, 8, 16, 32), "vector"), Param("b", (0, 1), "switch"))
     state: Any = "a state"
@@ -86,6 +87,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rules.RULES = ()  # type: ignore[attr-defined]
     rules.sketches = lambda dag, target, threads, rules: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "search_spaces.cpu", rules)
+    monkeypatch.setattr(search_spaces, "cpu", rules, raising=False)  # set where something imported it before
     monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
     monkeypatch.setattr(cost_model, "CostModel", lambda *args: Model(()), raising=False)
     monkeypatch.setattr(autosched.codegen, "build_source", source, raising=False)
