@@ -2,17 +2,18 @@
 
 The semantics are those of the gradient of a convolution (torch.nn.functional.conv_transpose2d): input
 element (ih, iw) adds x * W[kh, kw] to output element (ih s - p + kh, iw s - p + kw). With stride s, an
-output row oh = s q + r' only meets the taps kh = s t + r of one phase r = (r' + p) mod s, and tap t meets the
-input row ih = q + d - t with d = (r' + p) div s. So the output is s * s small dense convolutions:
+output row oh = s q + r only meets the taps kh = s t + (r + p) mod s, and tap t meets the input row
+ih = q + d - t with d = (r + p) div s. So the output is s * s small dense convolutions, one for each phase r, r':
 
     P[n, q, r, q', r', co] =
-        sum over t, t', ci of X[n, q + d(r) - t, q' + d(r') - t', ci] * W[s t + r, s t' + r', ci, co]
-    Y[n, oh, ow, co] = P[n, oh div s, (oh + p) mod s, ow div s, (ow + p) mod s, co]
+        sum over t, t', ci of X[n, q + d(r) - t, q' + d(r') - t', ci] * W[s t + (r + p) mod s, .., ci, co]
+    Y[n, oh, ow, co] = P[n, oh div s, oh mod s, ow div s, ow mod s, co]
 
-When p is no multiple of s, d depends on the phase: phases r < p mod s look one row further down. The pad
-stage then holds one shifted image for each phase, which keeps the convolution's indices affine and its
-work exact; computing all phases over the union of their rows instead would waste (1 + 1/H)^2.
-When s divides p and the output extents, P is the output already and only viewed in another shape.
+When p is no multiple of s, d depends on the phase: phases r >= s - p mod s look one row further down. With s = 2
+that is affine, d(r) = r + p div 2 and (r + 1) mod 2 = 1 - r. For longer strides the pad stage holds one shifted
+image for each phase, which keeps the convolution's indices affine and its work exact; computing all phases
+over the union of their rows instead would waste (1 + 1/H)^2.
+When s divides the output extents, P is the output already and only viewed in another shape.
 """
 
 from __future__ import annotations
@@ -41,19 +42,27 @@ def transposed_conv2d(what: str, x: Tensor, w: Tensor, s: int, p: int) -> Tensor
     rows, columns = -(-ho // s), -(-wo // s)
     image, shifted = _image(x, rows, columns, taps, s, p)
     th, tw, rc = te.reduce_axis(taps, name="th"), te.reduce_axis(taps, name="tw"), te.reduce_axis(ci, name="ci")
-    last = taps - 1
+    last, extra = taps - 1, p % s
+
+    def moved(q: Expr, r: Expr, t: Expr) -> Expr:
+        return q - t + (r + last if s == 2 and extra else last)
+
+    def tap(t: Expr, r: Expr) -> Expr:
+        if not extra:
+            return t * s + r
+        return t * s + (1 - r if s == 2 else (r + extra) % s)
 
     def phase(n: Expr, qh: Expr, rh: Expr, qw: Expr, rw: Expr, co: Expr) -> Expr:
-        position = (qh - th + last, qw - tw + last, rc)
+        position = (moved(qh, rh, th), moved(qw, rw, tw), rc)
         element = image[(n, rh, rw, *position)] if shifted else image[(n, *position)]
-        return te.sum(widen(element) * widen(weights[th * s + rh, tw * s + rw, rc, co]), axis=[th, tw, rc])
+        return te.sum(widen(element) * widen(weights[tap(th, rh), tap(tw, rw), rc, co]), axis=[th, tw, rc])
 
     phases: Tensor = te.compute((n, rows, s, columns, s, co), phase, name="phases")
-    if p % s == 0 and ho % s == 0 and wo % s == 0:
+    if ho % s == 0 and wo % s == 0:
         return te.view(phases, (n, ho, wo, co))
     result: Tensor = te.compute(
         (n, ho, wo, co),
-        lambda n, oh, ow, co: phases[n, oh // s, (oh + p) % s, ow // s, (ow + p) % s, co],
+        lambda n, oh, ow, co: phases[n, oh // s, oh % s, ow // s, ow % s, co],
         name="transposed",
     )
     return result
@@ -70,32 +79,30 @@ def _output(what: str, size: int, k: int, s: int, p: int) -> int:
 
 
 def _image(x: Tensor, rows: int, columns: int, taps: int, s: int, p: int) -> tuple[Tensor, bool]:
-    """The input with enough zeros around it: image[.., i, j, ..] is x at (i + d - (taps - 1), ...), d = p div s.
+    """The input with enough zeros around it: image[.., i, j, ..] is x at (i + p div s - (taps - 1), ...).
 
-    Where s does not divide p there is one image for each phase (the second result is True), those of the
-    phases below p mod s moved by one.
+    Where s > 2 does not divide p there is one image for each phase (the second result is True), those of the
+    phases from s - p mod s on moved by one.
     """
     n, height, width, ci = x.shape
     shift, extra = p // s, p % s
     first = shift - (taps - 1)  # the input row that image row 0 holds
-    size = (rows + taps - 1, columns + taps - 1)
+    more = taps - 1 + (s == 2 and extra)  # phase 1 looks one row further down
+    size = (rows + more, columns + more)
 
     def at(n: Expr, ih: Expr, iw: Expr, ci: Expr) -> Expr:
         inside = te.all(ih >= 0, ih < height, iw >= 0, iw < width)
         return te.select(inside, x[n, ih, iw, ci], te.const(0, x.dtype))
 
-    if not extra:
+    if s == 2 or not extra:
         if first == 0 and size == (height, width):
             return x, False
         plain = te.compute((n, *size, ci), lambda n, i, j, ci: at(n, i + first, j + first, ci), name="pad")
         return plain, False
 
-    def moved(r: Expr) -> Expr:
-        return (extra - 1 - r + s) // s  # 1 for r < extra, else 0
-
     image = te.compute(
         (n, s, s, *size, ci),
-        lambda n, rh, rw, i, j, ci: at(n, i + first + moved(rh), j + first + moved(rw), ci),
+        lambda n, rh, rw, i, j, ci: at(n, i + first + (rh + extra) // s, j + first + (rw + extra) // s, ci),
         name="pad",
     )
     return image, True
