@@ -153,11 +153,11 @@ class Statement:
         return self.accesses[0]
 
     def registers(self, lanes: int) -> Expr:
-        """Vector registers that the accumulators around the statement take, integer."""
+        """Vector registers that the accumulators take, integer: lanes lie along the dimension stored last."""
         result: Expr = Const(0)
         for buffer in self.accumulators:
-            rows = product(list(buffer.shape[:-1]))
-            result = result + (rows * ceildiv(buffer.shape[-1], lanes) if buffer.shape else Const(1))
+            shape = [buffer.shape[d] for d in buffer.layout.order] if buffer.layout else list(buffer.shape)
+            result = result + (product(shape[:-1]) * ceildiv(shape[-1], lanes) if shape else Const(1))
         return result
 
 

@@ -104,13 +104,14 @@ def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
 def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
     """Spatial axes whose lanes are adjacent or equal in every read (a copy in panels counts), best first.
 
-    Where all of these are shorter than a vector, axes that a transposed copy would serve are added.
+    Where the best is shorter than a vector, those that fill one go first, with the axes that a transposed copy would
+    serve: few channels are vectorised along the rows of the image.
     """
     good = _vector_candidates(stage, rows, panel_dim)
-    if any(extent(a) >= lanes for a in good):
+    if good and extent(good[0]) >= lanes:
         return good
     extra = [a for a in _vector_candidates(stage, rows, transposable_dim) if a not in good and extent(a) >= lanes]
-    return (*good, *extra)
+    return (*extra, *sorted(good, key=lambda a: extent(a) < lanes))
 
 
 def _vector_candidates(

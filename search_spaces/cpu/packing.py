@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autosched.ir.expr import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import register_tile, vector_width
@@ -15,6 +17,7 @@ from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
 
 Place = tuple[str, str] | None
+ROWS_PER_THREAD = 4  # tasks enough to balance the threads
 
 
 def _copied(draft: Draft, tensor: str, reader: str) -> tuple[Draft, str]:
@@ -59,5 +62,8 @@ def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place,
         Vectorize(name, f"d{dim}.1"),
     ]
     if at is None:
-        steps.append(Parallel(name, tuple(outer)))
+        enough = math.prod(extent(axes[n]) for n in others[:-1]) >= ROWS_PER_THREAD * context.threads
+        rows = outer[:-1] if enough else outer
+        steps.append(Parallel(name, tuple(rows)))
+        draft = draft.with_row_loop(name, rows[-1])  # where padding can be made, row by row
     return draft.with_params([width, tile]).apply(*steps).finish(name)

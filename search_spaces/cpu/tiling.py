@@ -12,7 +12,7 @@ where, and blocks of the reduction (blocking.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
@@ -87,10 +87,13 @@ class MultiLevelTiling:
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         rows = reads_of(draft.state, stage)
-        axes = vector_axes(stage, rows, _lanes(stage, context))[:MAX_VECTOR_AXES]
+        lanes = _lanes(stage, context)
+        axes = vector_axes(stage, rows, lanes)
+        axes = axes[: MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)]
         plans = [p for axis in axes for p in _plans(stage, rows, axis)]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
-        blocked = blocked_reduction(draft, stage, axes[0], context)
+        paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
+        blocked = blocked_reduction(draft, stage, paneled[0], context) if paneled else None
         return drafts if blocked is None else [*drafts, blocked]
 
 
@@ -106,7 +109,8 @@ def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
             Copy(t, "root", any(r.load.buffer == t and panel_dim(r, stage, axis) is None for r in apart))
             for t in dict.fromkeys(r.load.buffer for r in apart)
         )
-        return [Plan(v, True, copies), Plan(v, False, copies)]
+        per_task = tuple(replace(c, place="task") for c in copies)
+        return [Plan(v, True, copies), Plan(v, False, copies), Plan(v, True, per_task)]
     must = [r.load.buffer for r in apart]
     panels = [r.load.buffer for r in rows if r.moves(axis.name) and panel_dim(r, stage, axis) is not None]
     names = tuple(dict.fromkeys((*must, *panels)))

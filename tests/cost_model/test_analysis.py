@@ -12,8 +12,13 @@ from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, ceildiv
 from autosched.ir.program import Program
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
+from autosched.lower import lower
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse
+from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
 Values = Mapping[Expr, int]
@@ -213,6 +218,17 @@ def test_register_and_vector_loops() -> None:
     assert evaluate([statement.registers(16)], params) == [18.0]
     assert [x.kind.value for x in statement.loops[statement.block :]] == ["unroll", "vectorize"]
     assert statement.vector_loop == statement.depth - 1
+
+
+def test_registers_of_a_tile_whose_lanes_do_not_run_along_its_last_axis() -> None:
+    """Few channels: the tile is stored [q, r, co][lane] and takes a vector for each q, r, co and lane group."""
+    dag = collapse(build("t2d", (1, 16, 16, 4, 3, 4, 2, 1))[0])
+    found = [s for s in sketches(dag, parse_target("llvm -mcpu=skylake-avx512"), 1) if ":v2-" in s.name]
+    assert found
+    for sketch in found:
+        sizes = {p.name: 1 for p in sketch.params} | {"phases.qh.r": 2, "phases.co.r": 3, "phases.qw.r": 16}
+        (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "phases.acc" and s.updates)
+        assert evaluate([update.registers(16)], sizes) == [2 * 3]
 
 
 def test_guard_of_a_single_iteration_counts_once() -> None:

@@ -68,6 +68,19 @@ def test_sketches_are_exact(name):
                     done += sum(check_nest(concrete, dag).values())
 
 
+def test_few_channels_are_vectorised_along_the_rows_of_the_image():
+    """3 channels out of 4 lanes: the padded image is transposed, row by row with its padding or once a task."""
+    settings = {"N": 2, "H": 5, "W": 6, "CI": 5, "CO": 3, "k": 4, "stride": 2, "pad": 1}
+    dag = collapse(build("t2d", settings=settings)[0])
+    found = [s for s in sketches(dag, NARROW, 2) if ":v3-" in s.name]
+    assert {s.name.rpartition("@")[2] for s in found} == {"pad.pack", "root", "inline", "phases"}
+    assert {"root", "task"} == {s.name.partition("/")[0].rpartition("@")[2] for s in found}
+    rng = np.random.default_rng(1)
+    for sketch in found:
+        for values in space.sample(sketch, 1, rng):
+            check_nest(concretise(lower(sketch.state), row(sketch, values))[0], dag)
+
+
 @pytest.mark.parametrize("name", ["matmul", "conv2d", "softmax", "tbs", "layer_norm", "max_pool2d", "transpose"])
 def test_a_candidate_is_its_steps_with_integers(name):
     """What a record holds makes the same nest again."""
