@@ -237,6 +237,32 @@ def _copy(n: int):
     return te.compute((n,), lambda i: x[n - 1 - i] * 2.0, name="Y")
 
 
+def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
+    """Y[j, i] = X[i, j], the rows of X in reverse order if `flip`."""
+    x = te.placeholder((rows, columns), dtype, name="X")
+    return ComputeDAG(
+        te.compute((columns, rows), lambda j, i: x[rows - 1 - i if flip else i, j], name="Y")
+    )
+
+
+@pytest.mark.parametrize(("unrolled", "width"), [(4, 16), (16, 16), (8, 48), (7, 33), (3, 32), (5, 8), (4, 4)])
+def test_tiles_copied_across(unrolled, width):
+    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    for dag in (across(35, 18), across(64, 16, "int32"), across(35, 18, "int8"), across(35, 18, flip=True)):
+        check(dag, *steps)
+
+
+def test_a_tile_copied_across_is_read_in_vectors():
+    state = initial_state(across(32, 32)).apply(
+        Split("Y", "j", (16,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
+    )  # fmt: skip
+    text = build(state, targets()[0], 1).ir
+    assert "load <4 x float>" in text
+    assert "load float" not in text
+
+
 # memory, tasks, hints
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.transpose import BLOCK, Tile, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -76,10 +77,13 @@ class Statements:
         if stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            for n in range(int(stmt.extent.value)):
+            tile = find_tile(stmt, self.addresses, self.target.vector_bytes)
+            if tile is not None:
+                self._across(tile)
+            for n in range(0 if tile is None else tile.rows, int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
                 self.emit(stmt.body)
-            del self.addresses.env[stmt.var]
+            self.addresses.env.pop(stmt.var, None)
         else:
 
             def body(var: Runtime) -> None:
@@ -129,14 +133,40 @@ class Statements:
                     self._vector(stmt, Lanes(chunk * lanes, lanes), None)
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
-            if rest:
-                tail = min(width, _next_power(rest))
-                bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
-                self._vector(stmt, Lanes(whole * lanes, tail), None if rest == tail else f"<{bits}>")
+            self._vector_rest(stmt, whole * lanes, rest, width)
             return
         count = self.addresses.scalar(extent)
         name = str(count) if isinstance(count, int) else count.name
         self._dynamic_vectors(stmt, name, width)
+
+    def _vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None:
+        """The last `rest` iterations, fewer than a vector has lanes."""
+        if not rest:
+            return
+        tail = min(width, _next_power(rest))
+        bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
+        self._vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
+
+    def _across(self, tile: Tile) -> None:
+        """The tile's whole blocks by shuffles, then what is left of its vectors."""
+        env, lanes = self.addresses.env, tile.lanes
+        for chunk in range(tile.chunks):
+            for first in range(0, tile.rows, BLOCK):
+                env[tile.inner.var], env[tile.outer.var] = Lanes(chunk * lanes, lanes), first
+                source = self.addresses.access(tile.load.buffer, tile.load.indices)
+                rows = transposed_rows(self.writer, source, tile.load.dtype, lanes)
+                self.values.mask, self.values.lanes = None, lanes
+                for n, row in enumerate(rows):
+                    env[tile.outer.var] = first + n
+                    value = Val(row, tile.load.dtype, lanes)
+                    self._write(tile.store.buffers[0], tile.store.indices, value, blend=False)
+        self.values.lanes = 1
+        del env[tile.inner.var]
+        assert isinstance(tile.inner.extent, Const)
+        done = tile.chunks * lanes
+        for row in range(tile.rows):
+            env[tile.outer.var] = row
+            self._vector_rest(tile.inner, done, int(tile.inner.extent.value) - done, lanes)
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:

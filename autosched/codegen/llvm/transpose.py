@@ -1,0 +1,117 @@
+"""Tiles that are copied across: what is adjacent in the source lies in rows of the destination.
+
+    for u unrolled, for v in vectors:  D[.., u, .., v] = S[.., v, .., u]       S contiguous along u, D along v
+
+Lane by lane this is a load and an insertion for each element. Instead four neighbours along u are read at once, for
+each v; row j of a block holds, in its q-th 128 bits, the four that belong to v = 4 q + j. Two rounds of shuffles within
+128 bits transpose the 4 x 4 pieces, which every vector extension has instructions for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.codegen.llvm.address import Access, Addresses, Lanes
+from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import DTYPES, Const, Load
+from autosched.ir.stmt import For, ForKind, Scope, Store
+
+BLOCK = 4  # elements of 128 bits
+ITEMSIZE = 4
+# One round: lanes of 128 bits of (a, b) side by side, 0..3 from a and 4..7 from b.
+_LOW, _HIGH = (0, 4, 1, 5), (2, 6, 3, 7)
+_FRONT, _BACK = (0, 1, 4, 5), (2, 3, 6, 7)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`rows` (a multiple of BLOCK) iterations of `outer` and `chunks` whole vectors of `inner` are copied across."""
+
+    outer: For
+    inner: For
+    store: Store
+    load: Load
+    rows: int
+    chunks: int
+    lanes: int
+
+
+def find_tile(stmt: For, addresses: Addresses, vector_bytes: int) -> Tile | None:
+    """The tile that the unrolled loop `stmt` copies, None where it does something else."""
+    inner = stmt.body
+    if not (isinstance(inner, For) and inner.kind is ForKind.VECTORIZE and isinstance(inner.body, Store)):
+        return None
+    store, lanes = inner.body, vector_bytes // ITEMSIZE
+    sizes = stmt.extent, inner.extent
+    if store.reducer is not None or len(store.values) != 1 or lanes < BLOCK:
+        return None
+    load, target = store.values[0], addresses.placed[store.buffers[0]].buffer
+    if not isinstance(load, Load) or load.dtype == "bool" or DTYPES[load.dtype][1] != ITEMSIZE:
+        return None
+    if target.scope is Scope.REGISTER or addresses.placed[load.buffer].buffer.scope is Scope.REGISTER:
+        return None
+    if not (isinstance(sizes[0], Const) and isinstance(sizes[1], Const)):
+        return None
+    rows, chunks = int(sizes[0].value) // BLOCK * BLOCK, int(sizes[1].value) // lanes
+    tile = Tile(stmt, inner, store, load, rows, chunks, lanes)
+    return tile if rows and chunks and _is_across(tile, addresses) else None
+
+
+def _is_across(tile: Tile, addresses: Addresses) -> bool:
+    """Whether the source is contiguous along the outer variable alone, and the destination along the inner one."""
+    for chunk in range(tile.chunks):
+        addresses.env[tile.inner.var] = Lanes(chunk * tile.lanes, tile.lanes)
+        read, written = [], []
+        for row in range(tile.rows):
+            addresses.env[tile.outer.var] = row
+            read.append(addresses.access(tile.load.buffer, tile.load.indices))
+            written.append(addresses.access(tile.store.buffers[0], tile.store.indices))
+        first = read[0]
+        if any(w.lane_stride != 1 for w in written) or first.lane_stride in (None, 0, 1):
+            break
+        if any(r != Access(first.pointer, first.offset + n, first.lane_stride) for n, r in enumerate(read)):
+            break
+    else:
+        chunk = -1
+    del addresses.env[tile.inner.var], addresses.env[tile.outer.var]
+    return chunk < 0
+
+
+def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int) -> list[str]:
+    """BLOCK vectors: number n holds, for each lane v, the element at source + v * lane stride + n."""
+    stride = source.lane_stride
+    assert stride is not None
+    scalar = memory_type(dtype)
+
+    def part(v: int) -> str:
+        at = (source.offset + v * stride) * ITEMSIZE
+        pointer = writer.value(f"getelementptr inbounds i8, ptr {source.pointer}, i64 {at}", "p")
+        return writer.value(f"load <{BLOCK} x {scalar}>, ptr {pointer}, align {ITEMSIZE}")
+
+    rows = [_joined(writer, [part(v) for v in range(j, lanes, BLOCK)], scalar) for j in range(BLOCK)]
+
+    def mixed(a: str, b: str, picks: Sequence[int]) -> str:
+        order = [q * BLOCK + p % BLOCK + (lanes if p >= BLOCK else 0) for q in range(lanes // BLOCK) for p in picks]
+        return _shuffled(writer, a, b, lanes, order, scalar)
+
+    low, high = mixed(rows[0], rows[1], _LOW), mixed(rows[0], rows[1], _HIGH)
+    low2, high2 = mixed(rows[2], rows[3], _LOW), mixed(rows[2], rows[3], _HIGH)
+    return [mixed(a, b, picks) for a, b in ((low, low2), (high, high2)) for picks in (_FRONT, _BACK)]
+
+
+def _joined(writer: Writer, parts: list[str], scalar: str) -> str:
+    """The parts one after another in one vector."""
+    lanes = BLOCK
+    while len(parts) > 1:
+        order = range(2 * lanes)
+        parts = [_shuffled(writer, a, b, lanes, order, scalar) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        lanes *= 2
+    return parts[0]
+
+
+def _shuffled(writer: Writer, a: str, b: str, lanes: int, order: Sequence[int], scalar: str) -> str:
+    kind = f"<{lanes} x {scalar}>"
+    picks = ", ".join(f"i32 {n}" for n in order)
+    return writer.value(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{picks}>")
