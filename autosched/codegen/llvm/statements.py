@@ -152,7 +152,8 @@ class Statements:
         env, lanes = self.addresses.env, tile.lanes
         for chunk in range(tile.chunks):
             for first in range(0, tile.rows, BLOCK):
-                env[tile.inner.var], env[tile.outer.var] = Lanes(chunk * lanes, lanes), first
+                env[tile.inner.var] = Lanes(chunk * lanes, lanes)
+                env[tile.outer.var] = first
                 source = self.addresses.access(tile.load.buffer, tile.load.indices)
                 rows = transposed_rows(self.writer, source, tile.load.dtype, lanes)
                 self.values.mask, self.values.lanes = None, lanes
@@ -164,8 +165,8 @@ class Statements:
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
         done = tile.chunks * lanes
-        for row in range(tile.rows):
-            env[tile.outer.var] = row
+        for n in range(tile.rows):
+            env[tile.outer.var] = n
             self._vector_rest(tile.inner, done, int(tile.inner.extent.value) - done, lanes)
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
