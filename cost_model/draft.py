@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const, Expr, ceildiv, product
+from autosched.ir.expr import Const, Expr, Load, ceildiv, product
 from autosched.ir.stmt import ForKind
 from cost_model import machine as m
 from cost_model.access import Access
@@ -165,7 +165,19 @@ def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
         else:
             whole = real(ceildiv(loop.bound, lanes))
             result = times(result, whole if is_one(stride) else _strided(loop, stride, whole))
-    return result
+    return times(result, _across(statement, access))
+
+
+def _across(statement: Statement, access: Access) -> Expr:
+    """A copy whose source is contiguous along an unrolled loop and not along its lanes is transposed by shuffles."""
+    store, inner = statement.store, range(statement.block, statement.depth)
+    if access.kind != "read" or store.reducer is not None or not isinstance(store.values[0], Load):
+        return ONE
+    vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
+    rows = [i for i in inner if statement.loops[i].kind is ForKind.UNROLL and is_one(access.stride[i])]
+    if not rows or any(is_one(s) or is_zero(s) for s in vectors):
+        return ONE
+    return where(statement.loops[rows[0]].trips >= 4.0, m.ACROSS, 1.0)
 
 
 def _strided(loop: Loop, stride: Expr, whole: Expr) -> Expr:

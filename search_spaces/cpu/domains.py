@@ -45,6 +45,11 @@ def register_tile(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
 
 
+def across_tile(name: str, extent: int) -> Param:
+    """Points along the source's contiguous axis in a tile copied across: fours are transposed by shuffles."""
+    return Param(name, tuple(n for n in (4, 8, 12, 16) if n <= extent) or (extent,), "tile", "", extent)
+
+
 def tile_count(name: str, extent: int, group: str) -> Param:
     """How many inner tiles make a middle tile."""
     values = {c for c in _COUNTS if c <= extent} | {extent} if extent <= 1024 else {c for c in _COUNTS if c <= extent}

@@ -14,7 +14,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
-from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.domains import across_tile, tile_count, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     extent,
@@ -148,7 +148,7 @@ class Elementwise:
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
         across = None if tail else _transposed_axis(draft, stage)
         if across is not None:
-            tile = register_tile(f"{name}.{across}.r", extent(stage.op.axis(across)), "")
+            tile = across_tile(f"{name}.{across}.r", extent(stage.op.axis(across)))
             params.append(tile)
             steps.append(Split(name, across, (tile.name,)))
             outer = [f"{across}.0" if a == across else a for a in outer]

@@ -12,7 +12,7 @@ import math
 
 from autosched.ir.expr import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reorder, Split, Step, Unroll, Vectorize
-from search_spaces.cpu.domains import register_tile, vector_width
+from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
 
@@ -50,7 +50,7 @@ def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place,
     others = [n for n in range(len(axes)) if n != dim]
     lanes = context.lanes(DTYPES[draft.state.stage(name).op.dtypes[0]][1])
     width = vector_width(f"{name}.d{dim}.r", extent(axes[dim]), lanes, "", vectors=(1, 2))
-    tile = register_tile(f"{name}.d{last}.r", extent(axes[last]), "")
+    tile = across_tile(f"{name}.d{last}.r", extent(axes[last]))
     outer = [f"d{n}.0" if n == last else f"d{n}" for n in others]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [
