@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autosched.store import Database, Record
     from autosched.te import ComputeDAG
     from autosched.tune.callbacks import Callback
+    from autosched.tune.policy import Policy
     from autosched.tune.protocols import Candidate
     from autosched.tune.recorder import DatabaseRecorder
     from autosched.tune.result import Result
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from autosched.tune.task import Task
     from search_spaces.draft import SketchRule
     from search_spaces.space import Sketch
+
+    Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
 
 WRITTEN = 4  # candidates whose sources go to `out_dir`
 
@@ -70,6 +73,8 @@ def tune(
     out_dir: Path | str | None = None,
     measure: bool = True,
     rules: Sequence[SketchRule] = (),
+    policy: Policy | None = None,
+    narrow: Narrow | None = None,
     callbacks: Sequence[Callback] = (),
     started: float | None = None,
 ) -> Result:
@@ -79,7 +84,8 @@ def tune(
     name, `batch` replaces the first (it multiplies one called M). `resume` counts the measurements of earlier runs as
     trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or
     OpenCL C of the best candidates. `rules` are sketch rules of yours (`search_spaces.draft.SketchRule`), tried before
-    the built-in ones.
+    the built-in ones. `policy` are other numbers for the search (`autosched.tune.policy.Policy`); `narrow` makes of the
+    sketches those that are searched.
     `measure=False`: by the cost model alone, for any processor or GPU; nothing runs and nothing is recorded.
     `started`: when the command began, on `time.monotonic`, default now.
 
@@ -93,12 +99,14 @@ def tune(
     device = find_device(target, threads, runs=measure)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
-        return _estimate(problem, device, target or "cpu", directory, begun, rules)
+        return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
 
+    from autosched.tune.policy import FULL
     from autosched.tune.session import Settings
 
-    limits = Settings(trials, budget_s, seed)
-    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, rules)
+    limits = Settings(trials, budget_s, seed, policy or FULL)
+    space = _Space(tuple(rules), narrow, limits.policy.draft)
+    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, space)
     if directory is not None:
         _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])
     return result
@@ -149,6 +157,18 @@ def best(
 # Putting together
 
 
+@dataclass(frozen=True)
+class _Space:
+    """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
+
+    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
+    """
+
+    rules: tuple[SketchRule, ...] = ()
+    narrow: Narrow | None = None
+    analytic: bool = True
+
+
 def _search(
     problem: Definition,
     device: Device,
@@ -158,7 +178,7 @@ def _search(
     resume: bool,
     callbacks: Sequence[Callback],
     begun: float,
-    rules: Sequence[SketchRule],
+    space: _Space,
 ) -> tuple[Task, Result]:
     """One session with everything that it needs around it."""
     from autosched.measure import Measurer, make_problem
@@ -175,7 +195,7 @@ def _search(
             peak = None if on_gpu else peak_gflops(device, problem.dtype)  # before any worker disturbs it
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
-                task, sketches = _make_task(problem, collapse(problem.dag), target, device, rules)
+                task, sketches = _make_task(problem, collapse(problem.dag), target, device, space)
                 result = run(
                     task,
                     settings,
@@ -198,7 +218,7 @@ def _peak_again(device: Device, dtype: str, measurer: Measurer) -> float | None:
 
 
 def _make_task(
-    problem: Definition, dag: ComputeDAG, target: str, device: Device, rules: Sequence[SketchRule] = ()
+    problem: Definition, dag: ComputeDAG, target: str, device: Device, chosen: _Space | None = None
 ) -> tuple[Task, tuple[Sketch, ...]]:
     """The task of the collapsed `dag`: sketches, lowered once each, and the cost model over them."""
     from autosched.lower import lower
@@ -207,12 +227,14 @@ def _make_task(
     from cost_model import CostModel
     from search_spaces import space
 
-    found = _sketches(dag, device, rules)
+    chosen = chosen or _Space()
+    found = _sketches(dag, device, chosen.rules)
+    found = chosen.narrow(found) if chosen.narrow and found else found
     if not found:
         raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
-    model = CostModel(nests, names, device.target, device.threads)
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
 
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))
@@ -251,12 +273,14 @@ def _recorder(
         return steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
 
     target, workload_hash = device.target, problem.dag.content_hash
-    resumed = tuple(database.records(workload_hash, target.fingerprint, device.threads)) if resume else ()
+    task_key = (workload_hash, target.fingerprint, device.threads)
+    resumed = tuple(database.records(*task_key)) if resume else ()
+    known = database.best(*task_key)
     target_json = json.dumps(asdict(target), sort_keys=True)
     run_id = database.start_run(
         workload_hash, problem.name, problem.spec, target.fingerprint, target_json, device.threads, seed
     )
-    return DatabaseRecorder(database, run_id, task, steps, resumed)
+    return DatabaseRecorder(database, run_id, task, steps, resumed, known[0].seconds if known else None)
 
 
 def _estimate(
@@ -265,7 +289,7 @@ def _estimate(
     target: str,
     directory: Path | None,
     begun: float,
-    rules: Sequence[SketchRule],
+    space: _Space,
 ) -> Result:
     """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
     import numpy as np
@@ -273,7 +297,7 @@ def _estimate(
     from autosched.te.collapse import collapse
     from autosched.tune.result import Result
 
-    task, _ = _make_task(problem, collapse(problem.dag), target, device, rules)
+    task, _ = _make_task(problem, collapse(problem.dag), target, device, space)
     search_begun = time.monotonic()
     drafted = _analytic_best(task, WRITTEN)
     best, source = drafted[0]

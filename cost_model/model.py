@@ -155,10 +155,15 @@ class CostModel:
         *,
         seed: int = 0,
         fit_threads: int = 1,
+        analytic: bool = True,
     ) -> None:
-        """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns."""
+        """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
+
+        Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
+        """
         self.sketches = tuple(sketch_model(f, p, target, threads) for f, p in zip(funcs, param_names, strict=True))
         self.ranker = Ranker(seed, fit_threads)
+        self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []
 
@@ -193,11 +198,14 @@ class CostModel:
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""
-        return features.evaluate(self.sketches[i].feature_program, matrix, self.sketches[i].table)
+        found = features.evaluate(self.sketches[i].feature_program, matrix, self.sketches[i].table)
+        if not self._analytic:
+            found[:, features.DRAFT_COLUMN] = 0.0
+        return found
 
     def score(self, i: int, matrix: Ints) -> Floats:
         """float64 `[n]`, higher is better, comparable between sketches: log2 of predicted executions a second."""
-        if not self.ranker.fitted:
+        if self._analytic and not self.ranker.fitted:
             return -np.log2(self.draft(i, matrix))
         return self.ranker.predict(self.features(i, matrix)).astype(np.float64)
 

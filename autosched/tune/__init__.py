@@ -2,6 +2,7 @@
 
     protocols   what tuning asks of search space, cost model, measurer and recorder
     population  scored rows of several sketches, and the choice of a few of them
+    policy      the numbers of the search
     search      which candidates to measure next
     session     rounds, budget, resuming, the final comparison
     task        what is tuned; definition: what the user wrote; recorder: trials in the database

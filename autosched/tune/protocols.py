@@ -109,8 +109,10 @@ class Measurer(Protocol):
 
 
 class Recorder(Protocol):
-    """Keeps trials; what `append` returned for is durable."""
+    """Keeps trials; what `append` returned for is durable. `known_s`: the best time on record before the session."""
 
+    @property
+    def known_s(self) -> float | None: ...
     def history(self) -> Sequence[Trial]:
         """Trials to resume from; empty for a fresh run."""
         ...

@@ -24,6 +24,7 @@ class DatabaseRecorder:
     task: Task
     steps: Callable[[Candidate], str]
     resumed: tuple[Record, ...] = ()
+    known_s: float | None = None
 
     def history(self) -> Sequence[Trial]:
         """The resumed records that are candidates of this search space, oldest first.

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from autosched.tune.protocols import Trial
 
 SCHEMA_VERSION = 1
+NEAR = 0.95  # of the best known throughput
+PARTS = ("prepare", "search", "model", "build", "check", "measure")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,13 @@ class Result:
 
     `trials` counts measured candidates, `failed` those of them without a time (by class in `failures`), `resumed`
     those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
-    start of the command; `search_s`, `model_s`, `build_s`, `check_s` and `measure_s` are
-    the parts of it. `best_ci_s` is an interval for the median. `peak_gflops` was measured in the same run.
+    start of the command. Parts of it, which together are all of it: `prepare_s` (imports, sketches, their lowering,
+    workers started), `search_s`, `model_s` (fitting), `build_s`, `check_s`, `measure_s`, `other_s` (the peak, records).
+    `best_ci_s` is an interval for the median. `peak_gflops` was measured in the same run.
+
+    How soon the search was there: `best_known_s` is the best time of its trials or on record before; `trials_to_95`
+    and `seconds_to_95` say when the best so far was within 95 % of it, None if never; `first_round_ratio` is the best
+    time of the first round over that of all trials, 1 at best, None where nothing of the first round was valid.
 
     A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimate.
     """
@@ -65,6 +72,36 @@ class Result:
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
     kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
+    prepare_s: float = 0.0
+    known_s: float | None = field(default=None, repr=False)
+
+    @property
+    def other_s(self) -> float:
+        return self.wall_s - sum(getattr(self, f"{part}_s") for part in PARTS)
+
+    @property
+    def best_known_s(self) -> float:
+        found = self.curve[-1].best_s if self.curve else self.best_s
+        return found if self.known_s is None else min(found, self.known_s)
+
+    @property
+    def trials_to_95(self) -> int | None:
+        point = self._near()
+        return None if point is None else point.trial
+
+    @property
+    def seconds_to_95(self) -> float | None:
+        point = self._near()
+        return None if point is None else point.elapsed_s
+
+    @property
+    def first_round_ratio(self) -> float | None:
+        first = [t.seconds for t in self.records if t.round == 0 and t.seconds is not None]
+        return min(first) / self.curve[-1].best_s if first else None
+
+    def _near(self) -> Point | None:
+        """The first point of the curve that is near enough to the best known."""
+        return next((p for p in self.curve if NEAR * p.best_s <= self.best_known_s), None)
 
     def compile(self) -> Kernel | GpuKernel:
         """The best candidate as a callable kernel in this process."""
@@ -84,7 +121,8 @@ class Result:
 
 
 JSON_FIELDS = (
-    "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "search_s", "model_s", "build_s",
-    "check_s", "measure_s", "first_result_s", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
+    "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "prepare_s", "search_s", "model_s",
+    "build_s", "check_s", "measure_s", "other_s", "first_result_s", "best_known_s", "trials_to_95", "seconds_to_95",
+    "first_round_ratio", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
     "record_id", "verified", "interrupted", "resumed", "sketch",
 )  # fmt: skip

@@ -1,14 +1,15 @@
 """The search policy: which candidates to measure next.
 
-    draft    until DRAFT_TRIALS, and until each sketch has been tried or COVER_SHARE is over: the best of a large
+    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: the best of a large
              analytic draft, every sketch's best first, then spread over sketches and parameter values
     evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
-    descend  the last DESCENT_SHARE of the trials or of the time: coordinate descent around the best few (Droplet,
+    descend  the last `descent_share` of the trials or of the time: coordinate descent around the best few (Droplet,
              TACO 2024)
 
-What a round proposes is a function of the seed, the round's number, what was observed before it and the state of
-the cost model, of nothing else, so a search that was stopped anywhere continues from its records. Populations are
-matrices; no loop here runs over candidates.
+The names in quotes are numbers of `Policy`, whose switches leave parts of this out: then some rounds are `random`.
+What a round proposes is a function of the policy, the seed, the round's number, what was observed before it and the
+state of the cost model, of nothing else, so a search that was stopped anywhere continues from its records. Populations
+are matrices; no loop here runs over candidates.
 """
 
 from __future__ import annotations
@@ -19,37 +20,23 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autosched.tune.policy import FULL, Policy
 from autosched.tune.population import Floats, Index, Part, Pool, choose
 from autosched.tune.protocols import Candidate, CostModel, Keys, Population, Scores, SearchSpace, SketchLike, Trial
 
 S = TypeVar("S", bound=SketchLike)
 Judge: TypeAlias = Callable[[int, Population], Scores]
 
-DRAFT_ROWS = 32_768  # rows drawn for the draft, shared by the sketches
-DRAFT_PER_SKETCH = 512  # ... but at least so many for each
-DRAFT_RETRIES = 3  # further draws for a sketch with few legal rows
-DRAFT_GENERATIONS = 3  # generations of evolution under the analytic latency
-DRAFT_TRIALS = 12  # measurements that follow the draft alone
-COVER_SHARE = 0.35  # of a search, at most, goes into trying each sketch once: the draft ranks rows better than sketches
-ANOTHER_OF_SKETCH = 0.25  # in the draft, a sketch's next candidate must promise to be exp(0.25) times as fast
-ANOTHER_IN_EVOLUTION = 0.05  # later, the same in standard deviations of the best scores
-POPULATION = 2048
-GENERATIONS = 4  # more gain nothing (TVM pull request 6994)
-ELITE = 512  # rows that have children
-MUTATION = 0.85  # a child's chance to be mutated
-CROSSOVER = 0.4  # a child's chance to have two parents
-EPSILON = 0.05  # share of picks that are random legal rows
-DESCENT_SHARE = 0.2
-DESCENT_CENTRES = 3
 NOT_A_SCORE = -1e30
-HOPELESS = 4  # failures without one success after which a sketch is left alone
 
 
 class Search(Generic[S]):
     """The policy and its state: what has been observed, and the draft. There must be at least one sketch."""
 
-    def __init__(self, space: SearchSpace[S], sketches: Sequence[S], model: CostModel, seed: int) -> None:
-        self._space, self._sketches, self._model = space, sketches, model
+    def __init__(
+        self, space: SearchSpace[S], sketches: Sequence[S], model: CostModel, seed: int, policy: Policy = FULL
+    ) -> None:
+        self._space, self._sketches, self._model, self._policy = space, sketches, model, policy
         self._seed = seed % 2**64
         self._trials: list[Trial] = []
         self._draft: Pool | None = None
@@ -59,12 +46,15 @@ class Search(Generic[S]):
         self._trials.extend(trials)
 
     def phase(self, progress: float) -> str:
-        """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve or descend."""
-        if len(self._trials) < DRAFT_TRIALS or not self._best(1):
+        """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve, descend or random."""
+        policy = self._policy
+        if policy.random:
+            return "random"
+        if len(self._trials) < policy.draft_trials or not self._best(1):
+            return "draft" if policy.draft else "random"
+        if policy.draft and progress < policy.cover_share and not self._tried().all():
             return "draft"
-        if progress < COVER_SHARE and not self._tried().all():
-            return "draft"
-        return "descend" if progress >= 1.0 - DESCENT_SHARE else "evolve"
+        return "descend" if progress >= 1.0 - policy.descent_share and policy.descent_share else "evolve"
 
     def propose(self, round: int, n: int, phase: str) -> tuple[Candidate, ...]:
         """At most `n` distinct candidates that were not observed; none once the space is used up."""
@@ -72,10 +62,10 @@ class Search(Generic[S]):
         picks: tuple[Candidate, ...] = ()
         if phase == "descend":
             picks = self._descend(n)
-        if phase != "draft" and len(picks) < n:
-            picks = _join(picks, self._evolve(rng, n), n - int(rng.binomial(n, EPSILON)))
+        if phase in ("evolve", "descend") and len(picks) < n:
+            picks = _join(picks, self._evolve(rng, n), n - int(rng.binomial(n, self._policy.epsilon)))
             picks = _join(picks, self._random(rng, n, n_sketches=4), n) if len(picks) < n else picks
-        if len(picks) < n:
+        if phase != "random" and self._policy.draft and len(picks) < n:
             picks = _join(picks, self._from_draft(2 * n), n)
         if len(picks) < n:
             picks = _join(picks, self._random(rng, n, n_sketches=len(self._sketches)), n)
@@ -94,46 +84,52 @@ class Search(Generic[S]):
         sketch, local, _ = best.flat()
         picks = tuple(best.candidate(int(s), int(row)) for s, row in zip(sketch[:n], local[:n], strict=True))
         taken = np.bincount([t.candidate.sketch for t in self._trials], minlength=len(self._sketches))
-        return _join(picks, choose(pool, n, ANOTHER_OF_SKETCH, 1, taken), n)
+        return _join(picks, choose(pool, n, self._policy.another_of_sketch, 1, taken), n)
 
     def _make_draft(self) -> Pool:
         """Legal rows of all sketches, scored with the negative logarithm of their analytic latency."""
         rng = np.random.default_rng((self._seed, 0))
-        each = max(DRAFT_PER_SKETCH, DRAFT_ROWS // len(self._sketches))
+        each = max(self._policy.draft_per_sketch, self._policy.draft_rows // len(self._sketches))
         pool = self._judged(self._analytic, [self._legal(i, each, rng) for i in range(len(self._sketches))])
-        for _ in range(DRAFT_GENERATIONS):
-            children = self._children(pool.top(ELITE, each=8), 4 * ELITE, rng)
+        for _ in range(self._policy.draft_generations):
+            children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))
         return pool
 
     def _evolve(self, rng: np.random.Generator, n: int) -> tuple[Candidate, ...]:
         """The best new rows of a few generations that start from the measured best, the draft's elite and others."""
+        measured = self._rows([t.candidate for t in self._best(64)])
+        founders = self._founders(rng)
+        pool = self._judged(self._judge, [np.concatenate(pair) for pair in zip(measured, founders, strict=True)])
+        for _ in range(self._policy.generations):
+            children = self._children(self._alive(pool).top(self._policy.elite), self._policy.population, rng)
+            pool = pool.merge(self._judged(self._judge, children, pool))
+        spread = float(np.std(pool.flat()[2][: self._policy.elite]))
+        nobody = np.zeros(len(self._sketches), dtype=np.intp)
+        return choose(self._open(pool), n, self._policy.another_in_evolution * spread, 2, nobody)
+
+    def _founders(self, rng: np.random.Generator) -> list[Population]:
+        """What evolution starts from besides the measured best: the draft's elite and others."""
+        size = self._policy.population
+        if not self._policy.draft:
+            each = -(-size // len(self._sketches))
+            return [self._legal(i, each, rng) for i in range(len(self._sketches))]
         if self._draft is None:
             self._draft = self._make_draft()
         sketch, local, _ = self._draft.flat()
-        others = rng.choice(len(sketch), size=min(len(sketch), POPULATION // 4), replace=False)
-        start = np.union1d(np.arange(min(len(sketch), POPULATION // 2)), others)
-        founders = self._draft.select(sketch[start], local[start])
-        measured = self._rows([t.candidate for t in self._best(64)])
-        pool = self._judged(
-            self._model.score, [np.concatenate([m, p.rows]) for m, p in zip(measured, founders.parts, strict=True)]
-        )
-        for _ in range(GENERATIONS):
-            children = self._children(self._alive(pool).top(ELITE), POPULATION, rng)
-            pool = pool.merge(self._judged(self._model.score, children, pool))
-        spread = float(np.std(pool.flat()[2][:ELITE]))
-        nobody = np.zeros(len(self._sketches), dtype=np.intp)
-        return choose(self._open(pool), n, ANOTHER_IN_EVOLUTION * spread, 2, nobody)
+        others = rng.choice(len(sketch), size=min(len(sketch), size // 4), replace=False)
+        start = np.union1d(np.arange(min(len(sketch), size // 2)), others)
+        return [part.rows for part in self._draft.select(sketch[start], local[start]).parts]
 
     def _descend(self, n: int) -> tuple[Candidate, ...]:
         """The best-scored rows one move away from the best measured ones."""
         rows = self._rows([])
-        for trial in self._best(DESCENT_CENTRES):
+        for trial in self._best(self._policy.descent_centres):
             i = trial.candidate.sketch
             near = self._space.neighbours(self._sketches[i], np.array(trial.candidate.values, dtype=np.int64))
             rows[i] = np.concatenate([rows[i], near[self._model.legal(i, near)]])
         nobody = np.zeros(len(self._sketches), dtype=np.intp)
-        return choose(self._open(self._judged(self._model.score, rows)), n, 0.0, n, nobody)
+        return choose(self._open(self._judged(self._judge, rows)), n, 0.0, n, nobody)
 
     def _random(self, rng: np.random.Generator, n: int, n_sketches: int) -> tuple[Candidate, ...]:
         """Random legal rows of `n_sketches` random sketches."""
@@ -151,7 +147,7 @@ class Search(Generic[S]):
         found = self._space.enumerate_grid(sketch, n, rng)
         complete = len(found) < n
         found = self._model.legal_rows(i, found)
-        for _ in range(DRAFT_RETRIES):
+        for _ in range(self._policy.draft_retries):
             if complete or len(found) >= n // 8:
                 break
             more = self._space.enumerate_grid(sketch, 2 * n, rng)
@@ -168,8 +164,8 @@ class Search(Generic[S]):
             size = -(-n * len(part.rows) // total)
             a, b = (np.minimum(*rng.integers(len(part.rows), size=(2, size))) for _ in range(2))
             crossed = self._space.crossover(sketch, part.rows[a], part.rows[b], rng)
-            rows = np.where(rng.random((size, 1)) < CROSSOVER, crossed, part.rows[a])
-            rows = self._space.mutate(sketch, rows, rng, MUTATION)
+            rows = np.where(rng.random((size, 1)) < self._policy.crossover, crossed, part.rows[a])
+            rows = self._space.mutate(sketch, rows, rng, self._policy.mutation)
             children[i] = rows[self._model.legal(i, rows)]
         return children
 
@@ -185,6 +181,9 @@ class Search(Generic[S]):
             score: Floats = np.asarray(judge(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
             parts.append(Part(fresh, self._space.keys(fresh), np.where(np.isfinite(score), score, NOT_A_SCORE)))
         return Pool(tuple(parts))
+
+    def _judge(self, i: int, rows: Population) -> Scores:
+        return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
 
     def _analytic(self, i: int, rows: Population) -> Scores:
         return -np.log(np.maximum(self._model.draft(i, rows), 1e-12))
@@ -217,7 +216,7 @@ class Search(Generic[S]):
         for trial in self._trials:
             failed[trial.candidate.sketch] += trial.seconds is None
             worked[trial.candidate.sketch] |= trial.seconds is not None
-        hopeless = (failed >= HOPELESS) & ~worked
+        hopeless = (failed >= self._policy.hopeless) & ~worked
         if hopeless.all():
             return pool
         nothing = np.empty(0, dtype=np.intp)

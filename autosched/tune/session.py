@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import DeviceError, Interrupted, NoValidCandidate
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, median_interval
 from autosched.tune.callbacks import Callback, Event
+from autosched.tune.policy import FULL, Policy
 from autosched.tune.protocols import Candidate, Measurer, Recorder, Trial
 from autosched.tune.result import Point, Result
 from autosched.tune.search import Search
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
 
-FIRST_BATCH = 4  # a small first round: a verified result soon
-BATCH = (8, 16)  # later rounds, an eighth of the trials within these limits
 MODEL_SHARE = 0.1  # of the wall time may go into fitting the cost model
 MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short search's few fits
 PEAK_READINGS = 4  # at most, of the peak after the final comparison
@@ -41,11 +40,15 @@ FINAL_S = 1.0  # ... but at least so long, and at most half of the budget
 
 @dataclass(frozen=True)
 class Settings:
-    """`trials`: candidates to measure, failures and resumed ones included. `budget_s`: seconds from the start."""
+    """`trials`: candidates to measure, failures and resumed ones included. `budget_s`: seconds from the start.
+
+    `policy`: what the search does with them.
+    """
 
     trials: int = 64
     budget_s: float | None = None
     seed: int = 0
+    policy: Policy = FULL
 
 
 def run(
@@ -101,6 +104,7 @@ class _Session:
     search_s: float = 0.0
     model_s: float = 0.0
     emit_s: float = 0.0
+    prepare_s: float = 0.0
     measuring_since: float | None = None  # seconds from the start
     first_result_s: float = 0.0
     interrupted: bool = False
@@ -125,17 +129,18 @@ class _Session:
     # Rounds
 
     def _explore(self) -> None:
-        self.search = Search(self.task.space, self.task.sketches, self.task.model, self.settings.seed)
+        self.prepare_s = self._elapsed()
+        settings = self.settings
+        self.search = Search(self.task.space, self.task.sketches, self.task.model, settings.seed, settings.policy)
         history: dict[int, list[Trial]] = {}
         for trial in self.recorder.history():
             history.setdefault(trial.round, []).append(trial)
         last = max(history, default=-1)
         self._tell("on_start", resumed=sum(map(len, history.values())))
-        low, high = BATCH
         while self.round <= last or not self._is_over():
             known = history.get(self.round, [])
-            size = FIRST_BATCH if self.round == 0 else min(max(self.settings.trials // 8, low), high)
-            n = min(size, self.settings.trials - len(self.trials)) if self.round >= last else 0
+            size = settings.policy.round_size(self.round, settings.trials)
+            n = min(size, settings.trials - len(self.trials)) if self.round >= last else 0
             picks = self._propose(n, known)
             if not picks and not known and self.round >= last:
                 break  # the space is used up
@@ -149,7 +154,7 @@ class _Session:
 
     def _time_is_up(self) -> bool:
         """Whether the budget is used, save for the final share; never before a first batch or a first result."""
-        if self.best is None and len(self.trials) < FIRST_BATCH:
+        if self.best is None and len(self.trials) < self.settings.policy.first_batch:
             return False
         return self._spent() >= 1.0
 
@@ -307,6 +312,7 @@ class _Session:
             trials=len(self.trials),
             failed=sum(failures.values()),
             wall_s=self._elapsed(),
+            prepare_s=self.prepare_s,
             search_s=self.search_s,
             model_s=self.model_s,
             build_s=self.measurer.build_s + self.emit_s,
@@ -323,6 +329,7 @@ class _Session:
             values=task.values(best.candidate),
             interrupted=self.interrupted,
             resumed=self.resumed,
+            known_s=self.recorder.known_s,
             failures=dict(sorted(failures.items())),
             curve=tuple(self.curve),
             records=tuple(self.trials),

@@ -171,6 +171,17 @@ def test_score_is_the_draft_until_data_comes_and_learns_from_it() -> None:
     assert after > max(0.93, before)
 
 
+def test_a_model_without_its_analytic_latency_learns_from_times_alone() -> None:
+    pytest.importorskip("xgboost")
+    rows = population(1200)
+    func = nests.matmul(100, 120, 140)
+    blind = CostModel([func], [nests.MATMUL_PARAMS], nests.TARGET, 2, analytic=False)
+    assert not blind.score(0, rows).any()  # knows nothing
+    truth = CostModel([func], [nests.MATMUL_PARAMS], nests.TARGET, 2).draft(0, rows)
+    assert blind.update([0] * 400, list(rows[:400]), list(truth[:400]))
+    assert metrics.pairwise_accuracy(blind.score(0, rows[400:]), truth[400:]) > 0.8
+
+
 def test_update_checks_its_lengths_and_survives_failures_only() -> None:
     cost, rows = matmul_model(), population(FIRST_FIT)
     assert not cost.update([0] * FIRST_FIT, list(rows), [None] * FIRST_FIT)

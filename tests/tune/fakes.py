@@ -140,6 +140,7 @@ class FakeRecorder:
     resumed: tuple[Trial, ...] = ()
     certified: dict[int, float] = field(default_factory=dict)
     status: str = "running"
+    known_s: float | None = None
 
     def history(self) -> Sequence[Trial]:
         return self.resumed

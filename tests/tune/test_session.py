@@ -7,9 +7,10 @@ import pytest
 
 from autosched.errors import Interrupted, NoValidCandidate
 from autosched.tune.callbacks import Event
+from autosched.tune.policy import FULL, Policy
 from autosched.tune.protocols import Trial
 from autosched.tune.result import Result
-from autosched.tune.session import FIRST_BATCH, Settings, run
+from autosched.tune.session import Settings, run
 from tests.tune.fakes import Clock, FakeMeasurer, FakeModel, FakeRecorder, make_task, tiny
 
 
@@ -50,8 +51,8 @@ class Setup:
         self.n_readings += 1
         return self.peaks[min(self.n_readings, len(self.peaks)) - 1]
 
-    def run(self, trials: int = 40, budget_s: float | None = None, seed: int = 0) -> Result:
-        settings = Settings(trials, budget_s, seed)
+    def run(self, trials: int = 40, budget_s: float | None = None, seed: int = 0, policy: Policy = FULL) -> Result:
+        settings = Settings(trials, budget_s, seed, policy)
         return run(
             self.task,
             settings,
@@ -74,7 +75,7 @@ def test_a_session_measures_its_trials_and_reports_them() -> None:
     setup = Setup()
     result = setup.run(40)
     assert (result.trials, result.failed, len(setup.recorder.trials)) == (40, 0, 40)
-    assert setup.measurer.batches == [FIRST_BATCH, 8, 8, 8, 8, 4]
+    assert setup.measurer.batches == [FULL.first_batch, 8, 8, 8, 8, 4]
     assert len(set(setup.measurer.measured)) == 40
     assert result.best_s == min(t.seconds or 1.0 for t in setup.recorder.trials)
     assert result.best_ci_s[0] <= result.best_s <= result.best_ci_s[1]
@@ -103,6 +104,51 @@ def test_the_json_object_has_the_contract_fields_and_is_json() -> None:
     assert data["schema_version"] == 1
     assert data["shape"] == [1, 64, 64]
     assert len(data["best_ci_s"]) == 2
+
+
+def test_the_result_says_how_soon_the_search_was_there() -> None:
+    setup = Setup()
+    result = setup.run(40)
+    times = [t.seconds or 1.0 for t in result.records]
+    expected = next(n for n in range(1, 41) if 0.95 * min(times[:n]) <= min(times))
+    assert result.trials_to_95 == expected
+    assert result.first_round_ratio == pytest.approx(min(times[: FULL.first_batch]) / min(times))
+    assert result.first_result_s <= result.seconds_to_95 <= result.wall_s
+    assert result.prepare_s == pytest.approx(1.0, abs=0.1)  # from `started`
+    parts = ("prepare", "search", "model", "build", "check", "measure", "other")
+    data = result.to_json()
+    assert sum(data[f"{part}_s"] for part in parts) == pytest.approx(data["wall_s"])
+    assert 0.0 <= result.other_s < 0.2  # the fake clock's ticks
+    setup.recorder.known_s = min(times) / 2
+    better_known = setup.run(40)
+    assert (better_known.trials_to_95, better_known.seconds_to_95) == (None, None)
+    assert better_known.best_known_s == min(times) / 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "phases"),
+    [
+        (FULL, {"draft", "evolve", "descend", "final"}),
+        (Policy(random=True), {"random", "final"}),
+        (Policy(draft=False), {"random", "evolve", "descend", "final"}),
+        (Policy(learned=False), {"draft", "evolve", "descend", "final"}),
+        (Policy(crossover=0.0), {"draft", "evolve", "descend", "final"}),
+        (Policy(descent_share=0.0), {"draft", "evolve", "final"}),
+    ],
+)
+def test_a_policy_leaves_parts_of_the_search_out(policy: Policy, phases: set[str]) -> None:
+    setup = Setup()
+    scored: list[int] = []
+    score = setup.model.score
+    setup.model.score = lambda i, rows: scored.append(i) or score(i, rows)  # type: ignore[method-assign]
+    drafted: list[int] = []
+    draft = setup.model.draft
+    setup.model.draft = lambda i, rows: drafted.append(i) or draft(i, rows)  # type: ignore[method-assign]
+    result = setup.run(40, policy=policy)
+    assert {e.phase for e in setup.watch.rounds} == phases
+    assert len(set(setup.measurer.measured)) == result.trials == 40
+    assert bool(scored) == (policy.learned and not policy.random)
+    assert bool(drafted) == (not policy.random)  # the fake's score asks for its draft
 
 
 def test_callbacks_hear_of_every_moment() -> None:

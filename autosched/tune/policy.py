@@ -1,0 +1,53 @@
+"""The numbers of the search policy, in one record: an ablation is another `Policy`, not another program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the search does with its trials; the defaults are what tuning uses.
+
+    Shares are of the trials or of the time, whichever is further. Without the full system:
+
+        Policy(random=True)                        random legal rows only
+        Policy(learned=False)                      the draft alone judges, nothing is learned from measurements
+        Policy(draft=False)                        random first rounds; the model learns from measurements alone
+        Policy(crossover=0.0), Policy(descent_share=0.0)
+    """
+
+    random: bool = False
+    learned: bool = True
+    draft: bool = True
+
+    first_batch: int = 4  # a small first round: a verified result soon
+    batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
+
+    draft_rows: int = 32_768  # rows drawn for the draft, shared by the sketches
+    draft_per_sketch: int = 512  # ... but at least so many for each
+    draft_retries: int = 3  # further draws for a sketch with few legal rows
+    draft_generations: int = 3  # generations of evolution under the analytic latency
+    draft_trials: int = 12  # measurements that follow the draft alone
+    cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
+    another_of_sketch: float = 0.25  # in the draft, a sketch's next row must promise to be exp(0.25) times as fast
+
+    population: int = 2048
+    generations: int = 4  # more gain nothing (TVM pull request 6994)
+    elite: int = 512  # rows that have children
+    mutation: float = 0.85  # a child's chance to be mutated
+    crossover: float = 0.4  # a child's chance to have two parents
+    epsilon: float = 0.05  # share of picks that are random legal rows
+    another_in_evolution: float = 0.05  # as `another_of_sketch`, in standard deviations of the best scores
+
+    descent_share: float = 0.2  # the end of the search, coordinate descent
+    descent_centres: int = 3  # ... around so many of the best
+    hopeless: int = 4  # failures without one success after which a sketch is left alone
+
+    def round_size(self, round: int, trials: int) -> int:
+        """Candidates of a round in a search of `trials`."""
+        low, high = self.batch
+        return self.first_batch if round == 0 else min(max(trials // 8, low), high)
+
+
+FULL = Policy()
