@@ -209,6 +209,12 @@ class CostModel:
             return -np.log2(self.draft(i, matrix))
         return self.ranker.predict(self.features(i, matrix)).astype(np.float64)
 
+    def prepare(self) -> None:
+        """Imports the learner and derives the features of all sketches, to have it done at an idle moment."""
+        self.ranker.prepare()
+        for sketch in self.sketches:
+            _ = sketch.feature_program
+
     def update(self, sketches: Sequence[int], rows: Sequence[Ints], seconds: Sequence[float | None]) -> bool:
         """Adds measured candidates (None or inf: failed); refits when the data has grown enough; says if it did."""
         if not len(sketches) == len(rows) == len(seconds):

@@ -52,6 +52,10 @@ class Ranker:
     def fitted(self) -> bool:
         return self._booster is not None
 
+    def prepare(self) -> None:
+        """Imports what `fit` needs."""
+        _xgboost()
+
     def should_refit(self, n_rows: int) -> bool:
         """Whether `n_rows` of data are enough more than at the last fit."""
         return n_rows >= max(FIRST_FIT, GROWTH * self._fitted_rows)

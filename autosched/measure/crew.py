@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -94,21 +94,29 @@ class Builders:
         while len(self._idle) + len(self._busy) < min(self._n, n_jobs):
             self._busy[self._crew.spawn("build")] = None
 
-    def build(self, jobs: Sequence[Job], paths: dict[str, Path]) -> dict[str, Failure]:
-        """Writes each job's object to `paths[key]`; the failures by key. On return all builders are idle."""
+    def build(self, jobs: Iterator[tuple[Job, Path]]) -> dict[str, Failure]:
+        """Writes each job's object to its path; the failures by key. On return all builders are idle.
+
+        `jobs` is asked for the next ones while others compile: making a source takes as long as half a compilation.
+        """
         failures: dict[str, Failure] = {}
-        pending = deque(jobs)
+        pending: deque[tuple[Job, Path]] = deque()
+        more = True
         try:
-            while pending or self._busy:
+            while more or pending or self._busy:
+                if more and len(pending) <= self._n:
+                    following = next(jobs, None)
+                    more = following is not None
+                    pending += [] if following is None else [following]
                 self._idle = [w for w in self._idle if w.alive]
                 self.start(len(pending))
                 while pending and self._idle:
-                    job = pending.popleft()
-                    failure = self._assign(self._idle[-1], job, paths[job.key])
+                    job, path = pending.popleft()
+                    failure = self._assign(self._idle[-1], job, path)
                     if failure is not None:
                         failures[job.key] = failure
                 if self._busy:
-                    wait(list(self._busy))
+                    wait(list(self._busy), longest_s=0.0 if more and len(pending) <= self._n else float("inf"))
                 for worker in list(self._busy):
                     failure = self._advance(worker)
                     if failure is not None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import tee
 from pathlib import Path
 from statistics import median
 
@@ -85,26 +86,37 @@ class Measurer:
         """Registers and memory of the kernels built for a device, by the job's key; the compiler's own numbers."""
         return self._builders.resources
 
-    def build(self, jobs: Sequence[Job]) -> dict[str, Failure]:
-        """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key."""
-        new = {job.key: job for job in jobs if job.key not in self._objects and job.key not in self._build_failures}
-        for job in new.values():
+    def build(self, jobs: Iterable[Job]) -> dict[str, Failure]:
+        """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key. Takes them as they come."""
+        start = time.monotonic()
+        self._runners.prepare()
+        new: dict[str, Path] = {}
+        keys: list[str] = []
+        failures = self._builders.build(self._unbuilt(jobs, keys, new))
+        self._build_failures.update(failures)
+        self._objects.update(new)
+        self.build_s += time.monotonic() - start
+        return {key: self._build_failures[key] for key in keys if key in self._build_failures}
+
+    def _unbuilt(self, jobs: Iterable[Job], keys: list[str], new: dict[str, Path]) -> Iterator[tuple[Job, Path]]:
+        """Those of `jobs` that are not compiled yet, with files for them; notes all `keys` and what is `new`."""
+        for job in jobs:
             if isinstance(job.source, KernelSource) and not 1 <= job.source.threads <= self._threads:
                 raise UsageError(
                     f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
                 )
-        start = time.monotonic()
-        self._runners.prepare()
-        paths = {key: self._crew.directory / f"{len(self._objects) + i}.o" for i, key in enumerate(new)}
-        failures = self._builders.build(tuple(new.values()), paths)
-        self._build_failures.update(failures)
-        self._objects.update(paths)
-        self.build_s += time.monotonic() - start
-        return {job.key: self._build_failures[job.key] for job in jobs if job.key in self._build_failures}
+            keys.append(job.key)
+            if not (job.key in self._objects or job.key in self._build_failures or job.key in new):
+                new[job.key] = self._crew.directory / f"{len(self._objects) + len(new)}.o"
+                yield job, new[job.key]
 
-    def measure(self, jobs: Sequence[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
-        """One answer for each job, in order, as soon as it is there. `best_s`: the best time known, in seconds."""
-        failures = self.build(jobs)
+    def measure(self, jobs: Iterable[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
+        """One answer for each job, in order, as soon as it is there. `best_s`: the best time known, in seconds.
+
+        Jobs that come one after the other are compiled while the next is made; nothing is timed before all are.
+        """
+        jobs, to_build = tee(jobs)
+        failures = self.build(to_build)
         self._await_reference()
         for job in jobs:
             if job.key in failures:

@@ -211,8 +211,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def wait(workers: list[Worker]) -> None:
-    """Sleeps until one of `workers` can be polled with profit, or the earliest deadline has come."""
+def wait(workers: list[Worker], *, longest_s: float = float("inf")) -> None:
+    """Sleeps until one of `workers` can be polled with profit, or the earliest deadline has come, or `longest_s`."""
     poller = select.poll()
     for worker in workers:
         to_read, to_write = worker.descriptors()
@@ -220,5 +220,5 @@ def wait(workers: list[Worker]) -> None:
             poller.register(descriptor, select.POLLIN)
         for descriptor in to_write:
             poller.register(descriptor, select.POLLOUT)
-    remaining = min(worker.deadline for worker in workers) - time.monotonic()
+    remaining = min(min(worker.deadline for worker in workers) - time.monotonic(), longest_s)
     poller.poll(max(0.0, 1000 * remaining) + 1)  # milliseconds, rounded up: one wake-up at a deadline, not many

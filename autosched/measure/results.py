@@ -115,7 +115,7 @@ class Job:
 class Measurement:
     """A verified candidate's time. `seconds` is the median of `samples`, each the mean seconds of one call.
 
-    `early_stopped`: the first sample was 3 times the best known, so only one more was taken (a censored time).
+    `early_stopped`: it had lost against the best known after a few samples (`measure.timing.LOST`).
     """
 
     key: str

@@ -13,7 +13,9 @@ SAMPLE_S = 1e-3  # a sample is as many calls as fill this, so that reading the c
 MIN_SAMPLES, MAX_SAMPLES = 5, 50
 LONG_CALL_S, LONG_CALL_SAMPLES = 0.05, 3  # calls this long need no averaging
 VERY_LONG_CALL_S, VERY_LONG_CALL_SAMPLES = 0.5, 2
-EARLY_STOP_RATIO = 3.0
+# After so many samples a candidate whose fastest is so many times the best known has lost, and no more are taken. The
+# fastest, because what disturbs a sample makes it slower; samples are about SAMPLE_S long.
+LOST = {2: 1.5, 5: 1.15, 10: 1.05}
 CANARY_ELEMENTS = 1024
 
 # `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
@@ -87,21 +89,18 @@ def calibrate(run: Clock, sample_s: float) -> int:
 def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tuple[float, ...], bool]:
     """(seconds of a call for each sample, whether it stopped early).
 
-    Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls. When the first is
-    EARLY_STOP_RATIO times `best_s` and a second one confirms it, no further: the candidate has lost.
+    Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls, and fewer of a candidate
+    that has LOST against `best_s`.
     """
     reps = calibrate(run, SAMPLE_S)
-    samples = [run(reps) / reps]
-    if best_s is not None and samples[0] > EARLY_STOP_RATIO * best_s:
+    samples: list[float] = []
+    while True:
         samples.append(run(reps) / reps)
-        if samples[1] > EARLY_STOP_RATIO * best_s:
+        fastest, n = min(samples), len(samples)
+        if best_s is not None and n in LOST and fastest > LOST[n] * best_s:
             return tuple(samples), True
-    call_s, total = min(samples), sum(samples) * reps
-    least = MIN_SAMPLES
-    if call_s >= LONG_CALL_S:
-        least = VERY_LONG_CALL_SAMPLES if call_s >= VERY_LONG_CALL_S else LONG_CALL_SAMPLES
-    while len(samples) < least or (total < floor_s and len(samples) < MAX_SAMPLES):
-        seconds = run(reps)
-        samples.append(seconds / reps)
-        total += seconds
-    return tuple(samples), False
+        least = MIN_SAMPLES
+        if fastest >= LONG_CALL_S:
+            least = VERY_LONG_CALL_SAMPLES if fastest >= VERY_LONG_CALL_S else LONG_CALL_SAMPLES
+        if n >= least and (n == MAX_SAMPLES or sum(samples) * reps >= floor_s):
+            return tuple(samples), False

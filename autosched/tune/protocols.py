@@ -6,7 +6,7 @@ populations, the measurer is the only one to touch the device, the recorder make
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -90,6 +90,10 @@ class CostModel(Protocol):
         """Higher is better; comparable between sketches."""
         ...
 
+    def prepare(self) -> None:
+        """Does what the first `score` and `update` would begin with; they work without it."""
+        ...
+
     def update(self, sketches: Sequence[int], rows: Sequence[npt.NDArray[np.int64]], seconds: Sequence[float]) -> bool:
         """Adds measured rows (seconds inf: failed); says whether it was worth fitting the model again."""
         ...
@@ -104,7 +108,10 @@ class Measurer(Protocol):
     def check_s(self) -> float: ...
     @property
     def measure_s(self) -> float: ...
-    def measure(self, jobs: Sequence[Job], best_s: float | None) -> Iterator[Measurement | Failure]: ...
+    def measure(self, jobs: Iterable[Job], best_s: float | None) -> Iterator[Measurement | Failure]:
+        """Takes a job when there is a builder for it; times when all are built. One answer for each."""
+        ...
+
     def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]: ...
 
 

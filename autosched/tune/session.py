@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ class _Session:
     round: int = 0
     search_s: float = 0.0
     model_s: float = 0.0
-    emit_s: float = 0.0
+    emit_s: float = 0.0  # sources made while nothing compiles
     prepare_s: float = 0.0
     measuring_since: float | None = None  # seconds from the start
     first_result_s: float = 0.0
@@ -188,32 +188,33 @@ class _Session:
         if self.measuring_since is None:
             self.measuring_since = self._elapsed()
         self._tell("on_round")
-        waiting = {}
-        jobs = []
-        for candidate in picks:
-            job = self._job(candidate)
-            if isinstance(job, Failure):
-                self._record(candidate, job)
-            else:
-                waiting[job.key] = candidate
-                jobs.append(job)
+        waiting: dict[str, Candidate] = {}
         best_s = None if self.best is None else self.best.seconds
-        for answer in self.measurer.measure(jobs, best_s) if jobs else ():
+        for answer in self.measurer.measure(self._jobs(picks, waiting), best_s):
             self._record(waiting.pop(answer.key), answer)
             if self._time_is_up():
                 return
         for key, candidate in waiting.items():
             self._record(candidate, Failure(key, "protocol", "the measurer gave no answer for this candidate"))
 
+    def _jobs(self, picks: Sequence[Candidate], waiting: dict[str, Candidate]) -> Iterator[Job]:
+        """Jobs of `picks`, one after the other while others compile; then the model prepares in the shade of that."""
+        for candidate in picks:
+            job = self._job(candidate)
+            if isinstance(job, Failure):
+                self._record(candidate, job)
+            else:
+                waiting[job.key] = candidate
+                yield job
+        if self.round == 1 and self.settings.policy.learned:  # not in round 0: a first result comes first
+            self.task.model.prepare()
+
     def _job(self, candidate: Candidate) -> Job | Failure:
-        begun = self.clock()
         key = self.keys.setdefault(candidate, f"c{len(self.keys)}")
         try:
             return Job(key, self.task.source(candidate))
         except Exception as error:  # a bug of code generation costs its candidate, not the session
             return Failure(key, "build_error", f"code generation raised {type(error).__name__}: {error}")
-        finally:
-            self.emit_s += self.clock() - begun
 
     def _record(self, candidate: Candidate, answer: Measurement | Failure) -> None:
         if isinstance(answer, Failure):
@@ -258,7 +259,9 @@ class _Session:
             self.best = timed[0] if timed else None
             rivals = [t for t in timed if t.candidate not in compared][:FINAL_CANDIDATES]
             compared.update(t.candidate for t in rivals)
+            begun = self.clock()
             made = [(self._job(t.candidate), t) for t in rivals]
+            self.emit_s += self.clock() - begun
             jobs = {job.key: (job, t) for job, t in made if isinstance(job, Job)}
             if not jobs:
                 return

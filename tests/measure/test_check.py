@@ -153,9 +153,19 @@ def test_number_of_samples(call_s: float, least: int, most: int) -> None:
 
 
 def test_early_stop_wants_confirmation() -> None:
-    slow, early = take_samples(scripted(lambda _: 0.01), 0.05, 0.003)
+    for call_s, n in ((0.0301, 2), (0.0231, 5), (0.0211, 10)):
+        slow, early = take_samples(scripted(lambda _, s=call_s: s), 0.5, 0.02)
+        assert early
+        assert len(slow) == n
+    near, early = take_samples(scripted(lambda _: 0.0209), 0.5, 0.02)
+    assert not early
+    assert len(near) == 24
+    # one fast sample among disturbed ones is enough to go on
+    samples, early = take_samples(scripted(lambda n: 0.02 if n == 4 else 0.05), 0.5, 0.02)
     assert early
-    assert len(slow) == 2
+    assert len(samples) == 2
+    samples, early = take_samples(scripted(lambda n: 0.02 if n in (2, 6) else 0.05), 0.5, 0.02)
+    assert not early
     # call 0 calibrates; sample 1 is an outlier, the second one shows it
     samples, early = take_samples(scripted(lambda n: 0.5 if n == 1 else 0.002), 0.05, 0.002)
     assert not early

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,25 @@ def test_batch_answers_in_order_and_remembers_build_failures(measurer: Measurer)
     assert measurer.build_s > 0
     assert measurer.check_s > 0
     assert measurer.measure_s > 0
+
+
+def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
+    asked: list[int] = []
+    n_jobs = 2 * measurer._builders._n + 3  # more than may wait or compile at a time
+
+    def jobs() -> Iterator[Job]:
+        for n in range(n_jobs):
+            asked.append(len(list(written())))
+            yield Job(f"stream {n}", source())
+
+    def written() -> Iterator[Path]:
+        return measurer._crew.directory.glob("*.o")
+
+    before = len(list(written()))
+    results = list(measurer.measure(jobs()))
+    assert [r.key for r in results] == [f"stream {n}" for n in range(n_jobs)]
+    assert all(isinstance(r, Measurement) for r in results)
+    assert asked[-1] > before  # the last one was made when an earlier one was compiled already
 
 
 def test_slow_candidate_is_stopped_early(measurer: Measurer) -> None:

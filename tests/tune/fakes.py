@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ class FakeModel:
 
     sketches: Sequence[Sketch]
     updates: list[int] = field(default_factory=list)
+    prepared: int = 0
     memory: list[tuple[int, tuple[int, ...], float]] = field(default_factory=list)
 
     def legal(self, i: int, rows: Population) -> npt.NDArray[np.bool_]:
@@ -74,6 +75,9 @@ class FakeModel:
             weight = np.exp(-distance)
             score = score + (weight * residual).sum(axis=1) / (weight.sum(axis=1) + 1e-3)
         return np.asarray(score, dtype=np.float64)
+
+    def prepare(self) -> None:
+        self.prepared += 1
 
     def update(self, sketches: Sequence[int], rows: Sequence[npt.NDArray[np.int64]], seconds: Sequence[float]) -> bool:
         self.updates.append(len(seconds))
@@ -106,7 +110,8 @@ class FakeMeasurer:
     batches: list[int] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
 
-    def measure(self, jobs: Sequence[Job], best_s: float | None) -> Iterator[Measurement | Failure]:
+    def measure(self, jobs: Iterable[Job], best_s: float | None) -> Iterator[Measurement | Failure]:
+        jobs = list(jobs)
         self.batches.append(len(jobs))
         for job in jobs:
             if self.interrupt_after is not None and len(self.measured) >= self.interrupt_after:

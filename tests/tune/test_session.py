@@ -92,6 +92,7 @@ def test_a_session_measures_its_trials_and_reports_them() -> None:
     assert result.record_id in setup.recorder.certified
     assert len(setup.recorder.certified) == 4
     assert setup.recorder.status == "finished"
+    assert setup.model.prepared == 1
 
 
 def test_the_json_object_has_the_contract_fields_and_is_json() -> None:
