@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from autosched.ir.expr import (
     DTYPES,
@@ -36,6 +37,8 @@ from autosched.ir.stmt import (
     Store,
     Wait,
 )
+
+KNOWN = 1 << 14  # expressions whose variables and loads are remembered: code generation asks for the same ones again
 
 
 def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
@@ -83,6 +86,7 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
                 stack.append(child)
 
 
+@lru_cache(maxsize=KNOWN)
 def free_vars(expr: Expr) -> frozenset[Var]:
     return frozenset(e for e in subexpressions(expr) if isinstance(e, Var))
 
@@ -96,8 +100,9 @@ def has_params(expr: Expr) -> bool:
     return any(isinstance(e, Param) for e in subexpressions(expr))
 
 
-def loads(expr: Expr) -> list[Load]:
-    return [e for e in subexpressions(expr) if isinstance(e, Load)]
+@lru_cache(maxsize=KNOWN)
+def loads(expr: Expr) -> tuple[Load, ...]:
+    return tuple(e for e in subexpressions(expr) if isinstance(e, Load))
 
 
 def moved(value: Expr) -> tuple[Load, Expr | None] | None:
