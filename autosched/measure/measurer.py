@@ -66,7 +66,8 @@ class Measurer:
         self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
         self._crew = Crew(problem, target, memory_limit or int(_MEMORY_SHARE * _machine_memory()))
         self._end = weakref.finalize(self, Crew.close, self._crew)  # also when nobody calls close
-        self._builders = Builders(self._crew, build_workers or usable_cores(), build_deadline_s)
+        # One more than cores: a builder that is done waits for its next source, which is being made.
+        self._builders = Builders(self._crew, build_workers or usable_cores() + 1, build_deadline_s)
         self._runners = Runners(self._crew)
         self._builders.start(build_workers or usable_cores())
         self._runners.prepare()

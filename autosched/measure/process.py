@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ _PASSED = (
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
 _CHUNK = 1 << 16
+_PIPE_BYTES = 1 << 20  # what Linux lets everybody ask for
 
 
 class WorkerError(Exception):
@@ -52,6 +54,8 @@ class Worker:
         self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
+        with contextlib.suppress(OSError):  # a whole source fits, so that it is sent while this process does other things
+            fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._outgoing = memoryview(b"")
         self._frames = protocol.Frames()
         self._next_id = 0

@@ -15,7 +15,7 @@ LONG_CALL_S, LONG_CALL_SAMPLES = 0.05, 3  # calls this long need no averaging
 VERY_LONG_CALL_S, VERY_LONG_CALL_SAMPLES = 0.5, 2
 # After so many samples a candidate whose fastest is so many times the best known has lost, and no more are taken. The
 # fastest, because what disturbs a sample makes it slower; samples are about SAMPLE_S long.
-LOST = {2: 1.5, 5: 1.15, 10: 1.05}
+LOST = {2: 1.5, 5: 1.1, 10: 1.03, 20: 1.0}
 CANARY_ELEMENTS = 1024
 
 # `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
