@@ -54,7 +54,7 @@ class Worker:
         self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        with contextlib.suppress(OSError):  # a whole source fits, so that it is sent while this process does other things
+        with contextlib.suppress(OSError):  # room for a whole source, sent while this process does other things
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._outgoing = memoryview(b"")
         self._frames = protocol.Frames()
