@@ -9,10 +9,16 @@ positions, and no more than the moving loops have iterations (a stride leaves ga
 width of e divided by f, `mod(e, f)` at most f - 1: exact when tiles are aligned, which splits and packed layouts
 are. A variable that does not run inside the buffer's `Allocate` moves the buffer as a whole, hence nothing.
 The elements touched are the product of the counts; the lines follow from the flat span of the innermost dimensions.
+
+A cache finds a line's set by the low bits of its address. Rows whose distance is a multiple of a large power of two
+share a few sets: with n lines of which each used set holds n / used, the rest of the cache is of no use to them, as
+little as if they were  SETS * (n / used - 1)  lines (`resident`). Only address bits within a page count: those above
+are as good as random in all but the first level, whose sets they do not choose.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,13 +26,16 @@ from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, cei
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed
-from cost_model.formula import absolute, is_one, is_zero, least, most, real, times
+from cost_model.formula import absolute, is_one, is_zero, least, minus, most, over, real, times
 
 ZERO: Expr = Const(0, INDEX)
 ONE: Expr = Const(1, INDEX)
 # An index that depends on data or is no linear form: any element may be touched, each on another line.
 UNKNOWN_WIDTH = Const(1 << 40, INDEX)
 UNKNOWN_STRIDE = Const(64, INDEX)
+
+PAGE_BYTES = 4096
+CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
 
@@ -50,6 +59,7 @@ class Access:
     stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
     elements: Widths  # distinct elements touched
     lines: Widths  # distinct cache lines touched, real
+    resident: Widths  # lines of a cache that they take up, more where they crowd in a few sets, real
     line_bytes: int
 
     def moves(self, loop: int) -> bool:
@@ -202,7 +212,12 @@ def make_access(
         for d in range(view.depth + 1)
     ]
     lines_of = tuple(lines)
-    return Access(buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, line_bytes)
+    resident = tuple(
+        _resident(n, [c[d] for c in counts], strides, buffer.itemsize, line_bytes) for d, n in enumerate(lines)
+    )
+    return Access(
+        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, line_bytes
+    )
 
 
 def width(expr: Expr, loops: Sequence[Free]) -> Expr:
@@ -238,6 +253,25 @@ def _lines(
     if not isinstance(last, Const) or int(last.value) * itemsize < line_bytes:
         lines = least(lines, most(1.0, times(widths[-2] * last + widths[-1] + 1, per_line)))
     return times(lines, product(counts[:-2]))
+
+
+def _resident(lines: Expr, counts: list[Expr], strides: list[Expr], itemsize: int, line_bytes: int) -> Expr:
+    """`lines` and what they make useless. Distances that are not constant are those of dense copies."""
+    if not all(isinstance(s, Const) for s in strides):
+        return lines
+    steps = [int(s.value) * itemsize for s in strides if isinstance(s, Const)]
+    if not any(math.gcd(s, PAGE_BYTES) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
+        return lines
+    used: Expr = real(1)  # sets
+    for step, count in reversed(list(zip(steps, counts, strict=True))):
+        if count is ONE:
+            continue
+        if step < line_bytes:
+            used = most(1.0, times(times(count, step / line_bytes), used))
+        else:
+            used = times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), used)
+    sets = PAGE_BYTES // line_bytes
+    return most(lines, minus(times(over(lines, least(sets, used)), sets), sets))
 
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:

@@ -14,7 +14,8 @@ the loops v together, all but the last run B times and the last one X - c (N - 1
 which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B).
 
 Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
-added up, the largest footprint counting where several statements touch one buffer.
+added up, with those that they make useless (`Access.resident`), the largest footprint counting where several
+statements touch one buffer.
 
 On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
 what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
@@ -330,7 +331,7 @@ def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:
             table = touched.setdefault(key, {})
             for access in found.accesses:
                 if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
-                    table.setdefault(access.buffer.name, []).append(times(access.lines[depth], access.line_bytes))
+                    table.setdefault(access.buffer.name, []).append(times(access.resident[depth], access.line_bytes))
     return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
 
 

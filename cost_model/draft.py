@@ -127,30 +127,39 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     arithmetic = times(times(unrolled, chunks), statement.ops.slots)
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
-    loads = total(_transfers(statement, a, lanes) for a in reads)
+    whole = [a for a in reads if _is_whole(statement, a)]
+    loads = total(_transfers(statement, a, lanes) for a in whole)
+    elements = total(_transfers(statement, a, lanes) for a in reads if a not in whole)
     stores = total(_transfers(statement, a, lanes) for a in writes)
     registers = real(statement.registers(machine.lanes(statement.itemsize))) if statement.accumulators else ZERO
     operands = plus(chunks, 1.0) if statement.accumulators else ZERO
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
-    instructions = total([arithmetic, loads, stores, 2.0])
+    instructions = total([arithmetic, loads, elements, stores, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
     limits = [
         times(arithmetic, 1.0 / machine.pipes.fma),
-        times(loads, 1.0 / machine.pipes.load),
+        plus(times(loads, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
         times(stores, 1.0 / machine.pipes.store),
         over(instructions, width),
         latency,
     ]
     cycles = plus(largest(limits), times(spills, m.SPILL))
     return Block(
-        unrolled, chunks, lanes, arithmetic, loads, stores, operands, registers, spills, instructions, chains, length,
+        unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions, chains, length,
         latency, cycles,
     )  # fmt: skip
 
 
 def _vectorised(loops: Sequence[Loop]) -> bool:
     return any(x.kind is ForKind.VECTORIZE for x in loops)
+
+
+def _is_whole(statement: Statement, access: Access) -> bool:
+    """Whether the access moves whole vectors; else one element at a time, which may be spread over the lanes."""
+    v = statement.vector_loop
+    stride = ZERO if v is None else access.stride[v]
+    return not is_zero(stride) and not (isinstance(stride, Const) and not is_one(stride))
 
 
 def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:

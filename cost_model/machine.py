@@ -15,26 +15,27 @@ from autosched.target import Target
 
 @dataclass(frozen=True)
 class Pipes:
-    """Full-width vector instructions a core starts in one cycle."""
+    """Full-width vector instructions a core starts in one cycle; `element`: loads of single elements, spread or not."""
 
     fma: float
     load: float
     store: float
+    element: float
 
 
 # LLVM processor name -> pipes at the target's vector width; others go by width.
 PIPES: dict[str, Pipes] = {
-    "znver1": Pipes(1.0, 1.0, 0.5),  # 256-bit operations take two passes
-    "znver4": Pipes(1.0, 1.0, 0.5),  # 512-bit operations take two passes
-    "znver5": Pipes(2.0, 2.0, 1.0),
-    "tigerlake": Pipes(1.0, 2.0, 1.0),  # client cores: one 512-bit FMA unit
-    "icelake-client": Pipes(1.0, 2.0, 1.0),
-    "rocketlake": Pipes(1.0, 2.0, 1.0),
-    "neoverse-v1": Pipes(4.0, 3.0, 2.0),
-    "neoverse-v2": Pipes(4.0, 3.0, 2.0),
-    "apple-m1": Pipes(4.0, 3.0, 2.0),
+    "znver1": Pipes(1.0, 1.0, 0.5, 2.0),  # 256-bit operations take two passes
+    "znver4": Pipes(1.0, 1.0, 0.5, 2.0),  # 512-bit operations take two passes
+    "znver5": Pipes(2.0, 2.0, 1.0, 4.0),
+    "tigerlake": Pipes(1.0, 2.0, 1.0, 2.0),  # client cores: one 512-bit FMA unit
+    "icelake-client": Pipes(1.0, 2.0, 1.0, 2.0),
+    "rocketlake": Pipes(1.0, 2.0, 1.0, 2.0),
+    "neoverse-v1": Pipes(4.0, 3.0, 2.0, 3.0),
+    "neoverse-v2": Pipes(4.0, 3.0, 2.0, 3.0),
+    "apple-m1": Pipes(4.0, 3.0, 2.0, 3.0),
 }
-DEFAULT_PIPES = Pipes(2.0, 2.0, 1.0)
+DEFAULT_PIPES = Pipes(2.0, 2.0, 1.0, 2.0)
 
 # Vector instructions (slots of the FMA pipes) per element operation; functions are polynomials of this length.
 OP_SLOTS: dict[str, float] = {

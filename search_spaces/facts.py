@@ -90,6 +90,27 @@ def panel_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     return read.dim_of(axis.var) if is_reused(read, stage) else None
 
 
+@dataclass(frozen=True)
+class RowTiles:
+    """An operand that can be stored in tiles of the output axis `axis` and the reduction: its `dims` of the two."""
+
+    axis: StageAxis
+    dims: tuple[int, int]
+
+
+def row_tiles(read: Read, stage: Stage, v: StageAxis) -> RowTiles | None:
+    """How the operand of a register tile's rows can be stored in tiles: it stands still along the vectorised axis `v`,
+    and the last reduction axis steps from element to element. The last of the axes that move it is tiled."""
+    k = stage.op.reduce_axes[-1]
+    k_dim = read.dim_of(k.var)
+    moving = [a for a in stage.op.axes if read.moves(a.name)]
+    dims = [panel_dim(read, stage, a) for a in moving]
+    if v in moving or not moving or k_dim is None or read.strides[k.name] != 1 or None in dims:
+        return None
+    assert dims[-1] is not None
+    return RowTiles(moving[-1], (dims[-1], k_dim))
+
+
 def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     """The dimension that makes lanes along `axis` adjacent when it is stored innermost."""
     if not is_reused(read, stage) or read.strides[axis.name] is None:

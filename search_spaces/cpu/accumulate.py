@@ -7,13 +7,18 @@ from search_spaces.cpu.domains import unroll
 from search_spaces.draft import Draft
 
 
+def unroll_name(stage: str, axis: str) -> str:
+    """The parameter that says how many steps of the reduction axis are written out."""
+    return f"{stage}.{axis}.u"
+
+
 def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:
     """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors."""
     others = [a.name for a in acc.op.axes if a.name != v]
     reduced = [a.name for a in acc.op.reduce_axes]
     steps: list[Step] = []
     last = acc.op.reduce_axes[-1]
-    factor = unroll(f"{acc.name}.{last.name}.u", last.extent)
+    factor = unroll(unroll_name(acc.name, last.name), last.extent)
     unrolled = []
     if len(factor.domain) > 1:
         draft = draft.with_params([factor])

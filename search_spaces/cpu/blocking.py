@@ -16,11 +16,11 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.accumulate import unrolled_accumulator
+from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.domains import reduction_block, register_tile, tile_count, vector_width
-from search_spaces.cpu.packing import pack_panels
+from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.draft import Context, Draft, choose_host
-from search_spaces.facts import Read, extent, panel_dim, reads_of
+from search_spaces.facts import Read, extent, panel_dim, reads_of, row_tiles
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
 
@@ -43,8 +43,15 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
     middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
     draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
     draft = unrolled_accumulator(draft, draft.state.stage(partial), draft.state.stage(acc).op.axes[tiles.v].name)
-    for tensor, (axis, dim) in panels.items():
-        draft = pack_panels(draft, tensor, partial, dim, tiles.width(stage.op.axes.index(axis)), (acc, f"{k.name}.o"))
+    at = acc, f"{k.name}.o"
+    for read in {r.load.buffer: r for r in rows if r.load.buffer in panels}.values():
+        axis, dim = panels[read.load.buffer]
+        width, tiled = tiles.width(stage.op.axes.index(axis)), row_tiles(read, stage, v)
+        if tiled is not None and tiled.axis is axis:
+            widths = width, unroll_name(partial, f"{k.name}.i")
+            draft = pack_rows(draft, read.load.buffer, partial, tiled.dims, widths, at)
+        else:
+            draft = pack_panels(draft, read.load.buffer, partial, dim, width, at)
     return draft.finish(host, acc, partial, note=f"{stage.name}:v{tiles.v}-blocked").with_row_loop(
         host, tiles.task_loop
     )

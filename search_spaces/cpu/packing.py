@@ -1,6 +1,8 @@
 """Operands copied into the order in which they are read.
 
     panel        B[k, j] -> [j / r][k][j % r]: whole register tiles contiguous, the reduction running inside a panel
+    rows         A[i, k] -> [i / r][k / u][i % r][k % u]: what a register tile reads in u steps is contiguous, and the
+                 copy moves vectors of u; rows whose distance is a power of two meet in a few sets of the caches
     transposed   X[h, w, c] -> [h][c][w]: lanes that were apart become adjacent; any index along w stays possible
 
 `at` is the (stage, loop) that the copy is made in, None for a nest of its own.
@@ -39,6 +41,27 @@ def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at
     ]
     if at is None:
         steps.append(Parallel(name, (f"d{dim}.0", *(f"d{n}" for n in others[:-1]))))
+    return draft.apply(*steps).finish(name)
+
+
+def pack_rows(
+    draft: Draft, tensor: str, reader: str, dims: tuple[int, int], widths: tuple[str, str], at: Place
+) -> Draft:
+    """Tiles of `widths` (parameters) points along dimensions `dims`, that of the rows and that of the reduction."""
+    draft, name = _copied(draft, tensor, reader)
+    row, k = (f"d{n}" for n in dims)
+    others = tuple(n for n in range(len(draft.state.stage(name).op.axes)) if n not in dims)
+    steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
+    steps += [
+        Pack(name, (dims[0], *others, dims[1]), tuple(zip(dims, widths, strict=True))),
+        Split(name, row, (widths[0],)),
+        Split(name, k, (widths[1],)),
+        Reorder(name, (f"{row}.0", *(f"d{n}" for n in others), f"{k}.0", f"{row}.1", f"{k}.1")),
+        Unroll(name, f"{row}.1"),
+        Vectorize(name, f"{k}.1"),
+    ]
+    if at is None:
+        steps.append(Parallel(name, (f"{row}.0", *(f"d{n}" for n in others))))
     return draft.apply(*steps).finish(name)
 
 

@@ -27,10 +27,10 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.accumulate import unrolled_accumulator
+from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
-from search_spaces.cpu.packing import Place, pack_panels, pack_transposed
+from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
@@ -39,6 +39,7 @@ from search_spaces.facts import (
     lane_reduction,
     panel_dim,
     reads_of,
+    row_tiles,
     transposable_dim,
     vector_axes,
 )
@@ -46,15 +47,20 @@ from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
+LONG_REDUCTION = 64  # shorter ones read a row of an operand from a line or two: nothing to be gained by a copy
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A packed operand: made for each "panel" of the middle level, once a "task", or at the "root"."""
+    """A packed operand: made for each "panel" of the middle level, once a "task", or at the "root".
+
+    `rows`: the operand of the register tile's rows, tiled along this output axis (its number) and the reduction.
+    """
 
     tensor: str
     place: str
     transposed: bool = False
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,13 @@ def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in names)))
         plans.append(Plan(v, True, tuple(Copy(t, "root") for t in names)))
         plans.append(Plan(v, False, tuple(Copy(t, "root") for t in names)))
+        rows_too = tuple(
+            Copy(r.load.buffer, "task", rows=stage.op.axes.index(tiled.axis))
+            for r in rows
+            if extent(stage.op.reduce_axes[-1]) >= LONG_REDUCTION and (tiled := row_tiles(r, stage, axis)) is not None
+        )
+        if rows_too:
+            plans.append(Plan(v, True, (*(Copy(t, "root") for t in names), *rows_too)))
     return plans
 
 
@@ -181,10 +194,18 @@ class _Tiling:
         at = self._place(host_stage, copy.place)
         find = transposable_dim if copy.transposed else panel_dim
         reads = [r for r in rows if r.load.buffer == copy.tensor]
+        if copy.rows is not None:
+            return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
         dim = next(d for r in reads if (d := find(r, stage, axis)) is not None)
         if copy.transposed:
             return pack_transposed(draft, copy.tensor, acc, dim, at, self.context)
         return pack_panels(draft, copy.tensor, acc, dim, self._factors(host_stage, self.plan.v)[-1], at)
+
+    def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:
+        tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])
+        assert copy.rows is not None and tiled is not None
+        widths = self._factors(host, copy.rows)[-1], unroll_name(acc, stage.op.reduce_axes[-1].name)
+        return pack_rows(draft, copy.tensor, acc, tiled.dims, widths, self._place(host, copy.place))
 
     def _place(self, host: Stage, place: str) -> Place:
         """The loop that a copy is made in."""

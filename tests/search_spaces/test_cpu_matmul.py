@@ -1,0 +1,55 @@
+"""Matrix products long enough for packed operands and blocks of the reduction: every sketch is exact, at ragged sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.lower import concretise, lower
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+from search_spaces import space
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch
+from tests.helpers import check_nest
+
+WIDE, NARROW = parse_target("llvm -mcpu=skylake-avx512"), parse_target("llvm -mcpu=haswell")
+
+
+def product(M: int, N: int, K: int, dtype: str = "float32") -> ComputeDAG:
+    return collapse(build("matmul", settings={"M": M, "N": N, "K": K}, dtype=dtype)[0])
+
+
+def check(sketch: Sketch, dag: ComputeDAG, values: np.ndarray) -> None:
+    row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+    check_nest(concretise(lower(sketch.state), row)[0], dag)
+
+
+@pytest.mark.parametrize(("target", "M", "N", "K"), [(WIDE, 7, 21, 67), (NARROW, 5, 11, 259), (WIDE, 2, 37, 261)])
+def test_every_sketch_is_exact(target, M, N, K):
+    dag = product(M, N, K)
+    rng = np.random.default_rng(2)
+    found = sketches(dag, target, 2)
+    packed = [s for s in found if "A@task" in s.name or s.name.endswith("blocked")]
+    assert len(packed) == (1 if K < 256 else 2)
+    for sketch in found:
+        for values in space.sample(sketch, 3 if sketch in packed else 1, rng):
+            check(sketch, dag, values)
+
+
+def test_tiles_of_rows_hold_what_a_register_tile_reads_together():
+    """Rows and steps of the reduction that divide nothing; the copy is [i / r][k / u][i % r][k % u]."""
+    dag = product(9, 16, 70)
+    sketch = next(s for s in sketches(dag, WIDE, 1) if "A@task" in s.name)
+    rng = np.random.default_rng(0)
+    (values,) = space.sample(sketch, 1, rng)
+    chosen = {"r": 4, "u": 8}
+    for n, p in enumerate(sketch.params):
+        level = p.name.rpartition(".")[2]
+        if level in chosen and p.kind != "vector":
+            values[n] = chosen[level]
+    check(sketch, dag, values)
+    layout = sketch.state.stage("A.pack").layout
+    assert layout is not None and layout.order == (0, 1) and [d for d, _ in layout.tiles] == [0, 1]
