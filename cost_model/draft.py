@@ -146,8 +146,8 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     ]
     cycles = plus(largest(limits), times(spills, m.SPILL))
     return Block(
-        unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions, chains, length,
-        latency, cycles,
+        unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions,
+        chains, length, latency, cycles,
     )  # fmt: skip
 
 

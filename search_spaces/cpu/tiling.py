@@ -203,7 +203,8 @@ class _Tiling:
 
     def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:
         tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])
-        assert copy.rows is not None and tiled is not None
+        assert copy.rows is not None
+        assert tiled is not None
         widths = self._factors(host, copy.rows)[-1], unroll_name(acc, stage.op.reduce_axes[-1].name)
         return pack_rows(draft, copy.tensor, acc, tiled.dims, widths, self._place(host, copy.place))
 

@@ -52,4 +52,6 @@ def test_tiles_of_rows_hold_what_a_register_tile_reads_together():
             values[n] = chosen[level]
     check(sketch, dag, values)
     layout = sketch.state.stage("A.pack").layout
-    assert layout is not None and layout.order == (0, 1) and [d for d, _ in layout.tiles] == [0, 1]
+    assert layout is not None
+    assert layout.order == (0, 1)
+    assert [d for d, _ in layout.tiles] == [0, 1]
