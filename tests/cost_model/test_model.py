@@ -55,11 +55,18 @@ def test_draft_knows_what_hurts(worse: dict[str, int]) -> None:
 
 
 def test_draft_is_near_peak_for_a_good_tile_and_never_above() -> None:
-    cost = matmul_model()
-    peak = 2 * 1024**3 / (2 * 16 * 2 * 3e9)  # two pipes of 16 lanes at the nominal clock
+    cost = matmul_model(1008)
+    peak = 2 * 1008**3 / (2 * 16 * 2 * 3e9)  # two pipes of 16 lanes at the nominal clock
     assert peak < seconds(cost, **BASE) < 1.3 * peak
     rows = population(2000)
     assert (cost.draft(0, rows) >= peak).all()
+
+
+def test_rows_that_crowd_in_few_sets_of_the_cache_cost_time() -> None:
+    """1024 columns are 4096 bytes: twelve rows of a tile share one set of eight ways, six of them do not fill it."""
+    twelve, six = BASE, {**BASE, "mr": 6, "nr": 64}
+    assert seconds(matmul_model(1024), **twelve) > 1.3 * seconds(matmul_model(1008), **twelve)
+    assert seconds(matmul_model(1024), **six) < seconds(matmul_model(1024), **twelve)
 
 
 def test_more_threads_help_until_tasks_run_out() -> None:
