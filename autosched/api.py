@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.device import Device, check_dtypes, find_device, peak_gflops
+from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
 from autosched.kernels import generate, load
 from autosched.stored import explain, export, show, stored_source, verify
@@ -97,7 +97,6 @@ def tune(
         raise UsageError(f"trials must be at least 1, got {trials}")
     problem = define(workload, shape, settings, batch, dtype)
     device = find_device(target, threads, runs=measure)
-    check_dtypes(problem.dag, device.target)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
         return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
@@ -132,7 +131,6 @@ def compile(
 
     problem = define(workload, shape, settings, batch, dtype)
     device = find_device(target, threads)
-    check_dtypes(problem.dag, device.target)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
         return load(problem, device, stored_source(record, dag, device, problem))

@@ -156,13 +156,15 @@ class CostModel:
         seed: int = 0,
         fit_threads: int = 1,
         analytic: bool = True,
+        prior: bytes | None = None,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
 
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
+        `prior`: a forest to start from, see `cost_model.prior`.
         """
         self.sketches = tuple(sketch_model(f, p, target, threads) for f, p in zip(funcs, param_names, strict=True))
-        self.ranker = Ranker(seed, fit_threads)
+        self.ranker = Ranker(seed, fit_threads, prior)
         self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []

@@ -15,6 +15,7 @@ a fifth. It is deterministic: fixed seed, no row or column sampling.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ Reals: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
 Groups: TypeAlias = npt.NDArray[np.integer[Any]]  # [n]
 
 N_TREES = 100
+N_OWN_TREES = 60  # on top of a prior's
 GROWTH = 1.2  # refit when the data has grown by this factor
 FIRST_FIT = 8  # rows; fewer say less than the draft
 FAILED_LABEL = 0.5
@@ -41,16 +43,21 @@ PARAMETERS: dict[str, Any] = {
 
 
 class Ranker:
-    """Fitted on features `[n, F]` and labels; without a fit it predicts by the draft alone."""
+    """Fitted on features `[n, F]` and labels; without a fit it predicts by its prior, and without one by the draft.
 
-    def __init__(self, seed: int = 0, threads: int = 1) -> None:
+    `prior`: a forest of other workloads (`cost_model.prior`), in xgboost's binary form; a fit adds trees to it.
+    """
+
+    def __init__(self, seed: int = 0, threads: int = 1, prior: bytes | None = None) -> None:
         self.seed, self.threads = seed, max(1, threads)
+        self._prior = prior
         self._booster: xgboost.Booster | None = None
         self._fitted_rows = 0
 
     @property
     def fitted(self) -> bool:
-        return self._booster is not None
+        """Whether it knows more than the draft."""
+        return self._booster is not None or self._prior is not None
 
     def prepare(self) -> None:
         """Imports what `fit` needs."""
@@ -63,18 +70,35 @@ class Ranker:
     def fit(self, x: Rows, y: Reals, groups: Groups) -> None:
         """`y`: best / seconds within the row's group (a workload on a target), 0 for a failure."""
         xgboost = _xgboost()
-        target, weight = targets(x, y, groups)
+        start = self._start
+        known = None if start is None else start.inplace_predict(x)
+        target, weight = targets(x, y, groups, known)
         data = xgboost.DMatrix(x, target, weight=weight, nthread=self.threads)
         parameters = {**PARAMETERS, "seed": self.seed, "nthread": self.threads}
-        self._booster = xgboost.train(parameters, data, num_boost_round=N_TREES)
+        n_trees = N_TREES if start is None else N_OWN_TREES
+        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=start)
         self._fitted_rows = len(x)
 
     def predict(self, x: Rows) -> npt.NDArray[np.float32]:
         """`[n]`, higher is better: log2 of executions a second, up to a constant of the workload."""
         by_draft = -x[:, DRAFT_COLUMN]
-        if self._booster is None or not len(x):
+        forest = self._booster or self._start
+        if forest is None or not len(x):
             return by_draft
-        return by_draft + np.asarray(self._booster.inplace_predict(x), np.float32)
+        return by_draft + np.asarray(forest.inplace_predict(x), np.float32)
+
+    def save(self) -> bytes:
+        """The fitted forest, as another ranker's prior."""
+        assert self._booster is not None, "fit first"
+        return bytes(self._booster.save_raw("ubj"))
+
+    @cached_property
+    def _start(self) -> xgboost.Booster | None:
+        if self._prior is None:
+            return None
+        booster: xgboost.Booster = _xgboost().Booster({"nthread": self.threads})
+        booster.load_model(bytearray(self._prior))
+        return booster
 
 
 def labels(seconds: Reals, groups: Groups) -> npt.NDArray[np.float64]:
@@ -87,8 +111,11 @@ def labels(seconds: Reals, groups: Groups) -> npt.NDArray[np.float64]:
     return result
 
 
-def targets(x: Rows, y: Reals, groups: Groups) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """(r, weight) of every row; see the module's text."""
+def targets(
+    x: Rows, y: Reals, groups: Groups, known: Reals | None = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(r, weight) of every row; see the module's text. `known` `[n]` is predicted already: no constant is left to learn
+    beyond it."""
     valid = y > 0
     result, weight = np.zeros(len(y)), np.where(valid, np.maximum(y, 0.05), FAILED_WEIGHT)
     for group in np.unique(groups):
@@ -98,7 +125,8 @@ def targets(x: Rows, y: Reals, groups: Groups) -> tuple[npt.NDArray[np.float64],
             continue
         label = np.where(valid[rows], y[rows], FAILED_LABEL * y[rows & valid].min())
         error = np.log2(label) + x[rows, DRAFT_COLUMN]
-        result[rows] = error - np.average(error[valid[rows]], weights=weight[rows & valid])
+        unknown = error if known is None else error - known[rows]
+        result[rows] = error - np.average(unknown[valid[rows]], weights=weight[rows & valid])
     return result, weight
 
 

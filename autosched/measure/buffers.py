@@ -12,8 +12,6 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.expr import DTYPES
-
 REDZONE = 256
 ALIGNMENT = 64
 GUARD = b"\xa5"
@@ -27,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
     """`n_bytes` of the poison of `dtype`."""
-    if DTYPES[dtype][0] != "f":
+    if not dtype.startswith("float"):
         return np.full(n_bytes, GUARD[0], np.uint8)
     return np.resize(np.frombuffer(POISON_FLOAT, np.uint8), n_bytes)
 
@@ -52,7 +50,7 @@ class Buffer:
             zone[:] = self._guard
 
     def poison(self, dtype: str) -> None:
-        if DTYPES[dtype][0] == "f":
+        if dtype.startswith("float"):
             even = self.bytes[: len(self.bytes) & ~1]
             even.view(np.uint16).fill(int.from_bytes(POISON_FLOAT, "little"))
         else:

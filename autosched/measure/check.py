@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.expr import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS
 from autosched.runtime.tensors import ArraySpec
@@ -85,14 +84,13 @@ class DataSet:
             self._examine_bounds(workspace)
             for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
                 if not buffer.equals(original):
-                    found = buffer.bytes.view(spec.numpy_dtype)
-                    raise CandidateError("clobbered_input", clobbered(spec, found, original))
+                    raise CandidateError("clobbered_input", clobbered(spec, buffer.bytes.view(spec.dtype), original))
         except CandidateError:
             workspace.guard()
             self.restore()
             raise
         for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
-            message = compare(spec, buffer.bytes.view(spec.numpy_dtype), expected)
+            message = compare(spec, buffer.bytes.view(spec.dtype), expected)
             if message:
                 raise CandidateError("wrong_result", f"{message} (data set {self.name})")
 
@@ -110,9 +108,7 @@ class DataSet:
 
 def open_array(path: Path, spec: ArraySpec) -> Array:
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if spec.dtype == "bfloat16" and array.dtype == np.uint16:  # see `problem.plain`
-        array = array.view(spec.numpy_dtype)
-    if array.shape != tuple(spec.shape) or array.dtype != spec.numpy_dtype:
+    if array.shape != tuple(spec.shape) or array.dtype != np.dtype(spec.dtype):
         raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")
     return array
 
@@ -128,7 +124,7 @@ def open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expect
 
 def clobbered(spec: ArraySpec, got: Array, original: Array) -> str:
     """A sentence on the elements of an input whose bytes are not what they were; some are."""
-    wide = spec.numpy_dtype.itemsize
+    wide = np.dtype(spec.dtype).itemsize
     now, before = (array.reshape(-1).view(np.uint8).reshape(-1, wide) for array in (got, original))
     changed = np.flatnonzero((now != before).any(axis=1))
     place = element(spec, int(changed[0]))
@@ -164,7 +160,7 @@ def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Exp
         right = (got >= low) & (got <= high)
         poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
         unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
-        if DTYPES[spec.dtype][0] == "f":
+        if got.dtype.kind == "f":
             right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(expected.bound)) & ~unwritten
         wrong = np.flatnonzero(~right)
         if not len(wrong):
@@ -182,7 +178,7 @@ def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Exp
 
 
 def _text(number: Any) -> str:
-    return f"{float(number):.9g}" if not isinstance(number, (np.integer, np.bool_)) else str(int(number))
+    return f"{number:.9g}" if isinstance(number, np.floating) else str(int(number))
 
 
 def check(kernel: Kernel, data_sets: list[DataSet]) -> None:

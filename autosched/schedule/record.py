@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -33,14 +33,15 @@ _FACTORS = {
 }  # fmt: skip
 
 
-def _plain(value: object, values: Mapping[str, int], numeric: bool) -> object:
+def _plain(value: object, values: Mapping[str, int] | None, numeric: bool) -> object:
     if isinstance(value, tuple):
         return [_plain(v, values, numeric) for v in value]
-    return values[value] if numeric and isinstance(value, str) else value
+    return values[value] if values is not None and numeric and isinstance(value, str) else value
 
 
-def steps_to_json(state: State, values: Mapping[str, int]) -> str:
-    """The steps of `state` as canonical JSON, every parameter replaced by its value."""
+def steps_to_json(state: State, values: Mapping[str, int] | None) -> str:
+    """The steps of `state` as canonical JSON, every parameter replaced by its value; by its name where
+    `values` is None."""
     rows = []
     for step in state.steps:
         kind = type(step).__name__
@@ -60,35 +61,39 @@ def _word(value: object) -> str:
     return str(value)
 
 
-def _typed(kind: str, value: object, where: str) -> object:
-    """`value` as what the annotation `kind` of a step's field says; lists become tuples, factors must be integers."""
+def _typed(kind: str, value: object, where: str, params: Collection[str]) -> object:
+    """`value` as what the annotation `kind` of a step's field says; lists become tuples, factors are integers or one
+    of `params`."""
     if kind.startswith("tuple[") and isinstance(value, list):
         inner = kind[len("tuple[") : -1]
         if inner.endswith(", ..."):
-            return tuple(_typed(inner[: -len(", ...")], v, where) for v in value)
+            return tuple(_typed(inner[: -len(", ...")], v, where, params) for v in value)
         kinds = inner.split(", ")
         if len(kinds) == len(value):
-            return tuple(_typed(k, v, where) for k, v in zip(kinds, value, strict=True))
+            return tuple(_typed(k, v, where, params) for k, v in zip(kinds, value, strict=True))
     if kind == "str" and isinstance(value, str):
         return value
     if kind in ("int", "Num") and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind == "Num" and isinstance(value, str) and value in params:
         return value
     expected = kind.replace("Num", "int")
     raise ScheduleError(f"the stored step {where} holds {reprlib.repr(value)} where {expected} is expected")
 
 
-def steps_from_json(text: str) -> tuple[Step, ...]:
-    """The inverse of `steps_to_json`; ScheduleError if the text is not a list of known steps."""
+def steps_from_json(text: str, params: Collection[str] = ()) -> tuple[Step, ...]:
+    """The inverse of `steps_to_json`; ScheduleError if the text is not a list of known steps, with integers or
+    `params` as factors."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ScheduleError(f"a stored schedule is not JSON: {error}") from error
     if not isinstance(rows, list):
         raise ScheduleError(f"a stored schedule must be a list of steps, got {type(rows).__name__}")
-    return tuple(_step(row) for row in rows)
+    return tuple(_step(row, params) for row in rows)
 
 
-def _step(row: object) -> Step:
+def _step(row: object, params: Collection[str]) -> Step:
     if not isinstance(row, list) or not row or not isinstance(row[0], str) or row[0] not in STEPS:
         known = ", ".join(STEPS)
         raise ScheduleError(f"a stored schedule has the unknown step {reprlib.repr(row)}; known are {known}")
@@ -97,10 +102,11 @@ def _step(row: object) -> Step:
     needed = sum(f.default is MISSING for f in all_fields)  # a record from before a step got a new field lacks that
     if not needed <= len(given) <= len(all_fields):
         raise ScheduleError(f"the stored step {row[0]} has {len(given)} fields, expected {len(all_fields)}")
-    step: Step = cls(*(_typed(str(f.type), v, row[0]) for f, v in zip(all_fields, given, strict=False)))
+    step: Step = cls(*(_typed(str(f.type), v, row[0], params) for f, v in zip(all_fields, given, strict=False)))
     return step
 
 
-def replay(dag: ComputeDAG, text: str) -> State:
-    """The schedule that the stored steps make of `dag`, through the same checks as when it was found."""
-    return initial_state(dag).apply(*steps_from_json(text))
+def replay(dag: ComputeDAG, text: str, params: Collection[str] = ()) -> State:
+    """The schedule that the stored steps make of `dag`, through the same checks as when it was found; factors that are
+    one of `params` stay open."""
+    return initial_state(dag).apply(*steps_from_json(text, params))

@@ -1,0 +1,283 @@
+"""Measures programs of the operator set for the data that the cost model is judged by.
+
+    python -m experiments.collect_programs --db programs.db --minutes 5
+
+Every benchmark shape at N=1 and N=16 with one and two threads is a case, but for those of more than MOST_FLOPS or
+MOST_BYTES. A case is gone through in passes, each a mixture such as a search meets:
+
+    first     the best of the analytic draft of all sketches, and random legal rows, half of them of the better ones
+    second    what evolution under the learned score proposes, neighbours of the best, and a few random rows
+
+Timing is short: what counts is the order of programs, and of many. All is recorded as in a tuning session (checked
+against the reference too), so collecting goes on where it ended: a pass that has begun counts as done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from autosched.codegen import build_source
+from autosched.errors import DeviceError, UsageError
+from autosched.lower import lower
+from autosched.measure import Failure, Job, Measurer, make_problem
+from autosched.measure.host import ScratchDirectory
+from autosched.schedule import steps_to_json
+from autosched.store import Database
+from autosched.target import Target, parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import find
+from autosched.tune.definition import Definition, define
+from autosched.tune.protocols import Candidate, Trial
+from autosched.tune.room import check_room
+from autosched.tune.search import Search
+from autosched.tune.task import Task, training_data
+from cost_model import CostModel
+from search_spaces import cpu, space
+from search_spaces.space import Sketch
+
+OPERATORS = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg", "tbs")
+BATCHES, THREADS = (1, 16), (1, 2)
+MOST_FLOPS, MOST_BYTES = 6e9, 32e6  # of a case
+FLOOR_S = 0.004  # seconds of samples for a program
+CASE_S = 5.0  # of timing, for a pass of a case; what has not had its turn then is left out
+GROUP = 14  # cases that are prepared together before any of them is timed
+DRAWN = 256  # random rows of a sketch, of which some are measured
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How many candidates of a pass come from where: each phase of the search policy; `random`: uniform ones;
+    `better`: of the random ones that the draft likes."""
+
+    policy: tuple[tuple[str, int], ...]
+    random: int
+    better: int
+
+
+PASSES = (Mixture((("draft", 14),), 13, 13), Mixture((("evolve", 20), ("descend", 14)), 4, 4))
+
+Turn = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A benchmark shape (by number) with a batch size and a number of threads."""
+
+    workload: str
+    index: int
+    batch: int
+    threads: int
+
+    def define(self) -> Definition:
+        return define(self.workload, find(self.workload).shapes[self.index], batch=self.batch)
+
+    def __str__(self) -> str:
+        return f"{self.workload}:{self.index} N={self.batch} threads={self.threads}"
+
+
+def all_cases() -> Iterator[Case]:
+    """All that are small enough, so ordered that every operator comes early."""
+    for batch in BATCHES:
+        for index in range(4):
+            for threads in THREADS:
+                for workload in OPERATORS:
+                    case = Case(workload, index, batch, threads)
+                    dag = case.define().dag
+                    n_bytes = sum(4 * int(np.prod(t.shape)) for t in (*dag.inputs, *dag.outputs))
+                    if dag.flops <= MOST_FLOPS and n_bytes <= MOST_BYTES:
+                        yield case
+
+
+def make_task(problem: Definition, target: Target, threads: int) -> tuple[Task, tuple[Sketch, ...]]:
+    found = cpu.sketches(collapse(problem.dag), target, threads)
+    nests = [lower(sketch.state) for sketch in found]
+    model = CostModel(nests, [tuple(p.name for p in s.params) for s in found], target, threads)
+    task = Task(
+        problem.name, problem.shape, problem.dtype, "cpu", threads, problem.dag.flops, found, space, model,
+        lambda i, values: build_source(nests[i], values, target, threads),
+    )  # fmt: skip
+    return task, found
+
+
+@dataclass
+class Bench:
+    """A case with its search, its workers and what has been measured of it."""
+
+    case: Case
+    task: Task
+    sketches: tuple[Sketch, ...]
+    search: Search[Sketch]
+    measurer: Measurer
+    run_id: int
+    round: int
+    trials: list[Trial]
+    jobs: list[tuple[Job, Candidate]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Chooses the programs of the next pass and builds them."""
+        self.jobs = []
+        for candidate in self._pick(PASSES[self.round]):
+            try:
+                self.jobs.append((Job(f"p{self.round}-{len(self.jobs)}", self.task.source(candidate)), candidate))
+            except Exception as error:  # a bug of code generation costs its candidate only
+                print(f"{self.case}: {type(error).__name__}: {error}", file=sys.stderr)
+        self.measurer.build([job for job, _ in self.jobs])
+
+    def time(self, database: Database, rng: np.random.Generator) -> int:
+        """Records all programs that are timed within CASE_S; how many."""
+        begun = time.monotonic()
+        jobs = [self.jobs[i] for i in rng.permutation(len(self.jobs))]
+        fresh: list[Trial] = []
+        for answer, (_, candidate) in zip(self.measurer.measure([job for job, _ in jobs]), jobs, strict=False):
+            if isinstance(answer, Failure):
+                trial = Trial(candidate, self.round, None, (), answer.kind, answer.message)
+            else:
+                trial = Trial(candidate, self.round, answer.seconds, answer.samples)
+            self._record(database, trial)
+            fresh.append(trial)
+            if time.monotonic() - begun > CASE_S:
+                break
+        self._learn(fresh)
+        self.round += 1
+        return sum(t.seconds is not None for t in fresh)
+
+    def _learn(self, trials: Sequence[Trial]) -> None:
+        self.trials += trials
+        self.search.observe(trials)
+        self.task.model.update(*training_data(trials))
+
+    def _record(self, database: Database, trial: Trial) -> None:
+        values = self.task.values(trial.candidate)
+        sketch = self.sketches[trial.candidate.sketch]
+        database.append(
+            self.run_id, sketch.name, steps_to_json(sketch.state, values), values, trial.round, trial.seconds,
+            trial.samples, trial.failure, trial.message,
+        )  # fmt: skip
+
+    def _pick(self, mixture: Mixture) -> list[Candidate]:
+        """Distinct new candidates, in the proportions of `mixture`."""
+        task, rng = self.task, np.random.default_rng((self.round, len(self.trials)))
+        picks = [c for phase, n in mixture.policy for c in self.search.propose(self.round, n, phase)]
+        drawn: list[tuple[float, Candidate]] = []
+        for i, sketch in enumerate(task.sketches):
+            rows = task.model.legal_rows(i, task.space.enumerate_grid(sketch, DRAWN, rng))
+            seconds = task.model.draft(i, rows)
+            drawn += [(float(s), Candidate(i, tuple(row.tolist()))) for s, row in zip(seconds, rows, strict=True)]
+        drawn.sort(key=lambda pair: pair[0])
+        n = len(drawn)
+        places = [*(n * rng.random(2 * mixture.better) ** 3).astype(int), *rng.integers(n, size=2 * mixture.random)]
+        known = {t.candidate for t in self.trials} | set(picks)
+        fresh = [c for c in dict.fromkeys(drawn[p][1] for p in rng.permutation(places)) if c not in known]
+        return [*dict.fromkeys(picks), *fresh[: mixture.random + mixture.better]]
+
+
+def set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Bench | None:
+    """What `case` needs for its passes, closed by `ends`; None where all `n_passes` are done."""
+    problem, target = case.define(), parse_target("cpu")
+    records = database.records(problem.dag.content_hash, target.fingerprint, case.threads)
+    round = 1 + max((r.round for r in records), default=-1)
+    if round >= n_passes:
+        return None
+    scratch = ends.enter_context(ScratchDirectory())
+    check_room(problem.dag, scratch)
+    data = make_problem(problem.dag, scratch, round)
+    measurer = Measurer(data, target, case.threads, floor_s=FLOOR_S, build_workers=1)
+    ends.enter_context(measurer)
+    task, sketches = make_task(problem, target, case.threads)
+    target_json = json.dumps(asdict(target), sort_keys=True)
+    run_id = database.start_run(
+        problem.dag.content_hash, problem.name, problem.spec, target.fingerprint, target_json, case.threads, round
+    )
+    bench = Bench(
+        case, task, sketches, Search(task.space, sketches, task.model, seed=round), measurer, run_id, round, []
+    )
+    found = [(r, task.candidate(r.sketch, r.values)) for r in records]
+    if found:
+        bench._learn([Trial(c, r.round, r.seconds, r.samples, r.failure) for r, c in found if c is not None])
+    data.wait()
+    return bench
+
+
+def collect(
+    path: Path,
+    minutes: float,
+    cases: Sequence[Case],
+    n_passes: int,
+    *,
+    preparing: Turn = nullcontext,
+    alone: Turn = nullcontext,
+) -> int:
+    """Measures until `minutes` are over or all is measured; how many programs.
+
+    Where others use the machine as well, `preparing` and `alone` are entered around what takes processor time and
+    around what is timed.
+    """
+    begun, done = time.monotonic(), 0
+    with Database(path) as database:
+        for at in range(0, len(cases), GROUP):
+            with ExitStack() as ends:
+                with preparing():
+                    benches = [_set_up(case, n_passes, database, ends) for case in cases[at : at + GROUP]]
+                ready = [bench for bench in benches if bench is not None]
+                while ready := [b for b in ready if b.round < n_passes]:
+                    if time.monotonic() - begun > 60 * minutes:
+                        return done
+                    with preparing():
+                        for bench in ready:
+                            bench.prepare()
+                    with alone():
+                        done += sum(_timed(bench, database) for bench in ready)
+                    _say(f"{done} programs in {time.monotonic() - begun:.0f} s")
+    return done
+
+
+def _set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Bench | None:
+    try:
+        return set_up(case, n_passes, database, ends)
+    except UsageError as error:  # no room for its arrays
+        _say(f"{case}: {error}")
+        return None
+
+
+def _timed(bench: Bench, database: Database) -> int:
+    begun, round = time.monotonic(), bench.round
+    try:
+        done = bench.time(database, np.random.default_rng(round))
+    except DeviceError as error:
+        _say(f"{bench.case}: {error}")
+        bench.round = len(PASSES)
+        return 0
+    _say(f"{bench.case} pass {round}: {done} of {len(bench.jobs)} programs in {time.monotonic() - begun:.1f} s")
+    return done
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.collect_programs", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--db", type=Path, required=True, help="the record database to add to")
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="stop after so long (default 10)")
+    parser.add_argument("--passes", type=int, default=len(PASSES), choices=range(1, len(PASSES) + 1))
+    parser.add_argument("--operators", default=",".join(OPERATORS), help="of the set, separated by commas")
+    args = parser.parse_args(argv)
+    wanted = args.operators.split(",")
+    done = collect(args.db, args.minutes, [c for c in all_cases() if c.workload in wanted], args.passes)
+    print(f"{done} programs measured")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,207 @@
+"""How well the cost model orders programs that it has not seen.
+
+    python -m experiments.cost_model_quality --json
+
+A *workload* is an operator with its shape, batch size and number of threads. Every metric is taken within a workload,
+over its valid programs, and then averaged over the workloads with at least LEAST programs (see `cost_model.metrics`):
+
+    pairwise_accuracy       share of the pairs of programs that are ordered rightly
+    recall_at_30            share of the 30 fastest that are among the 30 best predicted
+
+What a program's score comes from:
+
+    (no prefix)             five random splits 80/20 of all programs, so that each is scored once by a model fitted on
+                            programs of all workloads that are not itself
+    loo_                    leave one workload out: fitted without all programs of the operator at that shape, with
+                            whatever batch size and threads, one shape of each operator at a time
+    family_out_             leave one operator out: fitted on the other operators alone
+    draft_                  the analytic latency, nothing fitted
+    chance_                 random scores
+    online_N                fitted on N random programs of the same workload alone, judged on the others of it, with
+                            `recall_at_10`; `online_N_draft_` is the draft on the same programs
+
+From the committed programs, or with --db from any database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.te.registry import find
+from cost_model.features import DRAFT_COLUMN
+from cost_model.metrics import pairwise_accuracy, recall_at_k
+from cost_model.ranker import Ranker, labels
+from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_database, read, tabulate
+
+K = 30
+LEAST = 40  # valid programs of a workload that counts
+SPLITS = 5
+SHAPE_FOLDS = 4  # an operator has four benchmark shapes
+ONLINE = (16, 32, 64)
+ONLINE_LEAST = 16  # programs left to judge by
+ONLINE_K = 10
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Means over workloads."""
+
+    pairwise: float
+    recall: float
+
+
+def quality(scores: Floats, table: Table, rows: Bools | None = None, k: int = K, least: int = LEAST) -> Quality:
+    """Of `scores` `[n]`, higher is better, over the workloads of the valid `rows`."""
+    chosen = np.isfinite(table.seconds) if rows is None else rows & np.isfinite(table.seconds)
+    pairs, recalls = [], []
+    for task in np.unique(table.task[chosen]):
+        mine = chosen & (table.task == task)
+        if mine.sum() >= least:
+            pairs.append(pairwise_accuracy(scores[mine], table.seconds[mine]))
+            recalls.append(recall_at_k(scores[mine], table.seconds[mine], k))
+    return Quality(float(np.mean(pairs)), float(np.mean(recalls))) if pairs else Quality(float("nan"), float("nan"))
+
+
+def out_of_fold(table: Table, fold: Ints, threads: int) -> Floats:
+    """`[n]` the score of each program by a ranker that was fitted on all other folds."""
+    scores = np.full(len(table), np.nan)
+    for f in np.unique(fold):
+        train, test = fold != f, fold == f
+        if train.any():
+            ranker = fitted(table, train, threads)
+            scores[test] = ranker.predict(table.features[test])
+    return scores
+
+
+def fitted(table: Table, rows: Bools, threads: int) -> Ranker:
+    ranker = Ranker(0, threads)
+    y = labels(table.seconds[rows], table.task[rows])
+    ranker.fit(table.features[rows], y, table.task[rows])
+    return ranker
+
+
+# Which fold a program is in
+
+
+def random_folds(table: Table) -> Ints:
+    return np.random.default_rng(0).permutation(len(table)) % SPLITS
+
+
+def shape_folds(table: Table) -> Ints:
+    """Programs of an operator at one shape, all batch sizes and threads, share a fold; its shapes are spread."""
+    known: dict[str, dict[tuple[int, ...], int]] = {}
+    numbers = []
+    for task in table.tasks:
+        shapes = known.setdefault(task.family, {})
+        numbers.append(shapes.setdefault(without_batch(task), len(shapes)) % SHAPE_FOLDS)
+    return np.array(numbers)[table.task]
+
+
+def without_batch(task: Measured) -> tuple[int, ...]:
+    """The numbers of a workload but for the first, its batch size; all of an operator on plain matrices."""
+    numbers = tuple(int(v) for v in task.spec["args"].values() if isinstance(v, int))
+    return numbers[1:] if find(task.family).args[0] in ("N", "B") else numbers
+
+
+def family_folds(table: Table) -> Ints:
+    families = sorted({t.family for t in table.tasks})
+    return np.array([families.index(t.family) for t in table.tasks])[table.task]
+
+
+# The report
+
+
+def online(table: Table, n: int, threads: int) -> tuple[Quality, Quality]:
+    """(fitted on `n` programs of the workload itself, the draft) on the others."""
+    scores, rng = np.full(len(table), np.nan), np.random.default_rng(1)
+    for task in range(len(table.tasks)):
+        mine = rng.permutation(np.flatnonzero((table.task == task) & np.isfinite(table.seconds)))
+        if len(mine) < n + ONLINE_LEAST:
+            continue
+        chosen = np.zeros(len(table), bool)
+        chosen[mine[:n]] = True
+        scores[mine[n:]] = fitted(table, chosen, threads).predict(table.features[mine[n:]])
+    judged = np.isfinite(scores)
+    draft = -table.features[:, DRAFT_COLUMN].astype(np.float64)
+    return tuple(quality(s, table, judged, ONLINE_K, ONLINE_LEAST) for s in (scores, draft))  # type: ignore[return-value]
+
+
+Scores = dict[str, Floats]
+FOLDS: dict[str, Callable[[Table], Ints]] = {"": random_folds, "loo_": shape_folds, "family_out_": family_folds}
+
+
+def all_scores(table: Table, threads: int) -> Scores:
+    """By prefix."""
+    found = {prefix: out_of_fold(table, folds(table), threads) for prefix, folds in FOLDS.items()}
+    found["draft_"] = -table.features[:, DRAFT_COLUMN].astype(np.float64)
+    found["chance_"] = np.random.default_rng(2).random(len(table))
+    return found
+
+
+def report(table: Table, scores: Scores, threads: int) -> dict[str, object]:
+    """The JSON object that is printed."""
+    found: dict[str, object] = {"schema_version": 1}
+    for prefix, score in scores.items():
+        q = quality(score, table)
+        found |= {f"{prefix}pairwise_accuracy": _known(q.pairwise), f"{prefix}recall_at_{K}": _known(q.recall)}
+    found["programs"] = int(np.isfinite(table.seconds).sum())
+    found["failed"] = int((~np.isfinite(table.seconds)).sum())
+    found["workloads"] = len(table.tasks)
+    for n in ONLINE:
+        after, before = online(table, n, threads)
+        for prefix, q in ((f"online_{n}_", after), (f"online_{n}_draft_", before)):
+            found |= {
+                f"{prefix}pairwise_accuracy": _known(q.pairwise),
+                f"{prefix}recall_at_{ONLINE_K}": _known(q.recall),
+            }
+    return found
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def by_family(table: Table, scores: Scores) -> list[str]:
+    """The same for each operator, as lines of a table."""
+    names = list(scores)
+    lines = ["operator  programs  " + "  ".join(f"{(p.rstrip('_') or 'split'):>10}" for p in names)]
+    families = np.array([t.family for t in table.tasks])[table.task]
+    for family in sorted(set(families.tolist())):
+        mine = families == family
+        cells = [quality(scores[p], table, mine) for p in names]
+        lines.append(f"{family:8}  {mine.sum():8}  " + "  ".join(f"{q.pairwise:.3f}/{q.recall:.2f}" for q in cells))
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.cost_model_quality", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--db", type=Path, help="take the programs of this database")
+    parser.add_argument("--data", type=Path, default=COMMITTED, help="or of this file (default: the committed one)")
+    parser.add_argument("--fit-threads", type=int, default=1, metavar="N", help="default 1")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    args = parser.parse_args(argv)
+    table = tabulate(from_database(args.db) if args.db else read(args.data))
+    scores = all_scores(table, args.fit_threads)
+    found = report(table, scores, args.fit_threads)
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    print("\n".join([*by_family(table, scores), ""]))
+    for key, value in found.items():
+        print(f"{key:32} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,36 @@
+"""Makes the forest that is shipped with the cost model, from the committed programs.
+
+    python -m experiments.pretrain
+
+Run it after a change of features or of the draft; the file is named after the features, older ones are removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from cost_model import prior
+from cost_model.ranker import Ranker, labels
+from experiments.programs import COMMITTED, from_database, read, tabulate
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.pretrain", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--db", type=Path, help="take the programs of this database")
+    args = parser.parse_args(argv)
+    table = tabulate(from_database(args.db) if args.db else read(COMMITTED))
+    ranker = Ranker()
+    ranker.fit(table.features, labels(table.seconds, table.task), table.task)
+    path = prior.path()
+    path.parent.mkdir(exist_ok=True)
+    for old in path.parent.glob("cpu-*.ubj"):
+        old.unlink()
+    path.write_bytes(ranker.save())
+    print(f"{path}: {path.stat().st_size} bytes, from {len(table)} programs of {len(table.tasks)} workloads")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

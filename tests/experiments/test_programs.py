@@ -1,0 +1,144 @@
+"""Measured programs as data, and how the cost model is judged by them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.errors import ScheduleError, StoreError
+from autosched.lower import lower
+from autosched.schedule import Split, initial_state, steps_from_json, steps_to_json
+from autosched.store import Database
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+from cost_model import CostModel
+from cost_model.features import DRAFT_COLUMN, FEATURES
+from experiments import cost_model_quality, programs
+from search_spaces import cpu, space
+
+TARGET = parse_target("llvm -mcpu=znver4")
+SHAPES = ((1, 32, 48, 24), (1, 40, 40, 40), (2, 64, 16, 16))
+ROWS = 60
+
+
+def test_steps_keep_their_parameters_open_where_these_are_named():
+    state = initial_state(collapse(build("gmm", SHAPES[0])[0])).apply(Split("matmul", "i", (4, "b")))
+    text = steps_to_json(state, None)
+    assert json.loads(text) == [["Split", "matmul", "i", [4, "b"]]]
+    assert steps_from_json(text, ["b"]) == state.steps
+    with pytest.raises(ScheduleError, match="where int is expected"):
+        steps_from_json(text, ["c"])
+    with pytest.raises(ScheduleError):
+        steps_from_json(text.replace('"matmul"', "4"), ["b"])
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up times, twice the draft's or so, of random rows of three matrix products; one failure, one old schedule."""
+    path = tmp_path_factory.mktemp("programs") / "records.db"
+    rng = np.random.default_rng(0)
+    with Database(path) as found:
+        for shape in SHAPES:
+            dag, spec = build("gmm", shape)
+            sketches = cpu.sketches(collapse(dag), TARGET, 1)[:3]
+            names = [tuple(p.name for p in s.params) for s in sketches]
+            model = CostModel([lower(s.state) for s in sketches], names, TARGET, 1)
+            target_json = json.dumps(asdict(TARGET))
+            run = found.start_run(dag.content_hash, "gmm", json.dumps(spec), TARGET.fingerprint, target_json, 1, 0)
+            for i, sketch in enumerate(sketches):
+                rows = space.sample(sketch, ROWS // len(sketches), rng)
+                for row, draft in zip(rows, model.draft(i, rows), strict=True):
+                    values = dict(zip(names[i], row.tolist(), strict=True))
+                    seconds = float(draft * 2 ** rng.normal(1.0, 0.2))
+                    found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 0, seconds)
+            found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 1, None, (), "hang")
+            found.append(run, "of long ago", '[["Split","matmul","j",[4]]]', {"x": 4}, 1, 1.0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tasks(database: Path) -> tuple[programs.Measured, ...]:
+    return programs.from_database(database)
+
+
+def test_a_file_gives_back_what_a_database_held(tasks, tmp_path):
+    assert len(tasks) == len(SHAPES)
+    path = tmp_path / "programs.json.xz"
+    programs.write(path, tasks)
+    again = programs.read(path)
+    assert [(t.spec, t.target, t.threads, len(t)) for t in again] == [
+        (t.spec, t.target, t.threads, len(t)) for t in tasks
+    ]
+    for one, two in zip(tasks, again, strict=True):
+        for a, b in zip(one.sketches, two.sketches, strict=True):
+            assert (a.sketch, json.loads(a.steps), a.params) == (b.sketch, json.loads(b.steps), b.params)
+            assert np.array_equal(a.values, b.values)
+            assert np.allclose(a.seconds, b.seconds, rtol=1e-3)
+
+
+def test_features_are_those_of_the_search(tasks):
+    """Of a sketch with open parameters and of a schedule with integers alike, the draft is what the search saw."""
+    table = programs.tabulate(tasks)
+    assert table.features.shape == (len(table), len(FEATURES))
+    assert len(table) == sum(map(len, tasks))
+    known = np.isfinite(table.seconds) & (table.sketch != "of long ago")
+    error = np.log2(table.seconds[known]) - table.features[known, DRAFT_COLUMN]
+    assert abs(error.mean() - 1.0) < 0.1
+    assert error.std() < 0.3
+    assert (table.sketch == "of long ago").sum() == len(SHAPES)
+    assert (~np.isfinite(table.seconds)).sum() >= 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no xz", lzma.compress(b"[]"), lzma.compress(b"{}"), lzma.compress(b'{"schema_version": 99}'),
+     lzma.compress(b'{"schema_version": 1, "targets": [], "tasks": [{"spec": {}, "target": 0, "threads": 1}]}')],
+)  # fmt: skip
+def test_other_files_are_refused_with_a_sentence(content, tmp_path):
+    path = tmp_path / "x.json.xz"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"x\.json\.xz"):
+        programs.read(path)
+
+
+def test_quality_counts_within_workloads(tasks):
+    table = programs.tabulate(tasks)
+    perfect = -np.log(table.seconds)
+    found = cost_model_quality.quality(perfect + 100 * table.task, table)
+    assert (found.pairwise, found.recall) == (1.0, 1.0)
+    assert cost_model_quality.quality(-perfect, table).pairwise == 0.0
+
+
+def test_a_program_is_never_scored_by_a_model_that_has_seen_it(tasks, monkeypatch):
+    table = programs.tabulate(tasks)
+    seen: list[np.ndarray] = []
+
+    def fitted(table: programs.Table, rows: np.ndarray, threads: int) -> cost_model_quality.Ranker:
+        seen.append(rows)
+        return cost_model_quality.Ranker()
+
+    monkeypatch.setattr(cost_model_quality, "fitted", fitted)
+    for folds in cost_model_quality.FOLDS.values():
+        seen.clear()
+        fold = folds(table)
+        cost_model_quality.out_of_fold(table, fold, 1)
+        for f, rows in zip(np.unique(fold), seen, strict=len(np.unique(fold)) > 1):
+            assert not (rows & (fold == f)).any()
+    shapes = cost_model_quality.shape_folds(table)
+    assert all(len(set(shapes[table.task == t])) == 1 for t in range(len(tasks)))
+
+
+def test_the_report_has_what_is_promised(database, capsys):
+    assert cost_model_quality.main(["--db", str(database), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for key in ("pairwise_accuracy", "recall_at_30", "loo_pairwise_accuracy", "loo_recall_at_30"):
+        assert 0.5 < found[key] <= 1.0
+    assert found["failed"] == len(SHAPES)
+    assert found["programs"] + found["failed"] == sum(map(len, programs.from_database(database)))
+    assert found["pairwise_accuracy"] > found["chance_pairwise_accuracy"]
