@@ -1,10 +1,12 @@
 """TVM MetaSchedule behind two small commands, for an interpreter that has TVM and need not have autosched.
 
-    tune  --workload c2d --index 1 --trials 64 --threads 2 --library best.so
+    tune  --workload c2d --shape 1,56,56,64,64,1,1,0 --trials 64 --threads 2 --library best.so
     serve --library best.so --threads 2
 
 `tune` prints one JSON object as its last line and writes its best kernel as a shared library. `serve` loads that and
-answers every line on stdin, a number of seconds, with {"seconds": median of a call} timed over blocks that long.
+answers JSON lines on stdin: {"op": "enter", "directory": D} runs it on the arrays D/in0.npy, ... in the order of its
+arguments and writes the result to D/metaschedule.npy; {"op": "time", "block_s": s} times blocks that long and answers
+{"row": {"seconds": median of a call}}.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
 
     mcpu = args.mcpu or tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": args.threads})
-    function = te_workload.create_te_workload(args.workload.upper(), args.index)
+    name = args.workload.upper()
+    if name not in te_workload.CONFIGS:
+        return {"error": {"class": "NoWorkload", "message": f"{args.workload} is not in its operator set"}}
+    function = tvm.te.create_prim_func(te_workload.CONFIGS[name][0](*map(int, args.shape.split(","))))
     shapes = [[int(extent) for extent in buffer.shape] for buffer in function.params]
     with tempfile.TemporaryDirectory(prefix="metaschedule-") as work:
         start = time.monotonic()
@@ -67,18 +72,42 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def serve(args: argparse.Namespace) -> None:
+def enter(library: Any, shapes: Sequence[Sequence[int]], directory: Path) -> list[Any]:
+    """The kernel's arguments, after it ran on them once. The last one is its result."""
     import numpy as np
+    import tvm
+
+    given = [np.load(directory / f"in{i}.npy", allow_pickle=False) for i in range(len(shapes) - 1)]
+    arrays = [array.reshape(shape) for array, shape in zip(given, shapes[:-1], strict=True)]
+    arguments = [tvm.runtime.tensor(a) for a in (*arrays, np.zeros(shapes[-1], "float32"))]
+    library["main"](*arguments)
+    np.save(directory / "metaschedule.npy", arguments[-1].numpy())
+    return arguments
+
+
+def answer(request: dict[str, Any], library: Any, arguments: list[Any], shapes: Sequence[Sequence[int]]) -> Any:
+    import tvm
+
+    if request["op"] == "enter":
+        arguments[:] = enter(library, shapes, Path(request["directory"]))
+        return {"entered": True}
+    milliseconds = max(1, round(1000 * request["block_s"]))
+    timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=milliseconds)
+    return {"seconds": float(timer(*arguments).median)}
+
+
+def serve(args: argparse.Namespace) -> None:
     import tvm
 
     library = tvm.runtime.load_module(str(args.library))
     shapes = json.loads(args.library.with_suffix(".shapes.json").read_text(encoding="utf-8"))
-    rng = np.random.default_rng(0)
-    arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes]
+    arguments: list[Any] = []
     for line in sys.stdin:
-        milliseconds = max(1, round(1000 * float(line)))
-        timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=milliseconds)
-        print(json.dumps({"seconds": float(timer(*arrays).median)}), flush=True)
+        try:
+            row = answer(json.loads(line), library, arguments, shapes)
+        except (OSError, ValueError, RuntimeError) as error:
+            row = {"reason": f"{type(error).__name__}: {error}"[:500]}
+        print(json.dumps({"row": row}), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     tuner, server = verbs.add_parser("tune"), verbs.add_parser("serve")
     tuner.add_argument("--workload", required=True)
-    tuner.add_argument("--index", type=int, required=True)
+    tuner.add_argument("--shape", required=True)
     tuner.add_argument("--trials", type=int, default=64)
     tuner.add_argument("--seed", type=int, default=0)
     tuner.add_argument("--mcpu")

@@ -50,7 +50,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "workload", nargs="*", help="built-in names, each at all its benchmark shapes (default: all at the first one)"
     )
-    parser.add_argument("--peers", metavar="NAMES", help="torch,numpy (default: what is installed of them)")
+    parser.add_argument(
+        "--peers", metavar="NAMES", help="torch,torch.compile,numpy (default: torch and numpy, where installed)"
+    )
     parser.add_argument("--trials", type=options.integer(1), default=TRIALS, metavar="N", help="default 64")
     options.add_workload(parser)
     options.add_target(parser)
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             f"bench compares on the processor, got --target {args.target}: experiments/gpu/run.sh compares on a GPU"
         )
     cases = choose_cases(args, WORKLOADS)
-    names = args.peers.split(",") if args.peers else [n for n in peers.PEERS if n != "torch" or peers.has_torch()]
+    names = args.peers.split(",") if args.peers else peers.installed()
     contestants = peers.find_peers([name.strip() for name in names])
     rows = []
     for case in cases:

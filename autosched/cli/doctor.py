@@ -19,7 +19,7 @@ NEEDED = ("numpy", "llvmlite", "networkx", "rich")
 OPTIONAL = {
     "matplotlib": "autosched plot: pip install 'autosched[plot]'",
     "torch": "a peer of autosched bench: pip install 'autosched[peers]'",
-    "apache-tvm": "a peer of the experiments: pip install 'autosched[peers]'",
+    "apache-tvm": "a peer of the experiments: pip install 'autosched[metaschedule]' without PyTorch",
     "cuda-core": "CUDA devices: pip install 'autosched[cuda]'",
     "pycuda": "CUDA devices by way of pycuda: pip install 'autosched[pycuda]'",
     "pyopencl": "OpenCL devices: pip install 'autosched[opencl]'",

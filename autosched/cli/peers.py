@@ -40,7 +40,7 @@ def find_peers(names: Sequence[str]) -> dict[str, Peer]:
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
-    if "torch" in names and not has_torch():
+    if any(map(needs_torch, names)) and not has_torch():
         raise UsageError("the peer torch is not installed: pip install 'autosched[peers]', or use --peers numpy")
     return {name: PEERS[name] for name in names}
 
@@ -49,6 +49,15 @@ def has_torch() -> bool:
     from importlib.util import find_spec
 
     return find_spec("torch") is not None
+
+
+def installed() -> list[str]:
+    """The peers that take part unless others are named: those that start at once."""
+    return ["torch", "numpy"] if has_torch() else ["numpy"]
+
+
+def needs_torch(name: str) -> bool:
+    return name.startswith("torch")
 
 
 def torch_session(threads: int) -> AbstractContextManager[object]:
@@ -61,7 +70,7 @@ def torch_session(threads: int) -> AbstractContextManager[object]:
 
 
 def session(names: Sequence[str], threads: int) -> AbstractContextManager[object]:
-    return torch_session(threads) if "torch" in names else nullcontext()
+    return torch_session(threads) if any(map(needs_torch, names)) else nullcontext()
 
 
 def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
@@ -80,7 +89,18 @@ def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call |
     return Call(run, lambda: np.asarray(ours(run())))
 
 
-PEERS: dict[str, Peer] = {"torch": torch_call, "numpy": numpy_call}
+def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+    """The same function through TorchInductor, which compiles it at its first call."""
+    if workload not in TORCH:
+        return None
+    import torch
+
+    run, ours = TORCH[workload](params, [torch.from_numpy(a) for a in arrays])
+    compiled = torch.compile(run, dynamic=False)
+    return Call(compiled, lambda: np.asarray(ours(compiled())))
+
+
+PEERS: dict[str, Peer] = {"torch": torch_call, "torch.compile": torch_compiled_call, "numpy": numpy_call}
 
 # NumPy: what one call does, into memory that is kept where the call allows it.
 

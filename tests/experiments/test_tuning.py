@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from autosched.errors import UsageError
-from autosched.te.registry import WORKLOADS, build
-from experiments import search_throughput, sweep, tuning, versus_metaschedule
+from autosched.te.registry import WORKLOADS
+from experiments import search_throughput, sweep, tuning
 from experiments.tuning import Case, last_object, parse_cases, write_results
 
 ANSWER = {
@@ -34,9 +32,7 @@ def test_unknown_cases_are_refused(text):
         parse_cases(text)
 
 
-def test_the_default_lists_are_known():
-    assert len(parse_cases(versus_metaschedule.CASES)) == 12
-    assert all(case.index is not None for case in parse_cases(versus_metaschedule.CASES))
+def test_the_default_list_is_known():
     assert {case.workload for case in parse_cases(sweep.default_workloads())} >= {"c1d", "tbs", "softmax", "layer_norm"}
 
 
@@ -89,49 +85,6 @@ def test_results_say_where_they_come_from(tmp_path):
     assert document["cases"] == []
     assert document["host"]["cpu_model"]
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_contestants_alternate(monkeypatch):
-    monkeypatch.setattr(versus_metaschedule, "PAUSE_S", 0.0)
-    calls = []
-
-    def contestant(name, seconds):
-        return lambda: calls.append(name) or seconds
-
-    samples = versus_metaschedule.alternate({"a": contestant("a", 1.0), "b": contestant("b", 2.0)}, rounds=4)
-    assert samples == {"a": [1.0] * 4, "b": [2.0] * 4}
-    assert "".join(calls) == "abbaabbaab"
-
-
-def test_an_unfit_peer_is_refused(monkeypatch, tmp_path):
-    with pytest.raises(UsageError, match="no interpreter"):
-        versus_metaschedule.check_peer(tmp_path / "python")
-    for code, message in ((3, "no TVM"), (4, "unfair")):
-        done = tuning.subprocess.CompletedProcess([], code)
-        monkeypatch.setattr(versus_metaschedule.subprocess, "run", lambda *_, done=done, **__: done)
-        with pytest.raises(UsageError, match=message):
-            versus_metaschedule.check_peer(Path(sys.executable))
-
-
-def test_sizes_are_compared_without_order():
-    dag, _ = build("tbg", (1, 4, 2, 8))
-    assert versus_metaschedule.same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 4]])
-    assert not versus_metaschedule.same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 5]])
-
-
-def test_versus_rows_and_totals():
-    row = {
-        "case": "c2d:1", "theirs_s": 2e-4, "ours_s": 1e-4, "their_tuning_s": 60.0, "our_tuning_s": 6.0,
-        "their_failed": 1, "our_failures": {"hang": 2}, "our_wrong": 0,
-    }  # fmt: skip
-    rows = [row, {"case": "gmm:2", "error": "MetaSchedule: none of 64 candidates ran"}]
-    table = [versus_metaschedule.cells(r) for r in rows]
-    assert {len(line) for line in table} == {len(versus_metaschedule.HEADER)}
-    assert table[0] == ("c2d:1", "200.0", "100.0", "2.00", "60.0", "6.0", "10.0", "1", "2", "0")
-    found = versus_metaschedule.totals(rows)
-    assert found["cases"] == 1
-    assert found["geomean_speed_ratio"] == pytest.approx(2.0)
-    assert found["geomean_tuning_time_ratio"] == pytest.approx(10.0)
 
 
 def test_search_throughput_counts_what_it_judges(capsys):

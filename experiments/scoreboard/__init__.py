@@ -1,0 +1,33 @@
+"""The scoreboard on the CPU: autosched against PyTorch, NumPy and TVM MetaSchedule, and against the machine.
+
+    python -m experiments.scoreboard [c2d:1 gmm ...] [--batch 1,16] [--threads 1,2] [--trials 64] [--quick] [--resume]
+        [--peer-python TVM/bin/python] [--budget S] [--out results.json]
+
+Each case (a benchmark shape, a batch, a number of threads) is tuned in a fresh process with a fresh database. Then its
+contestants run in fresh processes of their own, on the same float32 inputs and as many threads, in turn: a block of at
+least 50 ms each, the order alternating from round to round, with a rest before a block in which the pools of the others
+go to sleep. What is reported is the median over the rounds, with an interval. The peak of fused multiply-adds, and
+the bandwidth of reading as many bytes as the case must move (so that of L2, L3 or DRAM), are measured before and after
+it; every contestant is given as a share of the roofline that these make, which counts each input and output once.
+
+Contestants
+    autosched       its best kernel after --trials, timed in a compiled loop, as MetaSchedule's is
+    autosched.call  the same kernel called from Python, as PyTorch and NumPy are; these are compared with it
+    torch           PyTorch eager in the layout that it likes best: channels_last images, weights in its order, all
+                    brought there outside of the timing
+    torch.compile   the same function through TorchInductor
+    numpy           where one call does it
+    metaschedule    TVM MetaSchedule after as many trials, with --peer-python
+
+Every peer's result is compared with ours; one that differs, fails or is missing has no time, and the file says why.
+The best peer of a case is the one with the smallest ratio of times, its time over ours, called in the same way.
+
+MetaSchedule needs a virtual environment with TVM and without PyTorch, which TVM would import in each of its workers at
+the cost of seconds each and of candidates that miss their deadline: `pip install "autosched[metaschedule]"`. It takes
+minutes a case, so its best kernel is kept in a cache, by processor, threads, trials and seed; its time is always
+measured anew. --peer-cached takes what is there and tunes nothing.
+
+Results are in one JSON file, written again after each case: a run may be done in pieces, a run of one more case adds to
+it, and --resume skips what is done. The table and the chart (a PNG beside the file) are of the whole file; --report
+makes them without measuring. Run it on a machine that does nothing else.
+"""

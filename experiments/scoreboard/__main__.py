@@ -1,0 +1,166 @@
+"""The command: `experiments.scoreboard` says what it does."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import experiments.scoreboard
+from autosched.errors import AutoschedError, UsageError
+from autosched.runtime.state import state_directory
+from autosched.target import Target, parse_target, usable_cores
+from experiments.metaschedule import MetaSchedule, check_peer
+from experiments.scoreboard.bouts import Bout, choose, integers
+from experiments.scoreboard.chart import draw
+from experiments.scoreboard.contest import METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
+from experiments.scoreboard.ledger import Ledger
+from experiments.scoreboard.table import cells, report, roof, totals, until_near
+from experiments.tuning import WRONG, load_now, tune
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "scoreboard.json"
+TRIALS, QUICK_TRIALS = 64, 16
+QUICK_BUDGET_S, QUICK_ROUNDS = 8.0, 4
+TUNING_TIMEOUT_S = 1800.0
+KEPT = (
+    "trials", "failed", "failures", "best_s", "best_ci_s", "gflops", "peak_gflops", "wall_s", "search_s", "model_s",
+    "build_s", "check_s", "measure_s", "first_result_s", "sketch", "values", "curve", "trials_to_95", "seconds_to_95",
+)  # fmt: skip  # of what `tune --json` says
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cases have in common."""
+
+    target: Target
+    trials: int
+    seed: int
+    budget_s: float | None
+    rules: Rules
+
+
+def tuning_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a search."""
+    return {**until_near(answer.get("curve") or ()), **{name: answer[name] for name in KEPT if name in answer}}
+
+
+def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
+    """One row: the case tuned, and its contest."""
+    row = bout.facts(setting.target)
+    row |= {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "revision": revision(),
+        "load_before": load_now(), "asked_trials": setting.trials, "seed": setting.seed, "budget_s": setting.budget_s,
+    }  # fmt: skip
+    database = directory / "records.db"
+    answer = tune(
+        bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
+        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S,
+    )  # fmt: skip
+    if "error" in answer:
+        return row | {"error": f"tuning: {answer['error']['message']}"}
+    row["tuning"] = tuning_of(answer)
+    row["wrong"] = sum(answer["failures"].get(kind, 0) for kind in WRONG)
+    with processes(bout, setting.rules, directory) as given:
+        row["entries"], rates = hold(bout, setting.rules, directory, database, answer["record_id"], given)
+    rates["peak_gflops"] = max(rates["peak_gflops"], answer.get("peak_gflops") or 0.0)
+    row["rates"] = rates
+    row["roof"] = roof(row["flops"], row["bytes"], **rates)
+    reason = next((entry["reason"] for entry in row["entries"].values() if "reason" in entry), None)
+    return row if row["entries"].get("autosched.call") else row | {"error": f"contest: {reason}"}
+
+
+def revision() -> str | None:
+    """The commit of this checkout, with a + where files differ from it."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10.0).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def run(
+    bouts: Sequence[Bout], ledger: Ledger, resume: bool, play_one: Callable[[Bout, Path], dict[str, Any]]
+) -> None:
+    """Plays the cases in order; with `resume` those that have no result yet."""
+    for bout in bouts:
+        if resume and ledger.done(bout.label):
+            continue
+        with tempfile.TemporaryDirectory(prefix="autosched-scoreboard-") as directory:
+            row = play_one(bout, Path(directory))
+        ledger.record(row)
+        print("  ".join(cells(row)), file=sys.stderr, flush=True)
+
+
+def setting_of(args: argparse.Namespace) -> Setting:
+    """Raises UsageError for peers that are unknown or unfit."""
+    names = tuple(args.peers.split(",")) if args.peers else PEERS
+    if unknown := [name for name in names if name not in PEERS]:
+        raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
+    target, trials = parse_target("cpu"), args.trials or (QUICK_TRIALS if args.quick else TRIALS)
+    peer = None
+    if args.peer_python is not None and METASCHEDULE in names:
+        check_peer(args.peer_python)
+        cache = args.peer_cache or state_directory() / "metaschedule"
+        theirs = args.peer_trials or trials
+        peer = MetaSchedule(args.peer_python, cache, target.mcpu, theirs, args.seed, args.peer_cached)
+    rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    budget = args.budget if args.budget is not None else QUICK_BUDGET_S if args.quick else None
+    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.scoreboard", description=experiments.scoreboard.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("cases", nargs="*", help="c2d:1 is a case, c2d all cases of an operator (default: all operators)")
+    add("--batch", type=integers, default=(1,), metavar="N,..", help="default 1")
+    add("--threads", type=integers, default=(usable_cores(),), metavar="N,..", help="default: the processor's cores")
+    add("--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})")
+    add("--budget", type=float, metavar="S", help="at most S seconds for a search")
+    add("--seed", type=int, default=0, metavar="S", help="default 0")
+    add("--quick", action="store_true", help="one small case of each operator, few trials: under five minutes")
+    add("--resume", action="store_true", help="skip the cases that the file has")
+    add("--report", action="store_true", help="table and chart of the file, without measuring")
+    add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")
+    add("--peer-python", type=Path, help="interpreter with TVM, without PyTorch")
+    add("--peer-cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: the user's cache)")
+    add("--peer-cached", action="store_true", help="MetaSchedule only where the cache has its kernel")
+    add("--peer-trials", type=int, metavar="N", help="of MetaSchedule (default: as many as ours)")
+    add("--out", type=Path, default=RESULTS, metavar="JSON", help="default experiments/results/scoreboard.json")
+    add("--chart", type=Path, metavar="PNG", help="default: beside the results")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    try:
+        bouts, setting = choose(args.cases, args.batch, args.threads, args.quick), setting_of(args)
+        ledger = Ledger(args.out, totals)
+        if not args.report:
+            run(bouts, ledger, args.resume, lambda bout, directory: play(bout, setting, directory))
+        if args.quick:
+            print(f"quick: {len(bouts)} cases, {setting.trials} trials each; do not quote these as results")
+        rows = list(ledger.rows.values())
+        print(report(rows))
+        chart = args.chart or args.out.with_suffix(".png")
+        draw(rows, chart, "Throughput in parts of the best contestant's, geometric mean over shapes")
+        print(f"results: {args.out}\nchart: {chart}")
+    except AutoschedError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("interrupted; the cases that are done are kept, --resume goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

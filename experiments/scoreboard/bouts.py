@@ -1,0 +1,80 @@
+"""What is compared: a benchmark case at a batch and a number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from autosched.errors import UsageError
+from autosched.roofline import compulsory_bytes
+from autosched.target import Target
+from autosched.te import ComputeDAG
+from autosched.te.registry import WORKLOADS, build
+from experiments.tuning import Case, parse_cases
+
+FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
+# One case of each family, small ones: to try the script, or a change, in minutes.
+QUICK = "c1d:2,c2d:1,c3d:1,gmm:1,grp:1,dil:1,dep:1,t2d:1,cap:1,nrm:2,sfm:1,cbr:2,tbg:0,tbs:0"
+
+
+@dataclass(frozen=True)
+class Bout:
+    """One case of the scoreboard."""
+
+    case: Case
+    batch: int
+    threads: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.case.label} N={self.batch} t={self.threads}"
+
+    @cached_property
+    def built(self) -> tuple[ComputeDAG, Mapping[str, Any]]:
+        """The graph, and the workload's arguments by name."""
+        dag, spec = build(self.case.workload, self.case.shape, batch=self.batch if self.batch > 1 else None)
+        return dag, spec["args"]
+
+    def facts(self, target: Target) -> dict[str, Any]:
+        """What a row says of the case itself; `level` is the memory that holds its inputs and outputs."""
+        dag, args = self.built
+        n_bytes = compulsory_bytes(dag)
+        return {
+            "case": self.case.label,
+            "workload": self.case.workload,
+            "batch": self.batch,
+            "threads": self.threads,
+            "args": dict(args),
+            "flops": dag.flops,
+            "bytes": n_bytes,
+            "level": level_of(n_bytes, target, self.threads),
+        }
+
+
+def level_of(n_bytes: int, target: Target, threads: int) -> str:
+    """The smallest memory that has room for `n_bytes`: the threads' own L2, the shared L3, or DRAM."""
+    if n_bytes <= target.l2_bytes * threads:
+        return "L2"
+    return "L3" if n_bytes <= target.l3_bytes else "DRAM"
+
+
+def choose(words: Sequence[str], batches: Sequence[int], threads: Sequence[int], quick: bool) -> tuple[Bout, ...]:
+    """The cases that are named ('c2d:1', 'c2d'), all of them by default, at each batch and number of threads.
+
+    Raises UsageError for an unknown one, or one that has no benchmark shape.
+    """
+    cases = parse_cases(",".join(words) if words else QUICK if quick else ",".join(FAMILIES))
+    for case in cases:
+        if case.index is None:
+            raise UsageError(f"{case.workload} has no benchmark shape: choose of {', '.join(FAMILIES)}")
+    return tuple(Bout(case, batch, n) for n in threads for batch in batches for case in cases)
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """'1,16' -> (1, 16). Raises ValueError for anything but positive integers."""
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 1:
+        raise ValueError(text)
+    return found

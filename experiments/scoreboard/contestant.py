@@ -1,0 +1,184 @@
+"""Contestants in a process of their own: `python -m experiments.scoreboard.contestant PARENT_PID`.
+
+Requests are JSON lines on standard input, answers {"row": ...}, as `experiments.arena` asks them. {"op": "enter"}
+makes a contestant from the inputs D/in0.npy, ..., runs it once and writes its result to D/<name>.npy; {"op": "time"}
+times one block of it; {"op": "rates"} measures what the machine can do. Whatever fails is answered with its reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from autosched.cli import peers
+from autosched.codegen import KernelSource, build_source
+from autosched.kernels import specs
+from autosched.lower import lower
+from autosched.measure import timing
+from autosched.roofline import LARGEST, SMALLEST
+from autosched.runtime.jit import compile_object, load_library, load_object
+from autosched.runtime.kernel import Kernel
+from autosched.runtime.peak import measure_bandwidth, measure_fma_gflops
+from autosched.runtime.tensors import Array, address_of, aligned_empty
+from autosched.schedule import replay
+from autosched.store import Database
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+
+OURS, CALL = "autosched", "autosched.call"
+Request: TypeAlias = "Mapping[str, Any]"
+Clocks: TypeAlias = "dict[str, tuple[timing.Clock, list[int]]]"
+_TIMER = ctypes.CFUNCTYPE(
+    ctypes.c_int64,
+    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+)
+
+
+def load_inputs(directory: Path, n: int) -> list[Array]:
+    """Aligned as PyTorch aligns its own."""
+    arrays = []
+    for i in range(n):
+        given = np.load(directory / f"in{i}.npy", allow_pickle=False)
+        arrays.append(aligned_empty(given.shape, given.dtype))
+        np.copyto(arrays[-1], given)
+    return arrays
+
+
+def our_source(dag: ComputeDAG, database: Path, record_id: int, threads: int) -> KernelSource:
+    """A stored candidate, generated anew from its steps."""
+    with Database(database) as records:
+        steps = records.record(record_id).steps
+    return build_source(lower(replay(collapse(dag), steps)), {}, parse_target("cpu"), threads)
+
+
+def python_clock(run: Callable[[], object]) -> timing.Clock:
+    """Calls from Python, one after the other."""
+
+    def clock(repeats: int) -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return time.perf_counter() - start
+
+    return clock
+
+
+def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, threads: int) -> timing.Clock:
+    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays."""
+    library, addresses = load_library(timing.HELPER_IR, parse_target("cpu"), (timing.TIME_ENTRY,))
+    timer = _TIMER(addresses[timing.TIME_ENTRY])
+    now = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+    pointers = (ctypes.c_void_p * len(arrays))(*(address_of(array) for array in arrays))
+    workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
+
+    def clock(repeats: int) -> float:
+        assert library is not None
+        arguments = (address, ctypes.addressof(pointers), address_of(workspace), threads, repeats)
+        nanoseconds = int(timer(now, time.CLOCK_MONOTONIC, *arguments))
+        if nanoseconds < 0:
+            raise RuntimeError("the kernel returned a status other than 0")
+        return nanoseconds * 1e-9
+
+    return clock
+
+
+def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.Clock], Array]:
+    """Our kernel in both manners of calling it, and its result."""
+    dag, _ = build(request["workload"], request["shape"])
+    source = our_source(dag, Path(request["database"]), request["record_id"], request["threads"])
+    loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
+    kernel = Kernel(loaded, specs(dag.inputs), specs(dag.outputs), source.workspace_bytes)
+    out = kernel(*arrays)
+    clocks = {
+        OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),
+        CALL: python_clock(lambda: kernel(*arrays, out=out)),
+    }
+    return clocks, out
+
+
+def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
+    """PyTorch or NumPy. Raises LookupError where it has no formulation of the operator."""
+    library = "numpy" if name == "numpy" else "torch"
+    if library == "torch":
+        if not peers.has_torch():
+            raise LookupError("PyTorch is not installed")
+        peers.torch_session(request["threads"]).__enter__()  # for the rest of this process
+    make = peers.PEERS["torch.compile" if name == "torch.compile" else library]
+    call = make(request["workload"], request["args"], arrays)
+    if call is None:
+        raise LookupError("it has no single call for this operator")
+    return python_clock(call.run), call.result()
+
+
+def enter(request: Request, clocks: Clocks) -> dict[str, Any]:
+    directory, name = Path(request["directory"]), str(request["name"])
+    arrays = load_inputs(directory, request["n_inputs"])
+    found: Mapping[str, timing.Clock]
+    if name == OURS:
+        found, result = enter_ours(request, arrays)
+    else:
+        clock, result = enter_peer(name, request, arrays)
+        found = {name: clock}
+    np.save(directory / f"{name}.npy", result)
+    for key, clock in found.items():
+        clocks[key] = (clock, [timing.calibrate(clock, request["block_s"])])
+    return {"entered": list(found)}
+
+
+def sample(name: str, clocks: Clocks) -> dict[str, Any]:
+    """Seconds of one call, over a block after a call that warms up."""
+    clock, (repeats,) = clocks[name]
+    clock(1)
+    return {"seconds": clock(repeats) / repeats}
+
+
+def rates(request: Request) -> dict[str, Any]:
+    """The peak of fused multiply-adds, and bytes a second when reading as many as the case must move."""
+    target, threads = parse_target("cpu"), request["threads"]
+    n_bytes = min(max(request["bytes"], SMALLEST), LARGEST)
+    return {
+        "peak_gflops": measure_fma_gflops(target, threads),
+        "bandwidth": measure_bandwidth(target, threads, n_bytes),
+    }
+
+
+def answer(request: Request, clocks: Clocks) -> dict[str, Any]:
+    """The row of one request, {"reason": ...} for whatever goes wrong: a peer's errors are of any class."""
+    try:
+        match request["op"]:
+            case "enter":
+                return enter(request, clocks)
+            case "time":
+                return sample(request["name"], clocks)
+            case "rates":
+                return rates(request)
+        return {"reason": f"there is no {request['op']!r}"}
+    except Exception as error:
+        return {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+
+
+def main() -> int:
+    from autosched.measure.worker import harden, take_pipes
+
+    harden(int(sys.argv[1]))
+    requests, replies = take_pipes()
+    gc.disable()
+    clocks: Clocks = {}
+    for line in iter(requests.readline, b""):
+        row = answer(json.loads(line), clocks)
+        replies.write((json.dumps({"row": row}) + "\n").encode())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,339 @@
+"""The scoreboard's own logic, with contestants put in where a run would have processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.errors import UsageError
+from autosched.target import parse_target
+from autosched.te.registry import build
+from experiments import metaschedule
+from experiments.arena import Lost
+from experiments.metaschedule import MetaSchedule, check_peer, same_sizes
+from experiments.scoreboard import __main__ as script
+from experiments.scoreboard import contest
+from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers, level_of
+from experiments.scoreboard.chart import ALL, bars, draw, normalised
+from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, Rules, alternate, hold
+from experiments.scoreboard.ledger import Ledger, key_of
+from experiments.scoreboard.table import HEADER, best_peer, cells, falls_short, ratio, report, roof, totals, until_near
+from experiments.tuning import Case
+
+BOUT = Bout(Case("gmm", 0), 1, 2)
+
+
+def row(case="gmm:0", batch=1, threads=2, roof_s=1e-4, **seconds):
+    """Times in microseconds by contestant; `autosched_call` where it is not ours in the loop."""
+    times = {"autosched": 125.0, **{name.replace("_", "."): us for name, us in seconds.items()}}
+    times.setdefault("autosched.call", times["autosched"])
+    entries = {name: {"reason": "broken"} if us is None else {"seconds": us / 1e6} for name, us in times.items()}
+    if "metaschedule" in entries:
+        entries["metaschedule"]["tuning_s"] = 80.0
+    tuning = {"wall_s": 8.0, "search_s": 2.0, "measure_s": 4.0, "trials_to_95": 20, "seconds_to_95": 3.0, "first_result_s": 1.5}
+    return {
+        "case": case, "workload": case.partition(":")[0], "batch": batch, "threads": threads, "level": "L2",
+        "roof": {"seconds": roof_s, "limit": "arithmetic"}, "entries": entries, "tuning": tuning, "wrong": 0,
+    }  # fmt: skip
+
+
+# Selection
+
+
+def test_one_case_a_family_or_all():
+    assert [b.label for b in choose(["c2d:1"], (1, 16), (2,), False)] == ["c2d:1 N=1 t=2", "c2d:1 N=16 t=2"]
+    assert [b.case.index for b in choose(["c2d"], (1,), (1,), False)] == [0, 1, 2, 3]
+    everything = choose([], (1,), (1, 2), False)
+    assert len(everything) == 2 * 4 * len(FAMILIES) == 112
+    assert {b.case.workload for b in choose([], (1,), (2,), True)} == set(FAMILIES)
+    assert len(choose([], (1,), (2,), True)) == QUICK.count(",") + 1 == 14
+
+
+@pytest.mark.parametrize("word", ["relu", "c2d:9", "nothing"])
+def test_what_has_no_benchmark_shape_is_refused(word):
+    with pytest.raises(UsageError):
+        choose([word], (1,), (2,), False)
+
+
+def test_lists_of_integers():
+    assert integers("1,16") == (1, 16)
+    for text in ("0", "a", "1,", "-2"):
+        with pytest.raises(ValueError):  # noqa: PT011
+            integers(text)
+
+
+def test_a_bout_knows_its_work():
+    target = parse_target("cpu")
+    facts = Bout(Case("gmm", 0), 16, 1).facts(target)
+    assert facts["args"] == {"B": 16, "N": 128, "M": 128, "K": 128}
+    assert facts["flops"] == 16 * 2 * 128**3
+    assert facts["bytes"] == 16 * 3 * 4 * 128**2
+    assert level_of(target.l2_bytes * 2, target, 2) == "L2"
+    assert level_of(target.l2_bytes + 1, target, 1) == "L3"
+    assert level_of(target.l3_bytes + 1, target, 1) == "DRAM"
+
+
+# The contest
+
+
+class Fake:
+    """A process whose contestants answer from a table: seconds, or the reason for which one fails."""
+
+    def __init__(self, directory: Path, calls: list[str], **results) -> None:
+        self.directory, self.calls, self.results = directory, calls, results
+
+    def ask(self, request, deadline_s):
+        assert deadline_s > 0
+        name = request.get("name", METASCHEDULE)
+        if request["op"] == "rates":
+            return {"peak_gflops": 100.0 + len(self.calls), "bandwidth": 1e10}
+        found = self.results[name.replace(".", "_")]
+        if found == "lost":
+            raise Lost("start", "the process ended")
+        if isinstance(found, str):
+            return {"reason": found}
+        if request["op"] == "enter":
+            np.save(self.directory / f"{name}.npy", np.full((1, 128, 128), found[1], "float32"))
+            return {"entered": True}
+        self.calls.append(name)
+        return {"seconds": found[0]}
+
+    def close(self):
+        pass
+
+
+def test_contestants_alternate_after_a_round_to_warm_up():
+    calls = []
+
+    def sampler(name, seconds):
+        return lambda: calls.append(name) or {"seconds": seconds}
+
+    found = alternate("ab", Rules(rounds=4), {"a": sampler("a", 1e-3), "b": sampler("b", 2e-3)}, calls.append)
+    assert "".join(c for c in calls if isinstance(c, str)) == "abbaabbaab"
+    assert {c for c in calls if not isinstance(c, str)} == {contest.REST_S}
+    assert found["b"] == {"seconds": 2e-3, "ci": [2e-3, 2e-3], "samples": 4}
+
+
+def test_there_is_a_longer_rest_after_threads_that_spin_longer():
+    rests = []
+    samplers = {name: lambda: {"seconds": 1e-3} for name in (OURS, METASCHEDULE)}
+    alternate([OURS, METASCHEDULE], Rules(rounds=2), samplers, rests.append)
+    assert rests.count(0.5) == 2  # its last block has none after it, and in turned order it comes twice in a row
+
+
+def test_slow_calls_have_fewer_rounds_and_one_that_fails_is_out():
+    answers = iter([{"seconds": 1.0}, {"reason": "gone"}])
+    found = alternate("ab", Rules(rounds=10, rest_s=0), {"a": lambda: {"seconds": 1.0}, "b": lambda: next(answers)})
+    assert found["a"]["samples"] == contest.SLOW_ROUNDS
+    assert found["b"] == {"reason": "gone"}
+
+
+def test_a_contest_has_an_entry_for_everyone(tmp_path):
+    calls = []
+    own = Fake(
+        tmp_path, calls, autosched=(1e-4, 1.0), autosched_call=(1.1e-4, 1.0), torch=(2e-4, 1.0 + 1e-6),
+        torch_compile="lost", numpy=(3e-4, 1.5),
+    )  # fmt: skip
+    given = dict.fromkeys((OURS, "torch", "torch.compile", "numpy"), own)
+    entries, rates = hold(BOUT, Rules(rounds=2, rest_s=0), tmp_path, tmp_path / "x.db", 1, given)
+    assert entries[OURS]["seconds"] == 1e-4
+    assert entries[CALL]["seconds"] == 1.1e-4
+    assert entries["torch"]["seconds"] == 2e-4
+    assert entries["torch"]["difference"] < 1e-5
+    assert entries["torch.compile"] == {"reason": "the process ended"}
+    assert "differs from ours by 0.5" in entries["numpy"]["reason"]
+    assert entries[METASCHEDULE] == {"reason": "no --peer-python"}
+    assert set(calls) == {OURS, CALL, "torch"}  # a wrong one is not timed
+    assert rates == {"peak_gflops": 109.0, "bandwidth": 1e10}  # the larger one, of before and after
+
+
+def test_without_our_kernel_nobody_is_timed(tmp_path):
+    own = Fake(tmp_path, [], autosched="no record", torch=(1e-4, 1.0))
+    entries, _ = hold(BOUT, Rules(("torch",), 2, rest_s=0), tmp_path, tmp_path / "x.db", 1, {OURS: own, "torch": own})
+    assert entries == {OURS: {"reason": "no record"}, "torch": {"reason": "there is no result of ours to compare with"}}
+
+
+def test_metaschedule_takes_part_from_its_cache(tmp_path):
+    peer = MetaSchedule(Path(sys.executable), tmp_path, "znver4", 64, cached_only=True)
+    rules = Rules((METASCHEDULE,), 2, rest_s=0, metaschedule=peer)
+    assert contest.metaschedule_note(rules, BOUT) == {"reason": "it is not tuned yet"}
+    library = peer.library("gmm:0", 1, 2)
+    assert library.parts[-2:] == ("znver4-2threads-64trials-seed0", "gmm-0.so")
+    assert peer.library("gmm:0", 16, 2).name == "gmm-0-batch16.so"
+    library.parent.mkdir()
+    library.touch()
+    note = {"tuning_s": 60.0, "trials": 64, "failed": 1, "shapes": [[1, 128, 128]] * 3}
+    library.with_suffix(".json").write_text(json.dumps(note))
+    given = {
+        OURS: Fake(tmp_path, [], autosched=(1e-4, 1.0), autosched_call=(1e-4, 1.0)),
+        METASCHEDULE: Fake(tmp_path, [], metaschedule=(2e-4, 1.0)),
+    }
+    entries, _ = hold(BOUT, rules, tmp_path, tmp_path / "x.db", 1, given)
+    assert entries[METASCHEDULE]["seconds"] == 2e-4
+    assert entries[METASCHEDULE]["tuning_s"] == 60.0
+    note["shapes"] = [[1, 128, 127]] * 3
+    library.with_suffix(".json").write_text(json.dumps(note))
+    assert "another problem" in contest.metaschedule_note(rules, BOUT)["reason"]
+
+
+def test_an_unfit_interpreter_is_refused(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no interpreter"):
+        check_peer(tmp_path / "python")
+    for code, message in ((3, "no TVM"), (4, "unfair")):
+        done = subprocess.CompletedProcess([], code)
+        monkeypatch.setattr(metaschedule.subprocess, "run", lambda *_, done=done, **__: done)
+        with pytest.raises(UsageError, match=message):
+            check_peer(Path(sys.executable))
+
+
+def test_sizes_are_compared_without_order():
+    dag, _ = build("tbg", (1, 4, 2, 8))
+    assert same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 4]])
+    assert not same_sizes(dag, [[1, 4, 2, 8], [1, 4, 2, 8], [1, 2, 4, 5]])
+
+
+# Ratios and totals
+
+
+def test_a_peer_is_compared_with_our_kernel_called_in_its_manner():
+    one = row(autosched=100.0, autosched_call=120.0, torch=180.0, numpy=None, metaschedule=160.0)
+    assert ratio(one, "torch") == pytest.approx(1.5)
+    assert ratio(one, "metaschedule") == pytest.approx(1.6)
+    assert ratio(one, "numpy") is None
+    assert best_peer(one) == ("torch", pytest.approx(1.5))
+    assert best_peer(row()) is None
+
+
+def test_the_roofline():
+    assert roof(2_000_000, 1000, 1.0, 1e9) == {"seconds": 2e-3, "limit": "arithmetic"}
+    assert roof(2000, 4_000_000, 1.0, 1e9) == {"seconds": 4e-3, "limit": "memory"}
+
+
+def test_when_a_search_was_near_its_end():
+    curve = [[1, 0.5, 2e-3], [2, 0.9, 1.06e-3], [3, 1.2, 1.05e-3], [9, 4.0, 1e-3]]
+    assert until_near(curve) == {"trials_to_95": 3, "seconds_to_95": 1.2}
+    assert until_near([]) == {"trials_to_95": None, "seconds_to_95": None}
+
+
+def test_totals_and_what_falls_short():
+    rows = [
+        row("gmm:0", torch=250.0, metaschedule=500.0),
+        row("c2d:1", torch=100.0, roof_s=9e-5),
+        row("dep:1", torch=200.0, roof_s=2e-5),
+        {"case": "c3d:0", "workload": "c3d", "batch": 1, "threads": 2, "error": "tuning: no answer within 1800 s"},
+    ]
+    found = totals(rows)
+    assert found["geomean_vs_best_peer"] == pytest.approx((2.0 * 0.8 * 1.6) ** (1 / 3))
+    assert found["geomean_vs_metaschedule"] == pytest.approx(4.0)
+    assert (found["compared"], found["below_1"], found["below_0.85"]) == (3, 1, 1)
+    assert next(iter(found["worst"].items())) == ("c2d:1 N=1 t=2", pytest.approx(0.8))
+    assert found["without_result"] == ["c3d:0 N=1 t=2"]
+    assert found["tuning_time_ratio_vs_metaschedule"] == pytest.approx(10.0)
+    assert found["share_of_wall"]["measure"] == pytest.approx(0.5)
+    assert [r["case"] for r in falls_short(rows)] == ["c2d:1", "dep:1"]  # slower than a peer, then below the roofline
+    lines = [cells(r) for r in rows]
+    assert {len(line) for line in lines} == {len(HEADER)}
+    assert lines[-1][-1] == "tuning: no answer within 1800 s"
+    text = report(rows)
+    assert "below_1: 1" in text
+    assert "Slower than a peer" in text
+
+
+# Chart
+
+
+def test_throughput_is_normalised_to_the_best_contestant():
+    assert normalised(row(autosched=100.0, torch=50.0, numpy=400.0)) == pytest.approx(
+        {"torch": 1.0, OURS: 0.5, "numpy": 0.125}
+    )
+    assert normalised({"entries": {}}) == {}
+    heights = bars([row("gmm:0", autosched=100.0, torch=400.0), row("gmm:1", autosched=100.0, torch=100.0), row("c2d:0", torch=None)])
+    assert heights["gmm"] == pytest.approx({OURS: 1.0, "torch": 0.5})
+    assert heights["c2d"] == {OURS: 1.0}
+    assert heights[ALL]["torch"] == pytest.approx(0.5)
+
+
+def test_the_chart_is_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    draw([row(torch=90.0), row(batch=16, torch=200.0, metaschedule=300.0)], tmp_path / "deep" / "chart.png", "title")
+    assert (tmp_path / "deep" / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+# The file
+
+
+def test_a_run_goes_on_where_it_ended(tmp_path):
+    path = tmp_path / "board.json"
+    bouts = choose(["gmm"], (1,), (2,), False)
+    played = []
+
+    def play(bout, directory):
+        assert directory.is_dir()
+        played.append(bout.label)
+        return {**row(bout.case.label), **({"error": "busy"} if bout.case.index == 1 else {})}
+
+    script.run(bouts[:2], Ledger(path, totals), False, play)
+    script.run(bouts, Ledger(path, totals), True, play)
+    assert played == [f"gmm:{i} N=1 t=2" for i in (0, 1, 1, 2, 3)]  # what failed is tried again
+    script.run(choose(["c2d:0"], (1,), (2,), False), Ledger(path, totals), False, play)
+    document = json.loads(path.read_text())
+    assert [key_of(r) for r in document["rows"]] == [f"{c} N=1 t=2" for c in ("gmm:0", "gmm:1", "gmm:2", "gmm:3", "c2d:0")]
+    assert document["totals"]["cases"] == 5
+    assert document["host"]["cpu_model"]
+    assert [p.name for p in tmp_path.iterdir()] == ["board.json"]
+
+
+def test_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "board.json"
+    path.write_text('{"cases": []}')
+    with pytest.raises(UsageError, match="holds no scoreboard"):
+        Ledger(path, totals)
+    path.write_text(json.dumps({"rows": [], "host": {"cpu_model": "another"}}))
+    with pytest.raises(UsageError, match="results of another"):
+        Ledger(path, totals)
+
+
+def test_a_search_that_fails_is_a_row_with_its_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "tune", lambda *_, **__: {"error": {"class": "Timeout", "message": "no answer"}})
+    setting = script.setting_of(script.build_parser().parse_args(["gmm:0", "--peers", "numpy"]))
+    found = script.play(BOUT, setting, tmp_path)
+    assert found["error"] == "tuning: no answer"
+    assert (found["case"], found["asked_trials"], found["flops"]) == ("gmm:0", 64, 2 * 128**3)
+
+
+def test_the_command_reports_without_measuring(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "board.json"
+    Ledger(path, totals).record(row(torch=90.0))
+    monkeypatch.setattr(script, "play", lambda *_: pytest.fail("nothing is measured"))
+    assert script.main(["--report", "--out", str(path)]) == 0
+    assert "gmm:0" in capsys.readouterr().out
+    assert path.with_suffix(".png").exists()
+
+
+def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
+    for words in (["--peers", "jax"], ["--batch", "0"], ["relu"], ["--peer-python", str(tmp_path / "none")]):
+        with pytest.raises(SystemExit):
+            script.main([*words, "--out", str(tmp_path / "x.json")])
+    assert "there is no peer 'jax'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_case_from_end_to_end(tmp_path):
+    """The real processes, without PyTorch: NumPy is everywhere."""
+    out = tmp_path / "board.json"
+    words = ["gmm:0", "--peers", "numpy", "--trials", "2", "--threads", "1", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.scoreboard", *words], capture_output=True, text=True, timeout=240, cwd=script.RESULTS.parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(out.read_text())["rows"]
+    assert found["entries"]["numpy"]["seconds"] > 0
+    assert found["entries"]["numpy"]["difference"] < 1e-5
+    assert found["rates"]["bandwidth"] > 1e8
+    assert found["roof"]["limit"] == "arithmetic"
