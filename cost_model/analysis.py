@@ -311,7 +311,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         store.stage or store.buffers[0],
         found.loops,
         found.weight,
-        operations(store),
+        operations(store, _lanes(found)),
         found.accesses[0].buffer.itemsize,
         store.reducer is not None or found.accesses[0].kind == "update",
         found.accesses,
@@ -320,6 +320,14 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         store,
         found.nest,
     )
+
+
+def _lanes(found: _Found) -> frozenset[Var] | None:
+    """The variables that border conditions may depend on lane by lane; None on a GPU, where every thread tests them."""
+    if any(loop.kind in THREADS for loop in found.loops):
+        return None
+    in_tile = any(b.scope is Scope.REGISTER for b in found.alive)
+    return frozenset() if in_tile else frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)
 
 
 def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:

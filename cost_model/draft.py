@@ -165,6 +165,7 @@ def _is_whole(statement: Statement, access: Access) -> bool:
 def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
     """Load (or store) instructions of the access in one block: one for each distinct address."""
     result: Expr = real(access.count)
+    distinct: Expr = real(access.elements[statement.block])
     for i in range(statement.block, statement.depth):
         loop, stride = statement.loops[i], access.stride[i]
         if is_zero(stride):
@@ -174,7 +175,8 @@ def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
         else:
             whole = real(ceildiv(loop.bound, lanes))
             result = times(result, whole if is_one(stride) else _strided(loop, stride, whole))
-    return times(result, _across(statement, access))
+            distinct = times(distinct, over(whole, loop.trips)) if is_one(stride) else distinct
+    return times(least(result, distinct), _across(statement, access))
 
 
 def _across(statement: Statement, access: Access) -> Expr:

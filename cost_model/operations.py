@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Expr, Load, Select
+from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Expr, Load, Select, Var
 from autosched.ir.stmt import Store
-from autosched.ir.visit import substitute
+from autosched.ir.visit import free_vars, loads, substitute
 from cost_model.machine import CALL_SLOTS, OP_SLOTS
 
 KINDS = tuple(OP_SLOTS)
@@ -41,18 +41,29 @@ class Operations:
         return sum(FLOPS.get(kind, 0) * n for kind, n in self.counts)
 
 
-def operations(store: Store) -> Operations:
-    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices."""
+def operations(store: Store, lanes: frozenset[Var] | None = None) -> Operations:
+    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices.
+
+    Where `lanes` are the only variables that a condition may depend on lane by lane, a select by other indices takes
+    no slots: it is a branch, and in register tiles it is decided for the whole tile.
+    """
     counts: dict[str, int] = {}
     slots = 0.0
     values = _combined(store)
     fused = {_fused_product(e) for e in _nodes(values)} - {None}
+    decided = set() if lanes is None else {e for e in _nodes(values) if _is_decided(e, lanes)}
+    free = decided | set(_nodes([e.cond for e in decided if isinstance(e, Select)]))
     for expr in _nodes(values):
         kind = "" if expr in fused else _kind(expr)
         if kind:
             counts[kind] = counts.get(kind, 0) + 1
-            slots += _slots(expr, kind)
+            slots += 0.0 if expr in free else _slots(expr, kind)
     return Operations(tuple(sorted(counts.items())), slots)
+
+
+def _is_decided(expr: Expr, lanes: frozenset[Var]) -> bool:
+    """A select whose condition is about indices that are the same in all lanes."""
+    return isinstance(expr, Select) and not loads(expr.cond) and not free_vars(expr.cond) & lanes
 
 
 def _combined(store: Store) -> tuple[Expr, ...]:

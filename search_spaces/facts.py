@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,11 +14,17 @@ from autosched.schedule.stage import StageAxis
 
 EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
+MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
 
 
 def extent(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
     return int(axis.extent.value)
+
+
+def points(stage: Stage) -> int:
+    """Output points of a stage."""
+    return math.prod(extent(a) for a in stage.op.axes)
 
 
 def buffer_shape(state: State, name: str) -> tuple[int, ...]:
@@ -187,6 +194,18 @@ def is_expensive(stage: Stage) -> bool:
         )
 
     return any(costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
+
+
+def is_folded(state: State, stage: Stage) -> bool:
+    """Arithmetic on inputs alone, with far fewer points than what reads it: the scale and shift of a normalisation."""
+    plain = stage.op.reducer is None and not is_copy(stage) and not reads_nothing(stage) and not has_condition(stage)
+    readers = state.consumers(stage)
+    if not plain or not readers or any(r.op.reducer is not None for r in readers):
+        return False
+    if MIN_REPEATS * points(stage) > max(points(r) for r in readers):
+        return False
+    producers = [p for b in stage.op.reads if (p := state.producer(b)) is not None]
+    return all(p.op.reducer is None and points(p) <= points(stage) and not state.is_output(p) for p in producers)
 
 
 def _is_index(e: Expr) -> bool:

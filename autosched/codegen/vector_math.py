@@ -195,6 +195,7 @@ class _Lanes:
     fresh: Callable[[], str]
     out: Callable[[str], None]
     fused: bool
+    avx512: bool = False
 
     @property
     def type(self) -> str:
@@ -270,6 +271,17 @@ class _Lanes:
     def float(self, bits: str) -> str:
         return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
 
+    @property
+    def scales(self) -> bool:
+        """Whether the target multiplies by powers of two in one instruction."""
+        return self.avx512 and self.lanes * self.form.bits == 512
+
+    def scale(self, x: str, n: str) -> str:
+        """x * 2**n for a float n that is whole."""
+        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
+        rest = f"{t} {x}, i{self.lanes} -1, i32 4"  # all lanes, the current rounding
+        return self.emit(f"call {t} @llvm.x86.avx512.mask.scalef.{kind}.512({t} {x}, {t} {n}, {rest})")
+
     def power_of_two(self, biased: str) -> str:
         """2**k from an integer whose low bits are k + bias."""
         return self.float(self.iop("shl", biased, self.whole(self.form.fraction)))
@@ -283,20 +295,23 @@ class _Lanes:
 
 
 def emit_call(
-    fn: str, dtype: str, lanes: int, arg: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool
-) -> str:
+    fn: str, dtype: str, lanes: int, arg: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
+    avx512: bool = False,
+) -> str:  # fmt: skip
     """Write `fn` of `arg`, a value of `lanes` x `dtype` (1: a scalar), line by line to `out`; the result's name.
 
-    `fresh` gives unused names with their %. Raises KeyError for a function or dtype that is not in the table above.
+    `fresh` gives unused names with their %. `avx512`: instructions of AVX-512 may be used for whole registers.
+    Raises KeyError for a function or dtype that is not in the table above.
     """
-    return _FUNCTIONS[fn](_Lanes(_FORMATS[dtype], lanes, fresh, out, fma), arg)
+    return _FUNCTIONS[fn](_Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512), arg)
 
 
 def emit_pow(
-    dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool
-) -> str:
+    dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
+    avx512: bool = False,
+) -> str:  # fmt: skip
     """Write x ** y with C's rules for zeros, infinities and negative x; float32 is computed in float64."""
-    narrow = _Lanes(_FORMATS[dtype], lanes, fresh, out, fma)
+    narrow = _Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512)
     wide = replace(narrow, form=_FORMATS["float64"])
     if dtype == "float32":
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
@@ -319,8 +334,13 @@ def _exp_of_reduced(v: _Lanes, r: str) -> str:
 
 
 def _exp_upto(v: _Lanes, x: str) -> str:
-    """exp for x <= exp_high. 2**n is applied in two halves, so neither leaves the range before the result does."""
-    r, z = _reduced(v, v.at_least(x, v.form.exp_low), 2 * v.form.bias)
+    """exp for x <= exp_high. 2**n is applied by one instruction, whose result is rounded once however small, or else in
+    two halves, so that neither leaves the range before the result does."""
+    x = v.at_least(x, v.form.exp_low)
+    if v.scales:
+        r, z = _reduced(v, x, 0)
+        return v.scale(_exp_of_reduced(v, r), v.op("fsub", z, v.number(v.form.magic)))
+    r, z = _reduced(v, x, 2 * v.form.bias)
     both = v.bits(z)
     half = v.iop("lshr", both, v.whole(1))  # what is above the low bits is even, and shifted out
     scaled = v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(half))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from autosched.ir.expr import Const, product
 from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import unroll
 from search_spaces.draft import Draft
+
+WINDOW = 32  # points of a reduction that is a window: each of its loops may be written out
 
 
 def unroll_name(stage: str, axis: str) -> str:
@@ -13,19 +16,24 @@ def unroll_name(stage: str, axis: str) -> str:
 
 
 def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:
-    """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors."""
+    """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors.
+
+    In a window every loop may be: what neighbouring outputs read in common is then loaded once for the register tile.
+    """
     others = [a.name for a in acc.op.axes if a.name != v]
-    reduced = [a.name for a in acc.op.reduce_axes]
     steps: list[Step] = []
-    last = acc.op.reduce_axes[-1]
-    factor = unroll(unroll_name(acc.name, last.name), last.extent)
-    unrolled = []
-    if len(factor.domain) > 1:
-        draft = draft.with_params([factor])
-        steps.append(Split(acc.name, last.name, (factor.name,)))
-        reduced[-1:] = [f"{last.name}.0", f"{last.name}.1"]
-        unrolled = [f"{last.name}.1"]
-    steps.append(Reorder(acc.name, (*reduced, *others, v)))
+    outer: list[str] = []
+    unrolled: list[str] = []
+    for axis in acc.op.reduce_axes:
+        factor = unroll(unroll_name(acc.name, axis.name), axis.extent)
+        if (axis is acc.op.reduce_axes[-1] or _is_window(acc)) and len(factor.domain) > 1:
+            draft = draft.with_params([factor])
+            steps.append(Split(acc.name, axis.name, (factor.name,)))
+            outer.append(f"{axis.name}.0")
+            unrolled.append(f"{axis.name}.1")
+        else:
+            outer.append(axis.name)
+    steps.append(Reorder(acc.name, (*outer, *unrolled, *others, v)))
     steps += [Unroll(acc.name, x) for x in (*unrolled, *others)]
     steps.append(Vectorize(acc.name, v))
     number = [a.name for a in acc.op.axes].index(v)
@@ -33,3 +41,8 @@ def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:
         order = [n for n in range(len(acc.op.axes)) if n != number]
         steps.append(Pack(acc.name, (*order, number)))
     return draft.apply(*steps)
+
+
+def _is_window(acc: Stage) -> bool:
+    points = product([a.extent for a in acc.op.reduce_axes])
+    return isinstance(points, Const) and points.value <= WINDOW

@@ -23,12 +23,14 @@ from search_spaces.facts import (
     has_reuse,
     is_copy,
     is_expensive,
+    is_folded,
+    points,
     reads_nothing,
     reads_of,
     switch_axes,
 )
 
-SMALL_AXIS = 4
+FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Inline:
             return False
         if is_copy(stage) or reads_nothing(stage):
             return True
+        if is_folded(state, stage):
+            return False
         readers = state.consumers(stage)
         if all(r.op.reducer is None for r in readers):
             return len(readers) == 1 or not is_expensive(stage)
@@ -85,7 +89,7 @@ class Placement:
         return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        attached = self._attach(draft, stage, context)
+        attached = None if is_folded(draft.state, stage) else self._attach(draft, stage, context)
         at_root = Elementwise().apply(draft, stage, context)
         if attached is None:
             return at_root
@@ -137,30 +141,33 @@ class Elementwise:
         group = f"{name}.{last.name}"
         lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
         vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
-        params = [vector]
-        factors = [vector.name]
-        if extent(last) > 64 * lanes:
-            params.insert(0, tile_count(f"{group}.m", -(-extent(last) // lanes), group))
-            params[0] = replace(params[0], extent=extent(last))
-            factors.insert(0, params[0].name)
-        steps: list[Step] = [Split(name, last.name, tuple(factors))]
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
         across = None if tail else _transposed_axis(draft, stage)
+        params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
+        if extent(last) > 64 * lanes:
+            params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
+            factors.insert(0, params[0].name)
+            outer, middle = [*outer, f"{last.name}.0"], [f"{last.name}.1"]
+        elif across is not None or not outer:
+            outer, middle = [*outer, f"{last.name}.0"], []
+        else:  # several short rows are a task
+            rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
+            params.append(rows)
+            steps.append(Split(name, outer[-1], (rows.name,)))
+            middle.insert(0, f"{outer[-1]}.1")
+            outer[-1] = f"{outer[-1]}.0"
+        steps.append(Split(name, last.name, tuple(factors)))
         if across is not None:
             tile = across_tile(f"{name}.{across}.r", extent(stage.op.axis(across)))
             params.append(tile)
             steps.append(Split(name, across, (tile.name,)))
             outer = [f"{across}.0" if a == across else a for a in outer]
             tail = [f"{across}.1"]
-        middle = [f"{last.name}.{n}" for n in range(1, len(factors))]
-        parallel = [*outer, f"{last.name}.0"]
-        steps += [
-            Reorder(name, (*parallel, *middle, *tail, f"{last.name}.{len(factors)}")),
-            Parallel(name, tuple(parallel)),
-            *(Unroll(name, x) for x in tail),
-            Vectorize(name, f"{last.name}.{len(factors)}"),
-        ]
+        steps.append(Reorder(name, (*outer, *middle, *tail, f"{last.name}.{len(factors)}")))
+        if points(stage) > FEW_POINTS:
+            steps.append(Parallel(name, tuple(outer)))
+        steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
         return [draft.with_params(params).apply(*steps).finish(name, note=note)]
 
 

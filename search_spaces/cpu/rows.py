@@ -21,7 +21,7 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, vector_width
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, lane_reduction, reads_of
+from search_spaces.facts import extent, lane_reduction, points, reads_of
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
@@ -38,11 +38,10 @@ class SplitReduction:
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
             return False
-        points = _points(stage)
-        work = points * max((extent(a) for a in stage.op.reduce_axes), default=1)
+        work = points(stage) * max((extent(a) for a in stage.op.reduce_axes), default=1)
         rows = reads_of(draft.state, stage)
         lane = lane_reduction(stage, rows)
-        return points < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
+        return points(stage) < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         axis = lane_reduction(stage, reads_of(draft.state, stage))
@@ -67,7 +66,7 @@ class SplitTiledReduction:
         if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(draft, stage, context):
             return False
         last = stage.op.reduce_axes[-1]
-        return _points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
+        return points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         axis = stage.op.reduce_axes[-1]
@@ -143,13 +142,6 @@ def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Cont
         steps.append(ComputeAt(inner, stage.name, space[-1], Scope.REGISTER.value))
     steps.append(Vectorize(stage.name, f"{axis}.i"))
     return draft.apply(*steps).finish(inner)
-
-
-def _points(stage: Stage) -> int:
-    points = 1
-    for axis in stage.op.axes:
-        points *= extent(axis)
-    return points
 
 
 def _finish_root(draft: Draft, name: str) -> Draft:

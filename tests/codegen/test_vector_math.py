@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autosched.codegen.llvm.arithmetic import has_avx512
 from autosched.codegen.source import function_attributes
 from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.runtime import jit
@@ -63,9 +64,9 @@ def _apply(fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None) -> 
         return f"%t{next(numbers)}"
 
     if fn == "pow":
-        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma)
+        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma, has_avx512(HOST))
     else:
-        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma)
+        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma, has_avx512(HOST))
     scalar = SCALARS[dtype]
     ir = LOOP.format(
         scalar=scalar,

@@ -122,7 +122,8 @@ class Arithmetic:
         return Val(self._math(fn, a), a.dtype, a.lanes)
 
     def _math(self, fn: str, a: Val) -> str:
-        return emit_call(fn, a.dtype, a.lanes, a.name, self.writer.fresh, self.writer.emit, self.target.has_fma)
+        w, t = self.writer, self.target
+        return emit_call(fn, a.dtype, a.lanes, a.name, w.fresh, w.emit, t.has_fma, has_avx512(t))
 
     def _power(self, a: Val, b: Val) -> Val:
         """a ** b; small constant powers are products."""
@@ -131,7 +132,8 @@ class Arithmetic:
             if b.name in (text, splat(text, a.dtype, b.lanes)):
                 square = self.binary("mul", a, a)
                 return square if exponent == 2 else self.binary("mul", square, a)
-        name = emit_pow(a.dtype, a.lanes, a.name, b.name, self.writer.fresh, self.writer.emit, self.target.has_fma)
+        w, t = self.writer, self.target
+        name = emit_pow(a.dtype, a.lanes, a.name, b.name, w.fresh, w.emit, t.has_fma, has_avx512(t))
         return Val(name, a.dtype, a.lanes)
 
     def _divide(self, op: str, a: Val, b: Val, divisor: str) -> Val:
@@ -188,6 +190,10 @@ class Arithmetic:
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
         return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+
+
+def has_avx512(target: Target) -> bool:
+    return target.arch == "x86_64" and target.vector_bytes == 64
 
 
 def _is_number(value: Val) -> bool:

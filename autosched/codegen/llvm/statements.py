@@ -128,7 +128,9 @@ class Statements:
             n = int(extent.value)
             lanes = min(width, _next_power(n))
             whole, rest = divmod(n, lanes)
-            if whole <= MAX_CHUNKS:
+            if 1 < whole <= MAX_CHUNKS and self._reduces(stmt):
+                self._reduced_chunks(stmt, whole, lanes)
+            elif whole <= MAX_CHUNKS:
                 for chunk in range(whole):
                     self._vector(stmt, Lanes(chunk * lanes, lanes), None)
             else:
@@ -168,6 +170,34 @@ class Statements:
         for n in range(tile.rows):
             env[tile.outer.var] = n
             self._vector_rest(tile.inner, done, int(tile.inner.extent.value) - done, lanes)
+
+    def _reduces(self, loop: For) -> bool:
+        """Whether the loop is one store that all lanes update together."""
+        store = loop.body
+        return (
+            isinstance(store, Store)
+            and store.reducer is not None
+            and not any(loop.var in free_vars(i) for i in store.indices)
+        )
+
+    def _reduced_chunks(self, loop: For, whole: int, lanes: int) -> None:
+        """Whole vectors are combined with each other first, so that lanes are combined only once."""
+        store = loop.body
+        assert isinstance(store, Store)
+        parts: list[list[Val]] = []
+        self.values.lanes = lanes
+        for chunk in range(whole):
+            self.addresses.env[loop.var] = Lanes(chunk * lanes, lanes)
+            self.values.begin()
+            parts.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
+        del self.addresses.env[loop.var]
+        while len(parts) > 1:
+            odd = parts[len(parts) // 2 * 2 :]
+            parts = [self._combine(store, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd
+        results = self._horizontal(store, parts[0], lanes)
+        self.values.lanes = 1
+        for name, value in zip(store.buffers, results, strict=True):
+            self._write(name, store.indices, value, blend=True)
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:
@@ -254,7 +284,8 @@ class Statements:
         if stmt.reducer is None:
             results = [self.values.emit(v) for v in stmt.values]
         elif self._is_horizontal(stmt):
-            results = self._horizontal(stmt)
+            parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
+            results = self._horizontal(stmt, parts, self.values.lanes)
         elif len(stmt.values) == 1 and _uses(stmt.reducer.results[0], stmt.reducer.rhs[0]) == 1:
             old = self._old(stmt)
             table: dict[Expr, Expr] = {stmt.reducer.lhs[0]: old[0], stmt.reducer.rhs[0]: stmt.values[0]}
@@ -283,11 +314,9 @@ class Statements:
         lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
         return bool(lanes) and not any(free_vars(i) & lanes for i in stmt.indices)
 
-    def _horizontal(self, stmt: Store) -> list[Val]:
-        """Combine the lanes pairwise, halving the vector, then with what is in memory."""
+    def _horizontal(self, stmt: Store, parts: list[Val], lanes: int) -> list[Val]:
+        """Combine the lanes of `parts` pairwise, halving the vector, then with what is in memory."""
         assert stmt.reducer is not None
-        lanes = self.values.lanes
-        parts = [self.arithmetic.spread(self.values.emit(v), lanes) for v in stmt.values]
         if self.values.mask is not None:
             mask = Val(self.values.mask, "bool", lanes)
             starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]

@@ -1,0 +1,94 @@
+"""What the rules for reductions by rows, windows and elementwise stages make of an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.lower import lower
+from autosched.schedule import Vectorize, initial_state
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.registry import build
+from cost_model.operations import operations
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch, sample
+from tests.codegen.running import build as kernel_of
+from tests.codegen.running import check_kernel, check_outputs, run
+
+HOST = parse_target("cpu")
+
+
+def workload(name: str, **settings: int | str) -> ComputeDAG:
+    return collapse(build(name, settings=settings)[0])
+
+
+def compiled(dag: ComputeDAG, sketch: Sketch, threads: int, rows: int = 2) -> Iterator[dict[str, int]]:
+    """Random candidates of a sketch, each checked against the reference."""
+    data = make_inputs(dag, 0, "normal")
+    for values in sample(sketch, rows, np.random.default_rng(1)):
+        row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+        check_outputs(dag, data, run(kernel_of(sketch.state, HOST, threads, row), dag, data, HOST), f"{row}")
+        yield row
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_arithmetic_on_parameters_is_done_once(layout):
+    dag = workload("batch_norm", N=2, H=7, W=13, C=5, layout=layout)
+    for sketch in sketches(dag, HOST, 2):
+        stages = {s.name: s for s in sketch.state.stages}
+        assert {"scale", "shift"} <= stages.keys()  # a root and a division for each channel, not for each element
+        assert all(x.kind.value != "parallel" for n in ("scale", "shift") for x in stages[n].loops)
+        assert list(compiled(dag, sketch, 2))
+
+
+def test_arithmetic_that_nobody_repeats_is_inlined():
+    x, y = te.placeholder((4, 6), name="X"), te.placeholder((6,), name="Y")
+    root = te.compute((6,), lambda j: te.sqrt(y[j]), name="root")
+    dag = ComputeDAG(te.compute((4, 6), lambda i, j: x[i, j] * root[j], name="Z"))
+    assert all("root" not in {s.name for s in sketch.state.stages} for sketch in sketches(dag, HOST, 1))
+
+
+@pytest.mark.parametrize("shape", [(3, 70), (67, 5), (1, 1), (13, 64)])
+def test_several_short_rows_are_a_task(shape):
+    dag = workload("elementwise", M=shape[0], N=shape[1])
+    for sketch in sketches(dag, HOST, 2):
+        assert list(compiled(dag, sketch, 2, rows=4))
+
+
+@pytest.mark.parametrize("name", ["dep", "max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_may_be_written_out(name, stride):
+    dag = workload(name, N=1, H=5, W=4, C=19, k=3, stride=stride, pad=1)
+    for sketch in sketches(dag, HOST, 1):
+        domains = {p.name.rpartition(".k")[2]: p.domain for p in sketch.params if p.kind == "unroll"}
+        assert domains["h.u"][-1] == domains["w.u"][-1] == 3
+    inline = next(s for s in sketches(dag, HOST, 1) if s.name.endswith("pad@inline"))
+    assert list(compiled(dag, inline, 1, rows=2))
+
+
+def test_conditions_of_the_border_take_no_slots_in_a_register_tile():
+    dag = workload("dep", N=1, H=9, W=8, C=19, k=3, stride=1, pad=1)
+    found = next(s for s in sketches(dag, HOST, 1) if s.name.endswith("pad@inline"))
+    from cost_model.analysis import analyse
+
+    (update,) = (s for s in analyse(lower(found.state)).statements if s.updates)
+    assert update.ops.slots == 1  # a multiply-add
+    assert operations(update.store).slots > 10  # where every thread tests for itself
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize("length", [32, 48, 64, 80, 81])
+def test_lanes_of_several_vectors_are_combined(dtype, length):
+    x, k = te.placeholder((3, length), dtype, name="X"), te.reduce_axis(length, name="k")
+    dag = ComputeDAG(te.compute((3,), lambda i: te.sum(x[i, k], axis=k), name="S"))
+    check_kernel(dag, initial_state(dag).apply(Vectorize("S", "k")), threads=(1,))
+    r = te.reduce_axis(length, name="r")
+    both = ComputeDAG(te.compute((3,), lambda i: te.argmax(x[i, r], axis=r), name="A"))
+    ties = {"X": np.tile(np.arange(length) // 7 % 3, (3, 1)).astype(dtype)}
+    check_kernel(both, initial_state(both).apply(Vectorize("A", "r")), ties, threads=(1,))
