@@ -271,11 +271,6 @@ class _Lanes:
     def float(self, bits: str) -> str:
         return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
 
-    @property
-    def scales(self) -> bool:
-        """Whether the target multiplies by powers of two in one instruction."""
-        return self.avx512 and self.lanes * self.form.bits == 512
-
     def scale(self, x: str, n: str) -> str:
         """x * 2**n for a float n that is whole."""
         t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
@@ -333,11 +328,16 @@ def _exp_of_reduced(v: _Lanes, r: str) -> str:
     return v.fma(v.fma(v.polynomial(r, v.form.exp), r, one), r, one)
 
 
+def _scales(v: _Lanes) -> bool:
+    """Whether the target multiplies by powers of two in one instruction."""
+    return v.avx512 and v.lanes * v.form.bits == 512
+
+
 def _exp_upto(v: _Lanes, x: str) -> str:
     """exp for x <= exp_high. 2**n is applied by one instruction, whose result is rounded once however small, or else in
     two halves, so that neither leaves the range before the result does."""
     x = v.at_least(x, v.form.exp_low)
-    if v.scales:
+    if _scales(v):
         r, z = _reduced(v, x, 0)
         return v.scale(_exp_of_reduced(v, r), v.op("fsub", z, v.number(v.form.magic)))
     r, z = _reduced(v, x, 2 * v.form.bias)
