@@ -19,7 +19,7 @@ from autosched.target import Target, parse_target, usable_cores
 from experiments.metaschedule import MetaSchedule, check_peer
 from experiments.scoreboard.bouts import Bout, choose, integers
 from experiments.scoreboard.chart import draw
-from experiments.scoreboard.contest import METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
+from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
 from experiments.scoreboard.ledger import Ledger
 from experiments.scoreboard.table import cells, report, roof, totals, until_near
 from experiments.tuning import WRONG, load_now, tune
@@ -27,10 +27,11 @@ from experiments.tuning import WRONG, load_now, tune
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "scoreboard.json"
 TRIALS, QUICK_TRIALS = 64, 16
 QUICK_BUDGET_S, QUICK_ROUNDS = 8.0, 4
+QUICK_PEERS = tuple(name for name in PEERS if name != COMPILED)  # which takes longest to start
 TUNING_TIMEOUT_S = 1800.0
 KEPT = (
     "trials", "failed", "failures", "best_s", "best_ci_s", "gflops", "peak_gflops", "wall_s", "search_s", "model_s",
-    "build_s", "check_s", "measure_s", "first_result_s", "sketch", "values", "curve", "trials_to_95", "seconds_to_95",
+    "build_s", "check_s", "measure_s", "first_result_s", "sketch", "values", "trials_to_95", "seconds_to_95",
 )  # fmt: skip  # of what `tune --json` says
 
 
@@ -99,7 +100,7 @@ def run(
 
 def setting_of(args: argparse.Namespace) -> Setting:
     """Raises UsageError for peers that are unknown or unfit."""
-    names = tuple(args.peers.split(",")) if args.peers else PEERS
+    names = tuple(args.peers.split(",")) if args.peers else QUICK_PEERS if args.quick else PEERS
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
     target, trials = parse_target("cpu"), args.trials or (QUICK_TRIALS if args.quick else TRIALS)
@@ -126,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})")
     add("--budget", type=float, metavar="S", help="at most S seconds for a search")
     add("--seed", type=int, default=0, metavar="S", help="default 0")
-    add("--quick", action="store_true", help="one small case of each operator, few trials: under five minutes")
+    add("--quick", action="store_true", help="one small case of each operator, few trials, without torch.compile")
     add("--resume", action="store_true", help="skip the cases that the file has")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
     add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")
@@ -148,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.report:
             run(bouts, ledger, args.resume, lambda bout, directory: play(bout, setting, directory))
         if args.quick:
-            print(f"quick: {len(bouts)} cases, {setting.trials} trials each; do not quote these as results")
+            print(f"quick: {len(bouts)} cases, {setting.trials} trials each: no results to quote")
         rows = list(ledger.rows.values())
         print(report(rows))
         chart = args.chart or args.out.with_suffix(".png")

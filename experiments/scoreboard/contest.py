@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ PEERS = (TORCH, COMPILED, NUMPY, METASCHEDULE)
 BLOCK_S = 0.05
 ROUNDS, SLOW_ROUNDS = 10, 4  # even: each order as often as its reverse
 SLOW_S = 0.25  # calls that take longer have SLOW_ROUNDS rounds
-REST_S = 0.1  # before each block: the threads of other pools go on spinning for a while, on the cores that this needs
+REST_S = 0.05  # before each block: the threads of other pools go on spinning for a while, on the cores that this needs
 LONG_RESTS_S = {METASCHEDULE: 0.5}  # after this one's block
 ENTER_S, TIME_S = 240.0, 120.0  # deadlines
 
@@ -86,11 +87,12 @@ def hold(
         "shape": list(args.values()), "threads": bout.threads, "n_inputs": len(arrays), "block_s": rules.block_s,
         "database": str(database), "record_id": record_id,
     }  # fmt: skip
-    entries: dict[str, Entry] = {}
-    for name in (OURS, *rules.peers):
-        entries[name] = enter(name, request, rules, bout, given)
-        if "reason" not in entries[name]:
-            entries[name] |= agreed(name, directory)
+    names = (OURS, *rules.peers)
+    with ThreadPoolExecutor(len(names)) as pool:  # they start together: nothing is timed yet
+        entries = dict(zip(names, pool.map(lambda name: enter(name, request, rules, bout, given), names), strict=True))
+    for name, entry in entries.items():
+        if "reason" not in entry:
+            entry |= agreed(name, directory)
     if "reason" not in entries[OURS]:
         entries[CALL] = {}
     present = [name for name, entry in entries.items() if "reason" not in entry]

@@ -37,7 +37,7 @@ from autosched.te.registry import build
 
 OURS, CALL = "autosched", "autosched.call"
 Request: TypeAlias = "Mapping[str, Any]"
-Clocks: TypeAlias = "dict[str, tuple[timing.Clock, list[int]]]"
+Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
@@ -130,16 +130,18 @@ def enter(request: Request, clocks: Clocks) -> dict[str, Any]:
         clock, result = enter_peer(name, request, arrays)
         found = {name: clock}
     np.save(directory / f"{name}.npy", result)
-    for key, clock in found.items():
-        clocks[key] = (clock, [timing.calibrate(clock, request["block_s"])])
+    clocks.update(found)
     return {"entered": list(found)}
 
 
-def sample(name: str, clocks: Clocks) -> dict[str, Any]:
-    """Seconds of one call, over a block after a call that warms up."""
-    clock, (repeats,) = clocks[name]
+def sample(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[str, Any]:
+    """Seconds of one call, over a block after a call that warms up; `repeats` keeps how many calls make a block."""
+    name = request["name"]
+    clock = clocks[name]
+    if name not in repeats:
+        repeats[name] = timing.calibrate(clock, request["block_s"])
     clock(1)
-    return {"seconds": clock(repeats) / repeats}
+    return {"seconds": clock(repeats[name]) / repeats[name]}
 
 
 def rates(request: Request) -> dict[str, Any]:
@@ -152,14 +154,14 @@ def rates(request: Request) -> dict[str, Any]:
     }
 
 
-def answer(request: Request, clocks: Clocks) -> dict[str, Any]:
+def answer(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[str, Any]:
     """The row of one request, {"reason": ...} for whatever goes wrong: a peer's errors are of any class."""
     try:
         match request["op"]:
             case "enter":
                 return enter(request, clocks)
             case "time":
-                return sample(request["name"], clocks)
+                return sample(request, clocks, repeats)
             case "rates":
                 return rates(request)
         return {"reason": f"there is no {request['op']!r}"}
@@ -174,8 +176,9 @@ def main() -> int:
     requests, replies = take_pipes()
     gc.disable()
     clocks: Clocks = {}
+    repeats: dict[str, int] = {}
     for line in iter(requests.readline, b""):
-        row = answer(json.loads(line), clocks)
+        row = answer(json.loads(line), clocks, repeats)
         replies.write((json.dumps({"row": row}) + "\n").encode())
     return 0
 

@@ -17,7 +17,7 @@ from experiments import metaschedule
 from experiments.arena import Lost
 from experiments.metaschedule import MetaSchedule, check_peer, same_sizes
 from experiments.scoreboard import __main__ as script
-from experiments.scoreboard import contest
+from experiments.scoreboard import contest, contestant
 from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers, level_of
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
 from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, Rules, alternate, hold
@@ -150,6 +150,23 @@ def test_a_contest_has_an_entry_for_everyone(tmp_path):
     assert entries[METASCHEDULE] == {"reason": "no --peer-python"}
     assert set(calls) == {OURS, CALL, "torch"}  # a wrong one is not timed
     assert rates == {"peak_gflops": 109.0, "bandwidth": 1e10}  # the larger one, of before and after
+
+
+def test_a_contestant_enters_and_is_timed(tmp_path):
+    dag, args = BOUT.built
+    arrays = [np.full(t.public_shape, i + 1.0, "float32") for i, t in enumerate(dag.inputs)]
+    for i, array in enumerate(arrays):
+        np.save(tmp_path / f"in{i}.npy", array)
+    clocks, repeats = {}, {}
+    request = {"directory": str(tmp_path), "workload": "gmm", "args": args, "threads": 1, "n_inputs": 2, "block_s": 1e-4}
+    found = contestant.answer({**request, "op": "enter", "name": "numpy"}, clocks, repeats)
+    assert found == {"entered": ["numpy"]}
+    assert (np.load(tmp_path / "numpy.npy") == 256.0).all()
+    assert contestant.answer({**request, "op": "time", "name": "numpy"}, clocks, repeats)["seconds"] > 0
+    assert repeats["numpy"] >= 1
+    missing = contestant.answer({**request, "op": "enter", "name": "numpy", "workload": "cap"}, clocks, repeats)
+    assert missing == {"reason": "LookupError: it has no single call for this operator"}
+    assert "no 'sing'" in contestant.answer({"op": "sing"}, clocks, repeats)["reason"]
 
 
 def test_without_our_kernel_nobody_is_timed(tmp_path):
