@@ -78,7 +78,7 @@ def test_a_memo_may_be_shared_by_substitutions_of_the_same_mapping():
 
 def test_what_an_expression_holds():
     assert free_vars(VALUE) == {i, j}
-    assert loads(VALUE) == [A]
+    assert loads(VALUE) == (A,)
     assert is_closed(t * 3 + 1)
     assert not is_closed(t + i)
     assert not is_closed(Load("n", (), "int64"))
