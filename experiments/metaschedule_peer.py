@@ -27,6 +27,26 @@ BUILD_DEADLINE_S = 180.0
 FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a candidate that failed
 
 
+def watcher(start: float) -> tuple[list[tuple[float, float | None]], Any]:
+    """(what it will have seen, a measure callback): of each trial in order the seconds from `start` to the end of its
+    batch, and its time, None for a failure."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.utils import derived_object
+
+    history: list[tuple[float, float | None]] = []
+
+    @derived_object
+    class Watcher(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+        def apply(self, scheduler: Any, task: Any, candidates: Any, builds: Any, results: Any) -> None:
+            elapsed = time.monotonic() - start
+            for result in results:
+                run = [float(s) for s in result.run_secs or ()]
+                mean = sum(run) / len(run) if run else FAILED_S
+                history.append((elapsed, mean if mean < FAILED_S else None))
+
+    return history, Watcher()
+
+
 def tune(args: argparse.Namespace) -> dict[str, Any]:
     import tvm
     from tvm.s_tir import meta_schedule as ms
@@ -41,6 +61,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     shapes = [[int(extent) for extent in buffer.shape] for buffer in function.params]
     with tempfile.TemporaryDirectory(prefix="metaschedule-") as work:
         start = time.monotonic()
+        history, callback = watcher(start)
         database = ms.tune_tir(
             mod=function,
             target=target,
@@ -51,6 +72,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
             builder=ms.builder.LocalBuilder(max_workers=args.threads, timeout_sec=BUILD_DEADLINE_S),
             database="memory",
             seed=args.seed,
+            measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), callback],
         )
         tuning_s = time.monotonic() - start
     runs = [[float(s) for s in record.run_secs] for record in database.get_all_tuning_records() if record.run_secs]
@@ -63,6 +85,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     args.library.with_suffix(".shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
     return {
         "best_s": min(valid),
+        "history": history,
         "tuning_s": tuning_s,
         "trials": len(means),
         "failed": len(means) - len(valid),

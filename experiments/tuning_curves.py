@@ -30,12 +30,12 @@ from typing import Any
 
 from autosched.cli import options
 from autosched.errors import AutoschedError, UsageError
+from experiments.metaschedule import PEER, check_peer
 from experiments.tuning import Case, last_object, load_now, parse_cases, write_results
 from experiments.tuning_figure import draw, paragraph
 from experiments.tuning_session import VARIANTS
 
 METASCHEDULE = "metaschedule"
-PEER = Path(__file__).resolve().with_name("metaschedule_peer.py")
 RESULTS = Path(__file__).resolve().parent / "results"
 TIMEOUT_S = 3600.0  # of one session
 KEPT = (
@@ -192,6 +192,7 @@ def main(argv: Sequence[str] | None = None, run: Run | None = None) -> int:
     complete = True
     try:
         if args.peer_python is not None:
+            check_peer(args.peer_python)
             variants.append(METASCHEDULE)
         unknown = [v for v in variants if v not in (*VARIANTS, METASCHEDULE)]
         if unknown:
