@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
-from autosched.kernels import generate, load
+from autosched.kernels import check_weights, generate, load
 from autosched.stored import explain, export, show, stored_source, verify
 from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
 
@@ -63,6 +63,7 @@ def tune(
     settings: Mapping[str, Setting] | None = None,
     batch: int | None = None,
     dtype: str = "float32",
+    weights: Sequence[str] = (),
     target: str | None = "cpu",
     threads: int | None = None,
     trials: int = 64,
@@ -81,11 +82,12 @@ def tune(
     """Searches for the fastest kernel of `workload` with at most `trials` measurements and `budget_s` seconds.
 
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
-    name, `batch` replaces the first (it multiplies one called M). `resume` counts the measurements of earlier runs as
-    trials, and their failures but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or
-    OpenCL C of the best candidates. `rules` are sketch rules of yours (`search_spaces.draft.SketchRule`), tried before
-    the built-in ones. `policy` are other numbers for the search (`autosched.tune.policy.Policy`); `narrow` makes of the
-    sketches those that are searched.
+    name, `batch` replaces the first (it multiplies one called M). `weights` names inputs that never change: what
+    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `resume` counts the
+    measurements of earlier runs as trials, and their failures but for candidates that could not be built. `out_dir`
+    receives the LLVM IR, CUDA C or OpenCL C of the best candidates. `rules` are sketch rules of yours
+    (`search_spaces.draft.SketchRule`), tried before the built-in ones. `policy` are other numbers for the search
+    (`autosched.tune.policy.Policy`); `narrow` makes of the sketches those that are searched.
     `measure=False`: by the cost model alone, for any processor or GPU; nothing runs and nothing is recorded.
     `started`: when the command began, on `time.monotonic`, default now.
 
@@ -95,8 +97,9 @@ def tune(
     begun = time.monotonic() if started is None else started
     if trials < 1:
         raise UsageError(f"trials must be at least 1, got {trials}")
-    problem = define(workload, shape, settings, batch, dtype)
+    problem = define(workload, shape, settings, batch, dtype, weights)
     device = find_device(target, threads, runs=measure)
+    check_weights(problem, device)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
         return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
@@ -119,18 +122,21 @@ def compile(
     settings: Mapping[str, Setting] | None = None,
     batch: int | None = None,
     dtype: str = "float32",
+    weights: Sequence[str] = (),
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
 ) -> Kernel | GpuKernel:
     """The stored best kernel of `workload`, or, where none is stored, the one that the analytic model likes best.
 
-    The latter takes no measurement and has not been verified. Raises NoValidCandidate if there is neither.
+    The latter takes no measurement and has not been verified. With `weights` it is the best with these inputs as
+    weights, and has a `bind` that packs them once. Raises NoValidCandidate if there is neither.
     """
     from autosched.te.collapse import collapse
 
-    problem = define(workload, shape, settings, batch, dtype)
+    problem = define(workload, shape, settings, batch, dtype, weights)
     device = find_device(target, threads)
+    check_weights(problem, device)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
         return load(problem, device, stored_source(record, dag, device, problem))
@@ -145,13 +151,14 @@ def best(
     settings: Mapping[str, Setting] | None = None,
     batch: int | None = None,
     dtype: str = "float32",
+    weights: Sequence[str] = (),
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
     n: int = 1,
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored."""
-    return _stored(define(workload, shape, settings, batch, dtype), find_device(target, threads), db, n)
+    return _stored(define(workload, shape, settings, batch, dtype, weights), find_device(target, threads), db, n)
 
 
 # Putting together
@@ -239,10 +246,8 @@ def _make_task(
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))
 
-    task = Task(
-        problem.name, problem.shape, problem.dtype, target, device.threads, problem.dag.flops, found, space, model, emit
-    )
-    return task, found
+    numbers = (problem.name, problem.shape, problem.dtype, target, device.threads, problem.dag.flops)
+    return Task(*numbers, found, space, model, emit, problem.dag.weights), found
 
 
 def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
@@ -329,6 +334,7 @@ def _estimate(
         sketch=task.sketches[best.sketch].name,
         values=task.values(best),
         verified=False,
+        weights=task.weights,
         kernel=lambda: load(problem, device, source),
     )
 

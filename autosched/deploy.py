@@ -4,9 +4,15 @@ The files hold one function, with C linkage and without state that a caller coul
 
     int autosched_NAME(const T *in0, ..., T *out0, ..., void *workspace);
 
-It returns 0. Arrays are dense, row-major and do not overlap; `workspace` is scratch memory, 64-byte aligned, of
-AUTOSCHED_NAME_WORKSPACE_BYTES (see the header), one for each call in flight. The thread pool is inside; several of
-these objects in one program share it. Needed at link time: the C library with threads, and libm.
+or two, where inputs are weights: these go to the first, once, and the other one takes what that has made of them:
+
+    int autosched_NAME_prepare(const T *weight0, ..., void *packed, void *workspace);
+    int autosched_NAME(const T *in0, ..., T *out0, ..., const void *packed, void *workspace);
+
+They return 0. Arrays are dense, row-major and do not overlap; `workspace` is scratch memory, 64-byte aligned, of
+AUTOSCHED_NAME_WORKSPACE_BYTES (see the header), one for each call in flight; `packed` has AUTOSCHED_NAME_PACKED_BYTES,
+aligned alike, and calls in flight may share it. The thread pool is inside; several of these objects in one program
+share it. Needed at link time: the C library with threads, and libm.
 """
 
 from __future__ import annotations
@@ -48,6 +54,30 @@ LINKERS = (
 
 
 @dataclass(frozen=True)
+class Argument:
+    """An array in C: its pointer's type, its name, and whether it is "in ", "out" or a "weight"."""
+
+    kind: str
+    name: str
+    spec: ArraySpec
+    role: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function in C that calls `entry` of the kernel's module with `arguments` and memory of the caller's."""
+
+    symbol: str
+    entry: str
+    arguments: tuple[Argument, ...]
+    memory: tuple[str, ...]
+
+    @property
+    def prototype(self) -> str:
+        return f"int {self.symbol}({', '.join([*(f'{a.kind}{a.name}' for a in self.arguments), *self.memory])});"
+
+
+@dataclass(frozen=True)
 class Deployable:
     """A kernel with all that a caller in C has to know; `name` is a C identifier without `autosched_`."""
 
@@ -57,20 +87,36 @@ class Deployable:
     target: Target
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
+    weights: tuple[str, ...] = ()
 
     @property
     def symbol(self) -> str:
         return f"autosched_{self.name}"
 
     @property
-    def arguments(self) -> tuple[tuple[str, str, ArraySpec], ...]:
-        """(C type of the pointer, C name, array) for each argument."""
+    def arguments(self) -> tuple[Argument, ...]:
+        """One for each array, in the kernel's order."""
         names = _c_names(spec.name for spec in (*self.inputs, *self.outputs))
         found = []
         for n, (name, spec) in enumerate(zip(names, (*self.inputs, *self.outputs), strict=True)):
-            const = "const " if n < len(self.inputs) else ""
-            found.append((f"{const}{C_TYPES[spec.dtype]} *", name, spec))
+            is_input = n < len(self.inputs)
+            role = ("weight" if spec.name in self.weights else "in ") if is_input else "out"
+            found.append(Argument(f"{'const ' if is_input else ''}{C_TYPES[spec.dtype]} *", name, spec, role))
         return tuple(found)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the files hold: of a kernel with weights two functions, the one that prepares them first."""
+        source, arguments = self.source, self.arguments
+        scratch = "void *workspace"
+        if source.prepare is None:
+            return (Function(self.symbol, source.name, arguments, (scratch,)),)
+        given = tuple(a for a in arguments if a.role == "weight")
+        rest = tuple(a for a in arguments if a.role != "weight")
+        return (
+            Function(f"{self.symbol}_prepare", source.prepare, given, ("void *packed", scratch)),
+            Function(self.symbol, source.name, rest, ("const void *packed", scratch)),
+        )
 
 
 def check_kind(kind: str) -> None:
@@ -122,35 +168,45 @@ def _path(name: str, kind: str, out: Path | None) -> Path:
 
 
 def object_code(kernel: Deployable) -> bytes:
-    """The object file: kernel, thread pool and the function of the module's text."""
+    """The object file: kernel, thread pool and the functions of the module's text."""
     from autosched.runtime.jit import export_object
 
-    source = kernel.source
-    entry = re.compile(rf"^define (?=i32 @{re.escape(source.name)}\()", re.MULTILINE)
-    ir, n_entries = entry.subn("define internal ", source.ir)
-    assert n_entries == 1, f"the kernel's IR defines {source.name} {n_entries} times"
-    return export_object(ir + _entry_ir(kernel), kernel.target, source.threads)
+    ir = kernel.source.ir
+    for function in kernel.functions:
+        entry = re.compile(rf"^define (?=i32 @{re.escape(function.entry)}\()", re.MULTILINE)
+        ir, n_entries = entry.subn("define internal ", ir)
+        assert n_entries == 1, f"the kernel's IR defines {function.entry} {n_entries} times"
+        ir += _entry_ir(kernel, function)
+    return export_object(ir, kernel.target, kernel.source.threads)
 
 
-def _entry_ir(kernel: Deployable) -> str:
-    """The function with one pointer for each array, which calls the kernel."""
-    n = len(kernel.arguments)
-    lines = [f"\ndefine i32 @{kernel.symbol}({', '.join(f'ptr %a{i}' for i in range(n))}, ptr %workspace) nounwind {{"]
+def _entry_ir(kernel: Deployable, function: Function) -> str:
+    """A function with one pointer for each of its arrays, which calls its entry of the kernel."""
+    names = [a.name for a in kernel.arguments]
+    places = [names.index(a.name) for a in function.arguments]
+    taken = [f"ptr %a{i}" for i in places]
+    if kernel.source.prepare is not None:
+        places, taken = [*places, len(names)], [*taken, f"ptr %a{len(names)}"]  # the block comes last
+    n = len(names) + 1
+    lines = [f"\ndefine i32 @{function.symbol}({', '.join([*taken, 'ptr %workspace'])}) nounwind {{"]
     lines.append(f"  %args = alloca [{n} x ptr], align 16")
-    for i in range(n):
+    for i in places:
         lines.append(f"  %p{i} = getelementptr [{n} x ptr], ptr %args, i64 0, i64 {i}")
         lines.append(f"  store ptr %a{i}, ptr %p{i}")
-    call = f"call i32 @{kernel.source.name}(ptr %args, ptr %workspace, i64 {kernel.source.threads})"
+    call = f"call i32 @{function.entry}(ptr %args, ptr %workspace, i64 {kernel.source.threads})"
     return "\n".join([*lines, f"  %status = {call}", "  ret i32 %status", "}", ""])
 
 
 def header_text(kernel: Deployable) -> str:
-    """The C header (C99 or C++): what the function takes, and how much scratch it needs."""
+    """The C header (C99 or C++): what the functions take, and how much memory they need."""
     guard = f"{kernel.symbol.upper()}_H"
-    target, threads = kernel.target, kernel.source.threads
-    arguments, n_in = kernel.arguments, len(kernel.inputs)
-    rows = [f" *   {name:<12} {'in ' if i < n_in else 'out'}  {spec}" for i, (_, name, spec) in enumerate(arguments)]
-    parameters = ", ".join([*(f"{kind}{name}" for kind, name, _ in arguments), "void *workspace"])
+    target, threads, packed_bytes = kernel.target, kernel.source.threads, kernel.source.packed_bytes
+    rows = [f" *   {a.name:<12} {a.role}  {a.spec}" for a in kernel.arguments]
+    if packed_bytes:
+        rows.append(
+            f" *   {'packed':<12} what {kernel.symbol}_prepare makes of the weights, once: 64-byte aligned,"
+            f" {packed_bytes} bytes"
+        )
     return "\n".join(
         [
             f"/* {_comment(kernel.title)}",
@@ -170,11 +226,12 @@ def header_text(kernel: Deployable) -> str:
             f'#define {kernel.symbol.upper()}_TARGET "{target.arch}-{target.mcpu}"',
             f"#define {kernel.symbol.upper()}_THREADS {threads}",
             f"#define {kernel.symbol.upper()}_WORKSPACE_BYTES {kernel.source.workspace_bytes}",
+            *([f"#define {kernel.symbol.upper()}_PACKED_BYTES {packed_bytes}"] if packed_bytes else []),
             "",
             "#ifdef __cplusplus",
             'extern "C"',
             "#endif",
-            f"int {kernel.symbol}({parameters});",
+            *(function.prototype for function in kernel.functions),
             "",
             f"#endif /* {guard} */",
             "",

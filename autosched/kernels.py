@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autosched.device import Device
+from autosched.errors import UsageError
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
@@ -29,6 +30,15 @@ def generate(
     return build_gpu_source(nest, values, target.kind, head_text(problem, steps))
 
 
+def check_weights(problem: Definition, device: Device) -> None:
+    """Raises UsageError where weights are declared for a device whose kernels pack inside."""
+    if problem.dag.weights and device.target.kind != "cpu":
+        raise UsageError(
+            f"weights are prepared ahead of time for processors only so far, and the target is {device.target.kind}: "
+            f"leave out the weights ({', '.join(problem.dag.weights)})"
+        )
+
+
 def head_text(problem: Definition, steps: str) -> str:
     """What a reader of the code wants to know first: the workload, and the schedule step by step."""
     from autosched.schedule import steps_text
@@ -42,6 +52,10 @@ def load(problem: Definition, device: Device, source: KernelSource | GpuSource) 
 
     inputs, outputs = specs(problem.dag.inputs), specs(problem.dag.outputs)
     if isinstance(source, KernelSource):
+        if source.prepare is not None:
+            from autosched.runtime.weights import build_weights_kernel
+
+            return build_weights_kernel(source, device.target, inputs, outputs, problem.dag.weights)
         from autosched.runtime.kernel import build_kernel
 
         return build_kernel(

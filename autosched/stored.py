@@ -119,6 +119,8 @@ def explain(
         peak = peak_gflops(device, problem.dtype)
         roof = roofline.measure_roof(device.target, device.threads, n_bytes, peak)
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
+    if problem.dag.weights:
+        facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(found.nest(), device.target, device.threads)
     if seconds is not None:
@@ -159,6 +161,7 @@ def export(
         device.target,
         specs(problem.dag.inputs),
         specs(problem.dag.outputs),
+        problem.dag.weights,
     )
     return deploy.write_files(kernel, kind, path)
 

@@ -15,6 +15,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("workload", nargs="?", help="a workload's name, or the beginning of its content hash")
     parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
+    options.add_weights(parser, "only those with these inputs as weights", default=None)
     options.add_target(parser, default=None)
     parser.add_argument("-n", type=options.integer(1), default=1, help="how many of each (default 1)")
     options.add_db(parser)
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
                 "workload": task.name,
                 "shape": task.shape,
                 "dtype": task.dtype,
+                "weights": task.weights,
                 "target": record.target,
                 "threads": record.threads,
                 "best_s": record.seconds,

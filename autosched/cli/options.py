@@ -70,6 +70,18 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", default="float32", metavar="TYPE", help="type of the elements (default float32)")
 
 
+def names(text: str) -> tuple[str, ...]:
+    """'W,bias' -> ('W', 'bias')."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"names are written with commas, as in W,bias, got {text!r}")
+    return found
+
+
+def add_weights(parser: argparse.ArgumentParser, about: str, default: tuple[str, ...] | None = ()) -> None:
+    parser.add_argument("--weights", type=names, default=default, metavar="W,..", help=about)
+
+
 def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
     group = parser.add_argument_group("device")
     group.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
@@ -27,6 +27,7 @@ class StoredTask:
     flops: int | None
     target: str
     threads: int
+    weights: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -35,6 +36,8 @@ class StoredTask:
             words.append(f"({','.join(map(str, self.shape))})")
         if self.dtype != "float32":
             words.append(self.dtype)
+        if self.weights:
+            words.append(f"weights={','.join(self.weights)}")
         return " ".join(words)
 
     def gflops(self, seconds: float) -> float | None:
@@ -78,10 +81,12 @@ def _target(args: argparse.Namespace) -> str:
 
 
 def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
+    wanted = getattr(args, "weights", None)  # not every verb asks
     return (
         (args.workload is None or task.name == args.workload or task.workload_hash.startswith(args.workload))
         and args.shape in (None, task.shape)
         and args.threads in (None, task.threads)
+        and (wanted is None or set(wanted) == set(task.weights))
     )
 
 
@@ -89,16 +94,19 @@ def _task(workload: Workload, target: str, threads: int) -> StoredTask:
     """Builds a built-in workload again, if this version still builds the same from its spec."""
     from autosched.errors import AutoschedError
     from autosched.te.registry import WORKLOADS, build
+    from autosched.tune.definition import spec_weights
 
     unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
     try:
         spec = json.loads(workload.spec)
+        unknown = replace(unknown, weights=spec_weights(spec))
         if spec["name"] not in WORKLOADS:
             return unknown
         dag, known = build(spec["name"], settings=spec["args"], dtype=spec["dtype"])
+        dag = dag.with_weights(unknown.weights) if unknown.weights else dag
     except (AutoschedError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return unknown  # an import's nonsense
     if dag.content_hash != workload.hash:
         return unknown
     shape = tuple(n for n in known["args"].values() if isinstance(n, int))
-    return StoredTask(workload.hash, workload.name, shape, known["dtype"], dag.flops, target, threads)
+    return replace(unknown, shape=shape, dtype=known["dtype"], flops=dag.flops)

@@ -23,6 +23,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("workload", help="a built-in name (see `autosched workloads`) or path/to/file.py:function")
     options.add_workload(parser)
+    options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
     options.add_target(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
             settings=dict(args.settings) or None,
             batch=args.batch,
             dtype=args.dtype,
+            weights=args.weights,
             target=options.target_text(args),
             threads=args.threads,
             trials=trials,
@@ -94,8 +96,10 @@ def summary(result: Result, db_suffix: str = "") -> str:
     phases = ("prepare", "search", "model", "build", "check", "measure", "other")
     spent = ", ".join(f"{name} {time_text(getattr(result, f'{name}_s'))}" for name in phases)
     first = "" if result.first_result_s is None else f"; first verified kernel after {time_text(result.first_result_s)}"
+    once = [f"  weights {', '.join(result.weights)}, prepared once; times are without that"] if result.weights else []
     lines = [
         f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
+        *once,
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",

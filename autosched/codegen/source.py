@@ -13,12 +13,22 @@ class KernelSource:
 
     `args` points to one pointer per input, then one per output; `workspace` is 64-byte aligned scratch of
     `workspace_bytes`, enough for a call with `threads` threads.
+
+    Where inputs are weights, `i32 @<name>.prepare` takes the same arguments and goes first, once: one more pointer at
+    the end of `args` is a block of `packed_bytes`, 64-byte aligned, that it fills from the weights; it looks at no
+    other argument. The kernel itself then reads the block and no weight.
     """
 
     name: str
     ir: str
     workspace_bytes: int
     threads: int
+    packed_bytes: int = 0
+
+    @property
+    def prepare(self) -> str | None:
+        """The name of the function that fills the block; None where there are no weights."""
+        return f"{self.name}.prepare" if self.packed_bytes else None
 
     @property
     def text(self) -> str:

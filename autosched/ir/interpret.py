@@ -47,7 +47,11 @@ def interpret(
         memory = machine.memory(buffer, _elements(buffer, inputs) if is_input else None)
         if not is_input:
             outputs.append(memory)
+    for buffer in func.prepared:
+        machine.memory(buffer)
     with np.errstate(all="ignore"):
+        if func.prepare is not None:
+            machine.stmt(func.prepare)()
         machine.stmt(func.body)()
     return tuple(_finished(memory) for memory in outputs)
 

@@ -88,11 +88,16 @@ def stmt_text(s: Stmt) -> str:
 
 
 def func_text(f: Func) -> str:
-    """A kernel: its name, one line for each input and output, then the body."""
+    """A kernel: its name, one line for each input and output, what is prepared once from weights, then the body."""
     first_output = len(f.params) - f.n_outputs
     words = ["in " if i < first_output else "out" for i in range(len(f.params))]
     head = [f"{word} {buffer_text(b)}" for word, b in zip(words, f.params, strict=True)]
-    return "\n".join([f"kernel {f.name}", *head, "", *_lines(f.body)])
+    if f.prepare is not None:
+        head += [f"pre {buffer_text(b)}" for b in f.prepared]
+        head += ["", "prepare, once:", *(f"  {line}" for line in _lines(f.prepare)), "", "run:"]
+    else:
+        head.append("")
+    return "\n".join([f"kernel {f.name}", *head, *_lines(f.body)])
 
 
 def buffer_text(b: Buffer) -> str:

@@ -222,12 +222,17 @@ class Wait(Stmt):
 
 @dataclass(frozen=True)
 class Func:
-    """A kernel: `params` are inputs in order, then outputs in order (`n_outputs` of them)."""
+    """A kernel: `params` are inputs in order, then outputs in order (`n_outputs` of them).
+
+    Where inputs are declared constant, `prepare` runs once and fills `prepared` from them; `body` reads these.
+    """
 
     name: str
     params: tuple[Buffer, ...]
     n_outputs: int
     body: Stmt
+    prepared: tuple[Buffer, ...] = ()
+    prepare: Stmt | None = None
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
@@ -238,9 +243,10 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def buffers_of(func: Func) -> dict[str, Buffer]:
-    """All buffers of a function by name: parameters and allocations."""
-    table = {b.name: b for b in func.params}
-    for stmt in walk(func.body):
-        if isinstance(stmt, Allocate):
-            table[stmt.buffer.name] = stmt.buffer
+    """All buffers of a function by name: parameters, what is prepared, and allocations."""
+    table = {b.name: b for b in (*func.params, *func.prepared)}
+    for body in (func.body, *(() if func.prepare is None else (func.prepare,))):
+        for stmt in walk(body):
+            if isinstance(stmt, Allocate):
+                table[stmt.buffer.name] = stmt.buffer
     return table

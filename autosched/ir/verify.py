@@ -183,6 +183,10 @@ class _Checker:
             if buffer.scope is not Scope.PARAM:
                 self.problems.append(f"parameter {buffer.name} has scope {buffer.scope.value}")
             self.buffer(buffer, f"parameter {buffer.name}")
+        if func.prepare is not None:
+            place = replace(place, buffers={**place.buffers, **{b.name: b for b in func.prepared}})
+            self.stmt(func.prepare, place, None)
+            self.inputs |= {b.name for b in func.prepared}  # from here on
         self.stmt(func.body, place, None)
         for name in outputs:
             if name not in self.stored:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Param, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, Func, If, Seq, Stmt
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Buffer, For, Func, If, Seq, Stmt
 from autosched.ir.visit import map_buffer, map_exprs, substitute
 
 
@@ -23,9 +23,18 @@ def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier
     params: dict[Expr, Expr] = {Param(name): Const(v, INDEX) for name, v in values.items()}
     memo: dict[Expr, Expr] = {}
     simplify = Simplifier()
-    buffers = tuple(map_buffer(b, lambda e: simplify(substitute(e, params, memo))) for b in func.params)
-    body = simplify_stmt(map_exprs(func.body, lambda e: substitute(e, params, memo)), simplify)
-    return replace(func, params=buffers, body=body or Seq(())), simplify
+
+    def buffers(given: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(map_buffer(b, lambda e: simplify(substitute(e, params, memo))) for b in given)
+
+    def concrete(stmt: Stmt) -> Stmt:
+        return simplify_stmt(map_exprs(stmt, lambda e: substitute(e, params, memo)), simplify) or Seq(())
+
+    prepare = None if func.prepare is None else concrete(func.prepare)
+    made = replace(
+        func, params=buffers(func.params), body=concrete(func.body), prepared=buffers(func.prepared), prepare=prepare
+    )
+    return made, simplify
 
 
 def simplify_stmt(stmt: Stmt, simplify: Simplifier, env: Mapping[Expr, Expr] | None = None) -> Stmt | None:

@@ -1,6 +1,6 @@
 """What runs, in order, from a schedule to the loop nest that code is generated from.
 
-once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py)
+once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py, weights.py)
 for each measured row     instantiate         integers for parameters, canonical expressions
                           overlap_iterations  shared buffers are filled ahead of the iteration that reads them
                           specialise_tails    constant extents for unrolled and vectorised loops
@@ -10,9 +10,10 @@ for each measured row     instantiate         integers for parameters, canonical
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Func, Seq
+from autosched.ir.stmt import Func, Seq, Stmt
 from autosched.lower.instantiate import instantiate, simplify_stmt
 from autosched.lower.interior import specialise_interior
 from autosched.lower.pipelining import overlap_iterations
@@ -23,10 +24,14 @@ from autosched.lower.tails import specialise_tails
 def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
     """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges."""
     concrete, simplify = instantiate(func, values)
-    body = overlap_iterations(concrete.body, simplify)
-    body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
-    body = specialise_interior(body, simplify)
-    return Func(concrete.name, concrete.params, concrete.n_outputs, body), simplify
+
+    def finished(body: Stmt) -> Stmt:
+        body = overlap_iterations(body, simplify)
+        body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
+        return specialise_interior(body, simplify)
+
+    prepare = None if concrete.prepare is None else finished(concrete.prepare)
+    return replace(concrete, body=finished(concrete.body), prepare=prepare), simplify
 
 
 __all__ = ["concretise", "lower"]

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 from autosched.ir.expr import INDEX, Const
 from autosched.ir.stmt import Allocate, Buffer, Func, Scope, Seq, Stmt
-from autosched.lower.domains import infer_domains
+from autosched.lower.domains import Domain, infer_domains
 from autosched.lower.gpu import GpuNest
 from autosched.lower.nest import Nest, buffers_of_stage
+from autosched.lower.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
 
 
 def lower(state: State, name: str = "kernel") -> Func:
-    """The loop nest of a schedule, with closed forms where it has parameters."""
+    """The loop nest of a schedule, with closed forms where it has parameters; what weights determine is apart."""
+    state = keep_weights(state) if state.weights else state
     domains = infer_domains(state)
     roots = [s for s in state.stages if s.at is None]
-    body: Stmt = Seq(tuple(_builder(state, s)(state, domains, s).build() for s in _in_order(state, roots)))
-    outputs = {t.name for t in state.outputs}
-    for stage in reversed([s for s in roots if s.into is None]):
-        for buffer in buffers_of_stage(domains[stage.name]):
-            if buffer.name not in outputs:
-                body = Allocate(buffer, body)
     params = tuple(
         Buffer(t.name, tuple(Const(e, INDEX) for e in t.shape), t.dtype, Scope.PARAM)
         for t in (*state.inputs, *state.outputs)
     )
-    return Func(name, params, len(state.outputs), body)
+    outputs = frozenset(t.name for t in state.outputs)
+    ahead = [s for s in roots if is_prepared(state, s)] if state.weights else []
+    late = [s for s in roots if s not in ahead]
+    body = _nests(state, domains, late, outputs)
+    if not ahead:
+        return Func(name, params, len(state.outputs), body)
+    read = {b for s in state.stages if not is_prepared(state, s) for b in s.op.reads}
+    prepared = tuple(b for s in ahead for b in buffers_of_stage(domains[s.name]) if b.name in read)
+    prepare = _nests(state, domains, ahead, frozenset(b.name for b in prepared))
+    return Func(name, params, len(state.outputs), body, prepared, prepare)
+
+
+def _nests(state: State, domains: dict[str, Domain], roots: list[Stage], outside: frozenset[str]) -> Stmt:
+    """The nests of stages at the root in order, inside their buffers but for those of `outside`."""
+    body: Stmt = Seq(tuple(_builder(state, s)(state, domains, s).build() for s in _in_order(state, roots)))
+    for stage in reversed([s for s in roots if s.into is None]):
+        for buffer in buffers_of_stage(domains[stage.name]):
+            if buffer.name not in outside:
+                body = Allocate(buffer, body)
+    return body
 
 
 def _in_order(state: State, roots: list[Stage]) -> list[Stage]:

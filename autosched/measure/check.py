@@ -1,7 +1,8 @@
 """Runs a kernel on the data sets of a problem and says what is wrong with it. Only workers import this.
 
 One launch: outputs and scratch poisoned, call, then redzones, inputs and outputs are looked at, in this order, because
-a breach explains a wrong result better than the wrong numbers do.
+a breach explains a wrong result better than the wrong numbers do. Weights are packed before, into a poisoned block,
+which counts as an input of the launch.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ class CandidateError(Exception):
         self.fault = fault
 
 
+@dataclass
+class Packing:
+    """`call` fills the block from the weights, with the kernel's own arguments; `expected` is what it left there."""
+
+    call: Callable[[int, int, int], int]
+    block: Buffer
+    expected: Array | None = None
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel and its scratch. `call(args, workspace, threads)` runs it once and returns its status."""
@@ -38,6 +48,7 @@ class Kernel:
     call: Callable[[int, int, int], int]
     threads: int
     workspace: Buffer
+    packing: Packing | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class DataSet:
         self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
         self._out = [Buffer(spec.nbytes) for spec in outputs]
         buffers = [*self._in, *self._out]
-        self._pointers = (ctypes.c_void_p * len(buffers))(*(b.address for b in buffers))
+        self._pointers = (ctypes.c_void_p * (len(buffers) + 1))(*(b.address for b in buffers))
         self.args: int = ctypes.addressof(self._pointers)
         self.restore()
 
@@ -74,14 +85,28 @@ class DataSet:
             buffer.guard()
             self._pointers[k] = buffer.address
 
+    def hand(self, packing: Packing | None) -> None:
+        """The block of packed weights becomes the last argument."""
+        self._pointers[len(self._pointers) - 1] = None if packing is None else packing.block.address
+
     def poison_outputs(self) -> None:
         for buffer, spec in zip(self._out, self.outputs, strict=True):
             buffer.poison(spec.dtype)
 
-    def examine(self, workspace: Buffer) -> None:
+    def examine(self, workspace: Buffer, packing: Packing | None = None) -> None:
         """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
+        self.examine_inputs(workspace, packing)
+        for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
+            message = compare(spec, buffer.bytes.view(spec.dtype), expected)
+            if message:
+                raise CandidateError("wrong_result", f"{message} (data set {self.name})")
+
+    def examine_inputs(self, workspace: Buffer, packing: Packing | None) -> None:
+        """Raises CandidateError for a write outside of a buffer, or into an input or the packed weights."""
         try:
-            self._examine_bounds(workspace)
+            self._examine_bounds(workspace, packing)
+            if packing is not None and packing.expected is not None and not packing.block.equals(packing.expected):
+                raise CandidateError("clobbered_input", "the kernel changed its packed weights")
             for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
                 if not buffer.equals(original):
                     raise CandidateError("clobbered_input", clobbered(spec, buffer.bytes.view(spec.dtype), original))
@@ -89,16 +114,13 @@ class DataSet:
             workspace.guard()
             self.restore()
             raise
-        for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
-            message = compare(spec, buffer.bytes.view(spec.dtype), expected)
-            if message:
-                raise CandidateError("wrong_result", f"{message} (data set {self.name})")
 
-    def _examine_bounds(self, workspace: Buffer) -> None:
+    def _examine_bounds(self, workspace: Buffer, packing: Packing | None) -> None:
         named = [
             *((f"input {s.name}", b) for s, b in zip(self.inputs, self._in, strict=True)),
             *((f"output {s.name}", b) for s, b in zip(self.outputs, self._out, strict=True)),
             ("the workspace", workspace),
+            *(() if packing is None else (("the packed weights", packing.block),)),
         ]
         for name, buffer in named:
             breach = buffer.breach()
@@ -182,19 +204,40 @@ def _text(number: Any) -> str:
 
 
 def check(kernel: Kernel, data_sets: list[DataSet]) -> None:
-    """One launch on each data set, each on poisoned scratch. Raises CandidateError."""
-    for data in data_sets:
+    """One launch on each data set, each on poisoned scratch. Raises CandidateError.
+
+    Weights are packed anew for each; those of the first data set, which is timed, stay.
+    """
+    for data in data_sets[::-1] if kernel.packing is not None else data_sets:
         kernel.workspace.poison("float32")
+        if kernel.packing is not None:
+            prepare(kernel, kernel.packing, data)
+            kernel.workspace.poison("float32")
         launch(kernel, data)
+
+
+def prepare(kernel: Kernel, packing: Packing, data: DataSet) -> None:
+    """Packs the weights of `data`, and looks at what that has left behind. Raises CandidateError."""
+    packing.expected = None
+    packing.block.poison("float32")
+    data.hand(packing)
+    _call(packing.call, kernel, data)
+    data.examine_inputs(kernel.workspace, packing)
+    packing.expected = packing.block.bytes.copy()
 
 
 def launch(kernel: Kernel, data: DataSet) -> None:
     """One launch into poisoned outputs, and its examination. Raises CandidateError."""
     data.poison_outputs()
-    status = kernel.call(data.args, kernel.workspace.address, kernel.threads)
+    data.hand(kernel.packing)
+    _call(kernel.call, kernel, data)
+    data.examine(kernel.workspace, kernel.packing)
+
+
+def _call(function: Callable[[int, int, int], int], kernel: Kernel, data: DataSet) -> None:
+    status = function(data.args, kernel.workspace.address, kernel.threads)
     if status != 0:
         raise CandidateError("crash", f"the kernel returned status {status}, expected 0")
-    data.examine(kernel.workspace)
 
 
 def load_data_sets(directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> list[DataSet]:

@@ -265,7 +265,8 @@ class Measurer:
 def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:
     source = job.source
     if isinstance(source, KernelSource):
-        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads)
+        packing = (source.prepare, source.packed_bytes)
+        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads, *packing)
     return GpuHold(number, slot, path, source)
 
 

@@ -67,7 +67,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Hold:
-    """Load a kernel, check it and keep it in `slot`. `threads` is what it is called with."""
+    """Load a kernel, check it and keep it in `slot`. `threads` is what it is called with.
+
+    With `packed_bytes`, `prepare` is the function that fills a block of so many bytes from the weights, once.
+    """
 
     id: int
     slot: int
@@ -75,6 +78,8 @@ class Hold:
     entry: str
     workspace_bytes: int
     threads: int
+    prepare: str | None = None
+    packed_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from autosched.measure import timing
 from autosched.measure.buffers import Buffer
-from autosched.measure.check import CandidateError, DataSet, Kernel, check, launch, load_data_sets
+from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
 from autosched.measure.protocol import (
     Canary,
     Done,
@@ -40,6 +40,7 @@ class Held:
     """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
 
     loaded: LoadedKernel
+    prepare: LoadedKernel | None
     kernel: Kernel
     reps: int = 0
 
@@ -85,12 +86,15 @@ class Runner:
     def _hold(self, message: Hold) -> Message:
         self._held.pop(message.slot, None)  # its scratch goes before the next one's comes
         try:
-            loaded = load_object(Path(message.object_path).read_bytes(), message.entry, message.threads)
+            code = Path(message.object_path).read_bytes()
+            loaded = load_object(code, message.entry, message.threads)
+            prepare = None if message.prepare is None else load_object(code, message.prepare, message.threads)
         except (RuntimeError, ValueError) as error:  # a symbol that nothing defines
             return Failed(message.id, "build_error", " ".join(str(error).split())[:2000])
-        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes))
+        packing = None if prepare is None else Packing(prepare.function, Buffer(message.packed_bytes))
+        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes), packing)
         check(kernel, self._data)
-        self._held[message.slot] = Held(loaded, kernel)
+        self._held[message.slot] = Held(loaded, prepare, kernel)
         return Done(message.id)
 
     def _measure(self, message: Measure) -> Message:
@@ -125,6 +129,7 @@ class Runner:
 
     def _clock(self, held: Held) -> Callable[[int], float]:
         kernel = held.kernel
+        self._data[0].hand(kernel.packing)
         return self._clock_of(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
     def _clock_of(self, address: int, args: int, workspace: int, threads: int) -> Callable[[int], float]:

@@ -39,8 +39,10 @@ class Kernel:
     """`kernel(A, B)` returns a new array (a tuple for several outputs); `kernel(A, B, out=C)` writes C and returns it.
 
     Takes what `runtime.tensors` accepts; gives torch tensors back when every input was one. May be called from several
-    Python threads at a time.
+    Python threads at a time. `weights` names the inputs that it was tuned to have as weights, see `bind`.
     """
+
+    weights: tuple[str, ...] = ()
 
     def __init__(
         self, loaded: LoadedKernel, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], workspace_bytes: int
@@ -55,6 +57,10 @@ class Kernel:
     @property
     def threads(self) -> int:
         return self._loaded.threads
+
+    def bind(self, **weights: object) -> Kernel:
+        """The kernel of the other inputs, with these weights packed once and for all; see `runtime.weights`."""
+        raise UsageError('this kernel has no weights to bind; tune or compile it with weights=["NAME"]')
 
     def __call__(self, *arrays: object, out: object = None) -> Any:
         if len(arrays) != len(self.inputs):
@@ -87,17 +93,25 @@ class Kernel:
         try:
             frame = self._idle.pop()
         except IndexError:
-            frame = self._new_frame()
+            frame = self._new_frame(len(addresses))
         frame.pointers[:] = addresses
         code = self._loaded(frame.pointers_address, frame.workspace_address)
         self._idle.append(frame)
         if code:
             raise DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
 
-    def _new_frame(self) -> _Frame:
-        pointers = (ctypes.c_size_t * (len(self.inputs) + len(self.outputs)))()
+    def _new_frame(self, n_pointers: int) -> _Frame:
+        pointers = (ctypes.c_size_t * n_pointers)()
         workspace = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
         return _Frame(pointers, ctypes.addressof(pointers), workspace, address_of(workspace))
+
+
+def build_object(ir: str, target: Target) -> bytes:
+    """The object code of a module of IR text that is to run in this process."""
+    if not target.runs_here:
+        lacks = ", ".join(target.missing_features) or f"the architecture {target.arch or target.kind}"
+        raise DeviceError(f"code for {target.mcpu or target.kind} cannot run on this machine, which lacks {lacks}")
+    return compile_object(ir, target)
 
 
 def build_kernel(
@@ -110,10 +124,7 @@ def build_kernel(
     threads: int,
 ) -> Kernel:
     """Compile a module of IR text in this process and wrap its function `entry`."""
-    if not target.runs_here:
-        lacks = ", ".join(target.missing_features) or f"the architecture {target.arch or target.kind}"
-        raise DeviceError(f"code for {target.mcpu or target.kind} cannot run on this machine, which lacks {lacks}")
-    return Kernel(load_object(compile_object(ir, target), entry, threads), inputs, outputs, workspace_bytes)
+    return Kernel(load_object(build_object(ir, target), entry, threads), inputs, outputs, workspace_bytes)
 
 
 def torch_of(arrays: Sequence[object]) -> Any:

@@ -7,6 +7,7 @@ change. The list of steps, with integers put in for parameters, is what a record
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from autosched.errors import ScheduleError
@@ -30,6 +31,7 @@ class State:
     outputs: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
     steps: tuple[Step, ...] = ()
+    weights: tuple[str, ...] = ()  # inputs that are declared constant
 
     def apply(self, *steps: Step) -> State:
         state = self
@@ -55,6 +57,19 @@ class State:
 
     def is_output(self, stage: Stage) -> bool:
         return bool({t.name for t in self.outputs} & set(stage.op.buffers))
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The weights, and the buffers of stages that depend on nothing else; outputs are none of them."""
+        found = set(self.weights)
+        for stage in self.stages if found else ():
+            if stage.op.reads <= found and not self.is_output(stage):
+                found.update(stage.op.buffers)
+        return frozenset(found)
+
+    def is_constant(self, stage: Stage) -> bool:
+        """Whether the values of `stage` are known once the weights are."""
+        return self.constants.issuperset(stage.op.buffers)
 
     def with_stage(self, stage: Stage) -> State:
         """The stage of the same name replaced."""
@@ -120,4 +135,4 @@ def initial_state(dag: ComputeDAG) -> State:
         tensors = tuple(sorted((t for t in dag.tensors.values() if t.op is op), key=lambda t: t.index))
         scope = Scope.PARAM if any(t.name in outputs for t in tensors) else Scope.GLOBAL
         stages.append(default_stage(stage_op(op, tensors), scope))
-    return State(dag.inputs, dag.outputs, tuple(stages))
+    return State(dag.inputs, dag.outputs, tuple(stages), weights=dag.weights)

@@ -24,22 +24,34 @@ Op = PlaceholderOp | ComputeOp
 class ComputeDAG:
     """A directed acyclic graph of stages; immutable.
 
-    inputs: placeholders in the order of their creation, which is the order of a kernel's arguments.
+    inputs: placeholders in the order of their creation, which is the order of a kernel's arguments; `weights` are the
+    names of those that are declared constant, in the same order.
     outputs: as given. stages: producers before consumers.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     stages: tuple[ComputeOp, ...]
+    weights: tuple[str, ...]
 
-    def __init__(self, outputs: Tensor | Sequence[Tensor], content_hash: str | None = None) -> None:
-        """`content_hash` is given by a rewriting of another DAG that stays the same workload."""
+    def __init__(
+        self,
+        outputs: Tensor | Sequence[Tensor],
+        content_hash: str | None = None,
+        weights: Sequence[str] = (),
+    ) -> None:
+        """`content_hash` is given by a rewriting of another DAG that stays the same workload; `weights` are the names
+        of inputs that are declared constant, which is part of the workload.
+
+        Raises ExpressionError for a weight that is no input, or when no other input is left.
+        """
         given = _check_outputs(outputs)
         linker = _Linker(given)
         self.inputs = linker.inputs
         self.stages = linker.stages
         self.outputs = tuple(linker.linked(t) for t in given)
         self._hash = content_hash
+        self.weights = _checked_weights(weights, [t.name for t in self.inputs])
 
     def __repr__(self) -> str:
         names = [", ".join(t.name for t in tensors) for tensors in (self.inputs, self.outputs)]
@@ -85,6 +97,10 @@ class ComputeDAG:
         """Whether the caller sees a tensor of this stage."""
         return any(t.op is op for t in self.outputs)
 
+    def with_weights(self, names: Sequence[str]) -> ComputeDAG:
+        """The same with these inputs declared constant, which makes it another workload."""
+        return ComputeDAG(self.outputs, weights=names)
+
     @cached_property
     def flops(self) -> int:
         """Arithmetic on data: one for each add, subtract, multiply, divide, min, max, compare or function call.
@@ -96,7 +112,7 @@ class ComputeDAG:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 (hex) of shapes, dtypes, views and expressions; independent of every name."""
+        """SHA-256 (hex) of shapes, dtypes, views, expressions and which inputs are weights; independent of names."""
         return self._hash or hashlib.sha256("\n".join(_canonical(self)).encode()).hexdigest()
 
     @cached_property
@@ -134,6 +150,15 @@ def _check_outputs(outputs: Any) -> tuple[Tensor, ...]:
             raise ExpressionError(f"the output {tensor.name} is listed twice; list each tensor once")
         keys.add(tensor.key)
     return tuple(given)
+
+
+def _checked_weights(weights: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
+    unknown = [name for name in weights if name not in inputs]
+    if unknown:
+        raise ExpressionError(f"{unknown[0]} cannot be a weight, as it is no input; the inputs are {', '.join(inputs)}")
+    if weights and set(weights) == set(inputs):
+        raise ExpressionError(f"all inputs ({', '.join(inputs)}) are weights, so nothing is left to run")
+    return tuple(name for name in inputs if name in weights)
 
 
 class _Linker:
@@ -284,6 +309,7 @@ def _canonical(dag: ComputeDAG) -> list[str]:
             lines.append(f"reducer {[v.dtype for v in op.reducer.lhs]} {identity}")
             lines += _node_lines(op.reducer.results, operands, numbers)
     lines += [f"output {numbers[t.name]} {t.dtype} {t.public_shape}" for t in dag.outputs]
+    lines += [f"weight {numbers[name]}" for name in dag.weights]
     return lines
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import UsageError
@@ -40,22 +40,24 @@ def define(
     settings: Mapping[str, Setting] | None = None,
     batch: int | None = None,
     dtype: str = DEFAULT_DTYPE,
+    weights: Sequence[str] = (),
 ) -> Definition:
     """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name.
 
-    `batch` replaces the first argument, or multiplies it where that is called M.
+    `batch` replaces the first argument, or multiplies it where that is called M. `weights` are inputs that are
+    declared constant: another workload than without, with records of its own.
 
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.
     """
     if not isinstance(workload, str):
-        return _of_function(workload, shape, settings, batch, dtype)
+        return _declared(_of_function(workload, shape, settings, batch, dtype), weights)
 
     from autosched.te.registry import build
 
     its_own = _is_own(workload) and dtype == DEFAULT_DTYPE
     dag, spec = build(workload, shape, settings, batch, None if its_own else dtype)
-    return _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
+    return _declared(_definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec), weights)
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:
@@ -66,10 +68,11 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     try:
         data: dict[str, Any] = json.loads(spec)
         name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
+        weights = spec_weights(data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
-        return define(workload, settings=args)
+        return define(workload, settings=args, weights=weights)
     if name not in WORKLOADS:
         raise UsageError(
             f"the record's workload {name!r} is a function of the user's own: give it as workload "
@@ -77,7 +80,26 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
         )
     dag = resolve({"name": name, "args": args, "dtype": dtype})
     known = WORKLOADS[name].args  # the JSON has them sorted by name
-    return _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
+    found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
+    return _declared(found, weights)
+
+
+def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The weights that a stored description names. Raises TypeError where it makes no sense."""
+    names = spec.get("weights", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("weights must be a list of names")
+    return tuple(names)
+
+
+def _declared(found: Definition, weights: Sequence[str]) -> Definition:
+    """The definition with these inputs as weights."""
+    if isinstance(weights, str):
+        raise UsageError(f'weights is a list of names, as in weights=["{weights}"]')
+    if not weights:
+        return found
+    dag = found.dag.with_weights(weights)
+    return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), "weights": dag.weights}, sort_keys=True))
 
 
 def arguments(function: Operator) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Result:
     and `seconds_to_95` say when the best so far was within 95 % of it, None if never; `first_round_ratio` is the best
     time of the first round over that of all trials, 1 at best, None where nothing of the first round was valid.
 
+    With `weights`, all times and rates are those of the kernel after these inputs have been prepared, once.
+
     A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimate.
     """
 
@@ -68,6 +70,7 @@ class Result:
     resumed: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     curve: tuple[Point, ...] = ()
+    weights: tuple[str, ...] = ()
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
     kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
@@ -124,5 +127,5 @@ JSON_FIELDS = (
     "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "prepare_s", "search_s", "model_s",
     "build_s", "check_s", "measure_s", "other_s", "first_result_s", "best_known_s", "trials_to_95", "seconds_to_95",
     "first_round_ratio", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
-    "record_id", "verified", "interrupted", "resumed", "sketch",
+    "record_id", "verified", "interrupted", "resumed", "sketch", "weights",
 )  # fmt: skip

@@ -335,6 +335,7 @@ class _Session:
             known_s=self.recorder.known_s,
             failures=dict(sorted(failures.items())),
             curve=tuple(self.curve),
+            weights=task.weights,
             records=tuple(self.trials),
             kernel=None if kernel is None else partial(kernel, best.candidate),
         )

@@ -33,6 +33,7 @@ class Task:
     space: SearchSpace[Any]
     model: CostModel
     emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
+    weights: tuple[str, ...] = ()  # inputs that are prepared ahead: times are those of the rest
 
     def values(self, candidate: Candidate) -> dict[str, int]:
         """The candidate's numbers by parameter name."""

@@ -7,10 +7,14 @@
     void @kernel.nest<n>   the loops; all pointers are noalias arguments
 
 Workspace: shared buffers first, then one private part for each thread.
+
+Weights: a second entry @kernel.prepare with nests of its own; what it leaves for the kernel lies in one block, whose
+pointer is the last of `args`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
@@ -45,29 +49,63 @@ class Nest:
 
 def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:
     """LLVM IR text of a concrete function for `threads` threads."""
-    shared, nests = _split(func)
+    packed, packed_bytes = _offsets(func.prepared)
+    run, workspace_bytes = _program(func.name, func.body, func, packed, simplify, target, threads)
+    parts = [_header(func, target, threads), *run]
+    if func.prepare is not None:
+        prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
+        parts += prepare
+        workspace_bytes = max(workspace_bytes, needed)
+    return KernelSource(func.name, "\n\n".join(parts) + "\n", workspace_bytes, threads, packed_bytes)
+
+
+def _header(func: Func, target: Target, threads: int) -> str:
+    return (
+        f"; autosched kernel {func.name}: {target.mcpu}, {threads} thread(s)\n"
+        "declare void @autosched_parallel(ptr, ptr, i64)\n"
+        f"attributes #0 = {{ {function_attributes(target)} }}"
+    )
+
+
+def _offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+    """Where each buffer lies in one block, and the size of that; a vector may be read from behind the last element."""
     offsets: dict[str, int] = {}
     used = 0
-    for buffer in shared:
+    for buffer in buffers:
         offsets[buffer.name] = used
         used += -(-(element_count(buffer) * buffer.itemsize + ALIGN) // ALIGN) * ALIGN
+    return offsets, used
+
+
+def _program(
+    name: str,
+    body: Stmt,
+    func: Func,
+    packed: Mapping[str, int],
+    simplify: Simplifier,
+    target: Target,
+    threads: int,
+) -> tuple[list[str], int]:
+    """The functions of one entry point, that one last, and the bytes of workspace that it needs."""
+    shared, nests = _split(name, body)
+    offsets, used = _offsets(shared)
+    buffers = (*func.params, *func.prepared, *shared)
     bodies: list[str] = []
     private = 0
     for nest in nests:
-        text, peak = _nest_function(nest, func.params, shared, simplify, target)
+        text, peak = _nest_function(nest, buffers, simplify, target)
         bodies.append(text)
         private = max(private, peak)
-    module = _Module(func, shared, offsets, used, private, threads)
-    parts = [module.header(target), *bodies, *(module.runner(n) for n in nests)]
+    module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads)
+    parts = [*bodies, *(module.runner(n) for n in nests)]
     parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
     parts.append(module.entry(nests))
-    return KernelSource(func.name, "\n\n".join(parts) + "\n", used + private * threads + ALIGN, threads)
+    return parts, used + private * threads + ALIGN
 
 
-def _split(func: Func) -> tuple[list[Buffer], list[Nest]]:
+def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:
     """Shared buffers and root nests, in order."""
     shared: list[Buffer] = []
-    body = func.body
     while isinstance(body, Allocate) and body.buffer.scope is Scope.GLOBAL:
         shared.append(body.buffer)
         body = body.body
@@ -78,20 +116,18 @@ def _split(func: Func) -> tuple[list[Buffer], list[Nest]]:
         while isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL:
             loops.append(stmt)
             stmt = stmt.body
-        nests.append(Nest(f"{func.name}.nest{n}", tuple(loops), stmt))
+        nests.append(Nest(f"{name}.nest{n}", tuple(loops), stmt))
     return shared, nests
 
 
-def _names(params: tuple[Buffer, ...], shared: list[Buffer]) -> list[tuple[Buffer, str]]:
-    return [(b, f"%b{n}") for n, b in enumerate((*params, *shared))]
+def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
+    return [(b, f"%b{n}") for n, b in enumerate(buffers)]
 
 
-def _nest_function(
-    nest: Nest, params: tuple[Buffer, ...], shared: list[Buffer], simplify: Simplifier, target: Target
-) -> tuple[str, int]:
+def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
     """The nest's text and the private bytes it needs."""
     writer = Writer()
-    placed = {b.name: Placed(b, name) for b, name in _names(params, shared)}
+    placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
     addresses = Addresses(writer, simplify, placed)
     local = LocalMemory("%local")
     statements = Statements(writer, addresses, target, local)
@@ -109,9 +145,7 @@ def _nest_function(
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)
     statements.emit(body)
-    arguments = ", ".join(
-        [*(f"ptr noalias {name}" for _, name in _names(params, shared)), "ptr noalias %local", "i64 %task"]
-    )
+    arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
 
@@ -127,34 +161,34 @@ def _hoist_task_decode(writer: Writer) -> None:
 
 @dataclass(frozen=True)
 class _Module:
-    """The parts of the module that are the same for every nest."""
+    """The parts of an entry point that are the same for every nest: parameters, the block of weights, workspace."""
 
-    func: Func
-    shared: list[Buffer]
-    offsets: dict[str, int]
+    name: str
+    buffers: tuple[Buffer, ...]
+    n_params: int
+    packed: Mapping[str, int]  # offsets in the block
+    offsets: Mapping[str, int]  # in the workspace
     shared_bytes: int
     private_bytes: int
     threads: int
-
-    def header(self, target: Target) -> str:
-        return (
-            f"; autosched kernel {self.func.name}: {target.mcpu}, {self.threads} thread(s)\n"
-            "declare void @autosched_parallel(ptr, ptr, i64)\n"
-            f"attributes #0 = {{ {function_attributes(target)} }}"
-        )
 
     def runner(self, nest: Nest) -> str:
         lines = [
             f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{",
             "entry:",
         ]
-        for n, (buffer, name) in enumerate(_names(self.func.params, self.shared)):
-            if buffer.name in self.offsets:
+        if self.packed:
+            lines.append(f"  %packed.at = getelementptr inbounds ptr, ptr %args, i64 {self.n_params}")
+            lines.append("  %packed = load ptr, ptr %packed.at, align 8")
+        for n, (buffer, name) in enumerate(_names(self.buffers)):
+            if buffer.name in self.packed:
+                lines.append(f"  {name} = getelementptr inbounds i8, ptr %packed, i64 {self.packed[buffer.name]}")
+            elif buffer.name in self.offsets:
                 lines.append(f"  {name} = getelementptr inbounds i8, ptr %ws, i64 {self.offsets[buffer.name]}")
             else:
                 lines.append(f"  %s{n} = getelementptr inbounds ptr, ptr %args, i64 {n}")
                 lines.append(f"  {name} = load ptr, ptr %s{n}, align 8")
-        names = ", ".join(f"ptr {name}" for _, name in _names(self.func.params, self.shared))
+        names = ", ".join(f"ptr {name}" for _, name in _names(self.buffers))
         lines += [
             f"  %skip = mul i64 %tid, {self.private_bytes}",
             f"  %at = add i64 %skip, {self.shared_bytes}",
@@ -190,7 +224,7 @@ entry:
 }}"""
 
     def entry(self, nests: list[Nest]) -> str:
-        lines = [f"define i32 @{self.func.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
+        lines = [f"define i32 @{self.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
         lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
         for nest in nests:
