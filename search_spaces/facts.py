@@ -15,6 +15,7 @@ from autosched.schedule.stage import StageAxis
 EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
+MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
 
 
 def extent(axis: StageAxis) -> int:
@@ -181,6 +182,13 @@ def fused_consumer(state: State, stage: Stage) -> Stage | None:
 def is_copy(stage: Stage) -> bool:
     """Moves data without arithmetic or conditions: a transpose, a slice, a broadcast."""
     return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
+
+
+def is_prepared_once(state: State, stage: Stage) -> bool:
+    """What weights become for stages that depend on more than weights; one that only repeats them is none of it."""
+    if not state.is_constant(stage) or all(state.is_constant(r) for r in state.consumers(stage)):
+        return False
+    return points(stage) <= MAX_GROWTH * sum(math.prod(buffer_shape(state, name)) for name in stage.op.reads)
 
 
 def has_condition(stage: Stage) -> bool:

@@ -3,6 +3,7 @@
 First the cheap elementwise stages and data movement vanish into their readers (`Inline`). Then stages are
 visited from the outputs to the inputs; the first rule that applies gives the alternatives.
 
+    Prepared          what depends on weights alone is done ahead of time, at the root
     Host              an elementwise stage waits for the reduction that will be fused into it
     SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement
+from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
+    Prepared(),
     Host(),
     SplitReduction(),
     SplitTiledReduction(),

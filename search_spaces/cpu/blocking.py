@@ -43,9 +43,9 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
     middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
     draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
     draft = unrolled_accumulator(draft, draft.state.stage(partial), draft.state.stage(acc).op.axes[tiles.v].name)
-    at = acc, f"{k.name}.o"
     for read in {r.load.buffer: r for r in rows if r.load.buffer in panels}.values():
         axis, dim = panels[read.load.buffer]
+        at = None if read.load.buffer in draft.state.constants else (acc, f"{k.name}.o")
         width, tiled = tiles.width(stage.op.axes.index(axis)), row_tiles(read, stage, v)
         if tiled is not None and tiled.axis is axis:
             widths = width, unroll_name(partial, f"{k.name}.i")

@@ -4,6 +4,7 @@ Inline         cheap stages and pure data movement vanish into their readers (An
 Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
 Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
 Elementwise    the rest: parallel over rows or chunks, vectors innermost
+Prepared       what depends on weights alone, of any kind: at the root, which is ahead of the kernel
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from search_spaces.facts import (
     is_copy,
     is_expensive,
     is_folded,
+    is_prepared_once,
     points,
     reads_nothing,
     reads_of,
@@ -40,6 +42,8 @@ class Inline:
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         state = draft.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+            return False
+        if is_prepared_once(state, stage):
             return False
         if is_copy(stage) or reads_nothing(stage):
             return True
@@ -169,6 +173,26 @@ class Elementwise:
             steps.append(Parallel(name, tuple(outer)))
         steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
         return [draft.with_params(params).apply(*steps).finish(name, note=note)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """No open numbers, for the time does not count."""
+
+    name: str = "prepared"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return draft.state.is_constant(stage)
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        steps: list[Step] = []
+        if stage.op.axes and stage.op.reducer is None:
+            last = stage.op.axes[-1].name
+            lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+            steps = [Split(stage.name, last, (lanes,)), Vectorize(stage.name, f"{last}.1")]
+        if len(stage.op.axes) > 1:
+            steps.append(Parallel(stage.name, (stage.op.axes[0].name,)))
+        return [draft.apply(*steps).finish(stage.name)]
 
 
 def _computed_once(draft: Draft, stage: Stage) -> bool:

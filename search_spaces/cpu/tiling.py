@@ -55,12 +55,14 @@ class Copy:
     """A packed operand: made for each "panel" of the middle level, once a "task", or at the "root".
 
     `rows`: the operand of the register tile's rows, tiled along this output axis (its number) and the reduction.
+    `along`: the output axis that its panels lie along, where that is not the vectorised one.
     """
 
     tensor: str
     place: str
     transposed: bool = False
     rows: int | None = None
+    along: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class MultiLevelTiling:
         lanes = _lanes(stage, context)
         axes = vector_axes(stage, rows, lanes)
         axes = axes[: MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)]
-        plans = [p for axis in axes for p in _plans(stage, rows, axis)]
+        plans = [p for axis in axes for p in _plans(stage, rows, axis, draft.state.constants)]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
         blocked = blocked_reduction(draft, stage, paneled[0], context) if paneled else None
@@ -107,7 +109,28 @@ def _lanes(stage: Stage, context: Context) -> int:
     return context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
 
 
-def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
+def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, constants: frozenset[str]) -> list[Plan]:
+    """What depends on weights alone is always in panels, at the root, where that costs nothing later."""
+    free = constant_panels(stage, rows, axis, constants)
+    ahead = tuple(Copy(t, "root", along=stage.op.axes.index(a)) for t, a in free.items())
+    others = tuple(r for r in rows if r.load.buffer not in free)
+    return [replace(p, copies=(*ahead, *p.copies)) for p in _plans_inside(stage, others, axis, bool(ahead))]
+
+
+def constant_panels(
+    stage: Stage, rows: tuple[Read, ...], v: StageAxis, constants: frozenset[str]
+) -> dict[str, StageAxis]:
+    """Operands that depend on weights alone, with the axis that their panels lie along: `v`, or one of the rows."""
+    found: dict[str, StageAxis] = {}
+    for read in rows:
+        moving = [a for a in (*(a for a in stage.op.axes if a is not v), v) if read.moves(a.name)]
+        plain = [a for a in moving if read.dim_of(a.var) is not None]
+        if read.load.buffer in constants and plain and (v not in moving or plain[-1] is v):
+            found.setdefault(read.load.buffer, plain[-1])
+    return found
+
+
+def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
     apart = [r for r in rows if not r.is_unit(axis.name)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
@@ -125,13 +148,13 @@ def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in names)))
         plans.append(Plan(v, True, tuple(Copy(t, "root") for t in names)))
         plans.append(Plan(v, False, tuple(Copy(t, "root") for t in names)))
-        rows_too = tuple(
-            Copy(r.load.buffer, "task", rows=stage.op.axes.index(tiled.axis))
-            for r in rows
-            if extent(stage.op.reduce_axes[-1]) >= LONG_REDUCTION and (tiled := row_tiles(r, stage, axis)) is not None
-        )
-        if rows_too:
-            plans.append(Plan(v, True, (*(Copy(t, "root") for t in names), *rows_too)))
+    rows_too = tuple(
+        Copy(r.load.buffer, "task", rows=stage.op.axes.index(tiled.axis))
+        for r in rows
+        if extent(stage.op.reduce_axes[-1]) >= LONG_REDUCTION and (tiled := row_tiles(r, stage, axis)) is not None
+    )
+    if rows_too and (names or packed_ahead):
+        plans.append(Plan(v, True, (*(Copy(t, "root") for t in names), *rows_too)))
     return plans
 
 
@@ -189,17 +212,18 @@ class _Tiling:
         return draft.with_params(params).apply(*steps)
 
     def _copy(self, draft: Draft, stage: Stage, rows: tuple[Read, ...], copy: Copy, host: str, acc: str) -> Draft:
-        axis = stage.op.axes[self.plan.v]
+        number = self.plan.v if copy.along is None else copy.along
+        axis = stage.op.axes[number]
         host_stage = draft.state.stage(host)
         at = self._place(host_stage, copy.place)
-        find = transposable_dim if copy.transposed else panel_dim
         reads = [r for r in rows if r.load.buffer == copy.tensor]
         if copy.rows is not None:
             return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
-        dim = next(d for r in reads if (d := find(r, stage, axis)) is not None)
         if copy.transposed:
+            dim = next(d for r in reads if (d := transposable_dim(r, stage, axis)) is not None)
             return pack_transposed(draft, copy.tensor, acc, dim, at, self.context)
-        return pack_panels(draft, copy.tensor, acc, dim, self._factors(host_stage, self.plan.v)[-1], at)
+        dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
+        return pack_panels(draft, copy.tensor, acc, dim, self._factors(host_stage, number)[-1], at)
 
     def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:
         tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])
