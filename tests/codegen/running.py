@@ -59,15 +59,28 @@ def build(state: State, target: Target, threads: int, values: Mapping[str, int] 
 
 
 def run(source: KernelSource, dag: ComputeDAG, inputs: Mapping[str, Array], target: Target) -> list[Array]:
-    """The outputs, in the shapes the caller sees."""
-    kernel = load_object(compile_object(source.ir, target), source.name, source.threads)
+    """The outputs, in the shapes the caller sees. Weights are gone when the kernel itself runs."""
+    code = compile_object(source.ir, target)
+    kernel = load_object(code, source.name, source.threads)
     given = [Guarded(inputs[t.name]) for t in dag.inputs]
     made = [Guarded(np.full(t.shape, POISON[np.dtype(t.dtype).kind], t.dtype)) for t in dag.outputs]
     workspace = Guarded(np.full(-(-max(source.workspace_bytes, 1) // 64) * 64, 255, np.uint8))
-    pointers = (ctypes.c_void_p * (len(given) + len(made)))(*(g.address for g in (*given, *made)))
+    packed = [Guarded(np.full(source.packed_bytes, 255, np.uint8))] if source.packed_bytes else []
+    buffers = (*given, *made, *packed)
+    pointers = (ctypes.c_void_p * len(buffers))(*(g.address for g in buffers))
+    expected = {t.name: inputs[t.name] for t in dag.inputs}
+    if source.prepare is not None:
+        prepare = load_object(code, source.prepare, source.threads)
+        assert prepare(ctypes.addressof(pointers), workspace.address) == 0
+        workspace.array.fill(255)
+        for guard, tensor in zip(given, dag.inputs, strict=True):
+            np.testing.assert_array_equal(guard.array, inputs[tensor.name])
+            if tensor.name in dag.weights:
+                guard.array[...] = POISON[np.dtype(tensor.dtype).kind]
+                expected[tensor.name] = guard.array.copy()
     assert kernel(ctypes.addressof(pointers), workspace.address) == 0
     for guard, tensor in zip(given, dag.inputs, strict=True):
-        np.testing.assert_array_equal(guard.array, inputs[tensor.name])
+        np.testing.assert_array_equal(guard.array, expected[tensor.name])
     return [g.array.reshape(t.public_shape).copy() for g, t in zip(made, dag.outputs, strict=True)]
 
 
