@@ -19,7 +19,7 @@ from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
 from autosched.measure.buffers import Buffer
-from autosched.measure.check import CandidateError, DataSet, Kernel, check
+from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
@@ -98,7 +98,7 @@ def is_gpu(target: str) -> bool:
 def _sketches(dag: ComputeDAG, target: str, threads: int) -> tuple[Sketch, ...]:
     with step("sketches"):
         if is_gpu(target):
-            return gpu.sketches(collapse(dag), parse_target(target))
+            return gpu.sketches(collapse(dag.with_weights(())), parse_target(target))
         return cpu.sketches(collapse(dag), parse_target(target), threads)
 
 
@@ -215,8 +215,11 @@ class Processor:
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
         with step("compile"):
-            loaded = load_object(compile_object(source.ir, target), source.name, source.threads)
-        check(Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1))), self._data)
+            code = compile_object(source.ir, target)
+            loaded = load_object(code, source.name, source.threads)
+            prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
+        packing = None if prepare is None else Packing(prepare.function, Buffer(source.packed_bytes))
+        check(Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1)), packing), self._data)
 
 
 class OpenCl:

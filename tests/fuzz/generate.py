@@ -30,8 +30,13 @@ Index = tuple[Expr | int, int]  # an index expression, and the extent a dimensio
 
 
 def random_dag(seed: str) -> ComputeDAG:
-    """The program of `seed`, always the same one."""
-    return _Program(random.Random(seed)).grow()
+    """The program of `seed`, always the same one; of a quarter of them some inputs are weights."""
+    dag = _Program(random.Random(seed)).grow()
+    rng = random.Random(f"{seed} weights")
+    names = [t.name for t in dag.inputs]
+    if len(names) < 2 or rng.random() < 0.75:
+        return dag
+    return dag.with_weights(rng.sample(names, rng.randint(1, len(names) - 1)))
 
 
 class _Program:

@@ -23,7 +23,8 @@ def program_text(dag: ComputeDAG) -> str:
     for op in dag.stages:
         lines += _stage_lines(op)
     outputs = ", ".join(_identifier(t.name) for t in dag.outputs)
-    return "\n".join([*lines, f"dag = te.ComputeDAG([{outputs}])"])
+    weights = f", weights={list(dag.weights)}" if dag.weights else ""
+    return "\n".join([*lines, f"dag = te.ComputeDAG([{outputs}]{weights})"])
 
 
 def _identifier(name: str) -> str:

@@ -155,7 +155,10 @@ def _rebuilt(
         check_op(made)
         table |= {old.name: new for old, new in zip(op.outputs, made.outputs, strict=True)}
     wanted = outputs or [t.name for t in dag.outputs]
-    return ComputeDAG([t for n in wanted if isinstance((t := table[n]).op, ComputeOp)])
+    made_dag = ComputeDAG([t for n in wanted if isinstance((t := table[n]).op, ComputeOp)])
+    names = [t.name for t in made_dag.inputs]
+    weights = [name for name in dag.weights if name in names]
+    return made_dag.with_weights(weights) if len(weights) < len(names) else made_dag
 
 
 def _renamed(body: tuple[Expr, ...], table: Mapping[str, Tensor]) -> tuple[Expr, ...]:
