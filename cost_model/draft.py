@@ -10,8 +10,8 @@ A block is what stands inside the loops that are neither unrolled nor vectorised
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
 broadcast where it stands still, one lane at a time where it strides. `latency` is what a chain of dependent
 accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle. Accumulators and
-operands beyond the register file are spilled, a store and a load each, which nothing hides. Parallel time is
-the share of the tasks that the busiest thread gets; every parallel region costs one fork and join.
+operands beyond the register file are spilled, a store and a load each in every step, which nothing hides. Parallel
+time is the share of the tasks that the busiest thread gets; every parallel region costs one fork and join.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
 """
@@ -144,7 +144,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
         over(instructions, width),
         latency,
     ]
-    cycles = plus(largest(limits), times(spills, m.SPILL))
+    cycles = plus(largest(limits), times(times(spills, most(1.0, length)), m.SPILL))
     return Block(
         unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,

@@ -20,7 +20,7 @@ from search_spaces.facts import extent
 
 Place = tuple[str, str] | None
 ROWS_PER_THREAD = 4  # tasks enough to balance the threads
-PANEL_ROWS = 8  # that are copied into a panel at a time
+PANEL_ROWS = 8  # copied into a panel at a time
 
 
 def _copied(draft: Draft, tensor: str, reader: str) -> tuple[Draft, str]:
@@ -33,7 +33,8 @@ def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at
     """Panels of `width` (a parameter) along dimension `dim`.
 
     Where that is contiguous the source is read a few rows at a time, each to its end, and every panel gets its part of
-    them: the strip of one panel would be a line or two of every page.
+    them: the strip of one panel would be a line or two of every page. Where it is not, a few neighbours are read at a
+    time and copied across.
     """
     draft, name = _copied(draft, tensor, reader)
     axes = draft.state.stage(name).op.axes
@@ -41,12 +42,16 @@ def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [Pack(name, (dim, *numbers), ((dim, width),)), Split(name, f"d{dim}", (width,))]
     others = [f"d{n}" for n in numbers]
-    if dim < len(axes) - 1 or extent(axes[numbers[-1]]) <= PANEL_ROWS:
+    if extent(axes[numbers[-1]]) <= PANEL_ROWS:
         outer, inner = [f"d{dim}.0", *others[:-1]], others[-1:]
     else:
         steps.append(Split(name, others[-1], (PANEL_ROWS,)))
         outer, inner = [*others[:-1], f"{others[-1]}.0"], [f"d{dim}.0", f"{others[-1]}.1"]
+        if dim < len(axes) - 1:
+            outer, inner = [inner[0], *outer[:-1]], [outer[-1], inner[1]]
     steps += [Reorder(name, (*outer, *inner, f"d{dim}.1")), Vectorize(name, f"d{dim}.1")]
+    if dim < len(axes) - 1:
+        steps.append(Unroll(name, inner[-1]))
     if at is None:
         steps.append(Parallel(name, tuple(outer)))
     return draft.apply(*steps).finish(name)

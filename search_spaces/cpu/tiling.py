@@ -47,7 +47,8 @@ from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
-LONG_REDUCTION = 64  # shorter ones read a row of an operand from a line or two: nothing to be gained by a copy
+LONG_REDUCTION = 256  # shorter ones leave the rows of a tile in the first level cache: nothing to be gained by a copy
+FULL_VECTORS = 4  # an axis of so many vectors that is best to vectorise leaves nothing to the others
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ class MultiLevelTiling:
         rows = reads_of(draft.state, stage)
         lanes = _lanes(stage, context)
         axes = vector_axes(stage, rows, lanes)
-        axes = axes[: MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)]
+        most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
+        axes = axes[:most]
         plans = [p for axis in axes for p in _plans(stage, rows, axis, draft.state.constants)]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
