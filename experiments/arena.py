@@ -36,6 +36,10 @@ class Arena:
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
 
+    def start(self) -> None:
+        """Starts the process now. Linux ends it with the thread that starts it: call this from one that stays."""
+        self._running()
+
     def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
         """The row that answers `request`. Raises Lost; the next request then goes to a new process."""
         stage, give_up = "start", time.monotonic() + deadline_s

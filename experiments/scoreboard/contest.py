@@ -68,6 +68,8 @@ def processes(bout: Bout, rules: Rules, directory: Path) -> Iterator[dict[str, P
         name: Arena(command, directory / f"{name}.log", variables(bout.threads)) for name, command in commands.items()
     }
     try:
+        for process in found.values():
+            process.start()
         yield dict(found)
     finally:
         for process in found.values():

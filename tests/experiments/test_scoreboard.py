@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -354,3 +355,14 @@ def test_a_case_from_end_to_end(tmp_path):
     assert found["entries"]["numpy"]["difference"] < 1e-5
     assert found["rates"]["bandwidth"] > 1e8
     assert found["roof"]["limit"] == "arithmetic"
+
+
+def test_a_process_outlives_the_thread_that_asks_it(tmp_path):
+    """The kernel's death signal goes with the thread that started the process, not with its parent process."""
+    with contest.processes(BOUT, Rules(("numpy",)), tmp_path) as given:
+        asked = {"op": "enter", "name": "nobody"}
+        with ThreadPoolExecutor(1) as pool:
+            assert "reason" in pool.submit(given["numpy"].ask, asked, 60.0).result()
+        before = given["numpy"]._process.pid
+        assert "reason" in given["numpy"].ask({"op": "sing"}, 60.0)
+        assert given["numpy"]._process.pid == before
