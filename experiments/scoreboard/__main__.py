@@ -20,6 +20,7 @@ from experiments.metaschedule import MetaSchedule, check_peer
 from experiments.scoreboard.bouts import Bout, choose, integers
 from experiments.scoreboard.chart import draw
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
+from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.ledger import Ledger
 from experiments.scoreboard.table import cells, report, roof, totals, until_near
 from experiments.tuning import WRONG, load_now, tune
@@ -72,8 +73,8 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     rates["peak_gflops"] = max(rates["peak_gflops"], answer.get("peak_gflops") or 0.0)
     row["rates"] = rates
     row["roof"] = roof(row["flops"], row["bytes"], **rates)
-    reason = next((entry["reason"] for entry in row["entries"].values() if "reason" in entry), None)
-    return row if row["entries"].get("autosched.call") else row | {"error": f"contest: {reason}"}
+    reasons = [entry["reason"] for name in (OURS, CALL) if "reason" in (entry := row["entries"].get(name, {}))]
+    return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
 
 
 def revision() -> str | None:

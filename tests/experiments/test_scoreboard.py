@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -322,6 +324,22 @@ def test_a_search_that_fails_is_a_row_with_its_error(monkeypatch, tmp_path):
     found = script.play(BOUT, setting, tmp_path)
     assert found["error"] == "tuning: no answer"
     assert (found["case"], found["asked_trials"], found["flops"]) == ("gmm:0", 64, 2 * 128**3)
+
+
+def test_a_contest_that_we_lose_on_the_way_is_a_row_with_its_error(monkeypatch, tmp_path):
+    answer = {"record_id": 1, "failures": {"wrong_result": 2}, "peak_gflops": 90.0, "wall_s": 5.0, "curve": [[1, 0.5, 1e-3]]}
+    monkeypatch.setattr(script, "tune", lambda *_, **__: answer)
+    fake = Fake(tmp_path, [], autosched=(1e-4, 1.0), autosched_call="gone", numpy=(2e-4, 1.0))
+    monkeypatch.setattr(script, "processes", lambda *_: nullcontext({OURS: fake, "numpy": fake}))
+    setting = script.setting_of(script.build_parser().parse_args(["gmm:0", "--peers", "numpy"]))
+    found = script.play(BOUT, replace(setting, rules=Rules(("numpy",), 2, rest_s=0)), tmp_path)
+    assert found["error"] == "our kernel: gone"
+    assert found["wrong"] == 2
+    assert found["tuning"]["trials_to_95"] == 1
+    fake.results["autosched_call"] = (1e-4, 1.0)
+    found = script.play(BOUT, replace(setting, rules=Rules(("numpy",), 2, rest_s=0)), tmp_path)
+    assert "error" not in found
+    assert found["roof"]["seconds"] == pytest.approx(2 * 128**3 / found["rates"]["peak_gflops"] / 1e9)
 
 
 def test_the_command_reports_without_measuring(tmp_path, capsys, monkeypatch):
