@@ -64,6 +64,7 @@ class Access:
     lines: Widths  # distinct cache lines touched, real
     resident: Widths  # lines of a cache that they take up, more where they crowd in a few sets, real
     line_bytes: int
+    streamed: bool = False  # written around the caches
 
     def moves(self, loop: int) -> bool:
         return not is_zero(self.stride[loop])
@@ -74,8 +75,8 @@ class Access:
 
     @property
     def traffic_factor(self) -> int:
-        """Transfers of a line: a written one is fetched and written back."""
-        return 1 if self.kind == "read" else 2
+        """Transfers of a line: a written one is fetched and written back, unless it goes around the caches."""
+        return 1 if self.kind == "read" or self.streamed else 2
 
 
 @dataclass(frozen=True, eq=False)

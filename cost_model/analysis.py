@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -285,7 +285,8 @@ class _Walk:
             read.update(dict.fromkeys((load.buffer, load.indices) for load in loads(value)))
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
-            yield access(name, "update" if updated else "write", [store.indices])
+            found = access(name, "update" if updated else "write", [store.indices])
+            yield replace(found, streamed=store.streamed)
         groups: list[tuple[str, list[tuple[Expr, ...]]]] = []
         for name, indices in read:
             if name in store.buffers and indices == store.indices:

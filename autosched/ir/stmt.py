@@ -167,6 +167,8 @@ class Store(Stmt):
     An `asynchronous` one starts a copy from global to shared memory: nobody may touch the element until the thread
     that started it has waited for it, other threads not before the next barrier after that.
 
+    A `streamed` one may go around the caches: what it writes is not read soon.
+
     With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
     """
 
@@ -177,6 +179,7 @@ class Store(Stmt):
     stage: str = ""
     asynchronous: bool = False
     atomic: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True)

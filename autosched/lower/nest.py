@@ -152,7 +152,7 @@ class Nest:
         op = self.stage.op
         values: dict[Expr, Expr] = {a.var: self._value(a.name, covered) for a in op.all_axes}
         body = tuple(self._relocate(substitute(v, values)) for v in op.body)
-        return Store(op.buffers, self._local(covered), body, op.reducer, op.name)
+        return Store(op.buffers, self._local(covered), body, op.reducer, op.name, streamed=self.stage.streamed)
 
     def _init_leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         op = self.stage.op

@@ -212,6 +212,20 @@ class Unroll:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """An output's values go around the caches: for outputs that no cache holds until they are read."""
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"stream({self.stage})"
+        check(state.is_output(stage), f"{where}: only outputs are streamed")
+        check(stage.op.reducer is None, f"{where}: a reduction reads what it has written")
+        return state.with_stage(replace(stage, streamed=True))
+
+
+@dataclass(frozen=True)
 class Prefetch:
     """In loop `loop`, ask for what `buffer` will be read at `distance` iterations later."""
 

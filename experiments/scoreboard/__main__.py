@@ -86,9 +86,7 @@ def revision() -> str | None:
         return None
 
 
-def run(
-    bouts: Sequence[Bout], ledger: Ledger, resume: bool, play_one: Callable[[Bout, Path], dict[str, Any]]
-) -> None:
+def run(bouts: Sequence[Bout], ledger: Ledger, resume: bool, play_one: Callable[[Bout, Path], dict[str, Any]]) -> None:
     """Plays the cases in order; with `resume` those that have no result yet."""
     for bout in bouts:
         if resume and ledger.done(bout.label):

@@ -12,6 +12,9 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Placement         padding and activations: for each task of their reader, at the root, or inline
     Elementwise       the rest
 
+Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
+written around the caches (`streaming.py`).
+
 Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.
 """
 
@@ -21,6 +24,7 @@ from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
+from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
@@ -44,7 +48,7 @@ def sketches(
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = Context(target, threads)
     drafts = [_leftovers(d, context) for d in grow(dag, Inline(), rules, context)]
-    return distinct([d.sketch() for d in drafts])
+    return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
 
 
 def _leftovers(draft: Draft, context: Context) -> Draft:

@@ -240,9 +240,7 @@ def _copy(n: int):
 def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
     """Y[j, i] = X[i, j], the rows of X in reverse order if `flip`."""
     x = te.placeholder((rows, columns), dtype, name="X")
-    return ComputeDAG(
-        te.compute((columns, rows), lambda j, i: x[rows - 1 - i if flip else i, j], name="Y")
-    )
+    return ComputeDAG(te.compute((columns, rows), lambda j, i: x[rows - 1 - i if flip else i, j], name="Y"))
 
 
 @pytest.mark.parametrize(("unrolled", "width"), [(4, 16), (16, 16), (8, 48), (7, 33), (3, 32), (5, 8), (4, 4)])

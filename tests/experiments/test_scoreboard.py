@@ -38,7 +38,14 @@ def row(case="gmm:0", batch=1, threads=2, roof_s=1e-4, **seconds):
     entries = {name: {"reason": "broken"} if us is None else {"seconds": us / 1e6} for name, us in times.items()}
     if "metaschedule" in entries:
         entries["metaschedule"]["tuning_s"] = 80.0
-    tuning = {"wall_s": 8.0, "search_s": 2.0, "measure_s": 4.0, "trials_to_95": 20, "seconds_to_95": 3.0, "first_result_s": 1.5}
+    tuning = {
+        "wall_s": 8.0,
+        "search_s": 2.0,
+        "measure_s": 4.0,
+        "trials_to_95": 20,
+        "seconds_to_95": 3.0,
+        "first_result_s": 1.5,
+    }
     return {
         "case": case, "workload": case.partition(":")[0], "batch": batch, "threads": threads, "level": "L2",
         "roof": {"seconds": roof_s, "limit": "arithmetic"}, "entries": entries, "tuning": tuning, "wrong": 0,
@@ -272,7 +279,13 @@ def test_throughput_is_normalised_to_the_best_contestant():
         {"torch": 1.0, OURS: 0.5, "numpy": 0.125}
     )
     assert normalised({"entries": {}}) == {}
-    heights = bars([row("gmm:0", autosched=100.0, torch=400.0), row("gmm:1", autosched=100.0, torch=100.0), row("c2d:0", torch=None)])
+    heights = bars(
+        [
+            row("gmm:0", autosched=100.0, torch=400.0),
+            row("gmm:1", autosched=100.0, torch=100.0),
+            row("c2d:0", torch=None),
+        ]
+    )
     assert heights["gmm"] == pytest.approx({OURS: 1.0, "torch": 0.5})
     assert heights["c2d"] == {OURS: 1.0}
     assert heights[ALL]["torch"] == pytest.approx(0.5)
@@ -302,7 +315,9 @@ def test_a_run_goes_on_where_it_ended(tmp_path):
     assert played == [f"gmm:{i} N=1 t=2" for i in (0, 1, 1, 2, 3)]  # what failed is tried again
     script.run(choose(["c2d:0"], (1,), (2,), False), Ledger(path, totals), False, play)
     document = json.loads(path.read_text())
-    assert [key_of(r) for r in document["rows"]] == [f"{c} N=1 t=2" for c in ("gmm:0", "gmm:1", "gmm:2", "gmm:3", "c2d:0")]
+    assert [key_of(r) for r in document["rows"]] == [
+        f"{c} N=1 t=2" for c in ("gmm:0", "gmm:1", "gmm:2", "gmm:3", "c2d:0")
+    ]
     assert document["totals"]["cases"] == 5
     assert document["host"]["cpu_model"]
     assert [p.name for p in tmp_path.iterdir()] == ["board.json"]
@@ -365,7 +380,11 @@ def test_a_case_from_end_to_end(tmp_path):
     out = tmp_path / "board.json"
     words = ["gmm:0", "--peers", "numpy", "--trials", "2", "--threads", "1", "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.scoreboard", *words], capture_output=True, text=True, timeout=240, cwd=script.RESULTS.parents[2]
+        [sys.executable, "-m", "experiments.scoreboard", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=script.RESULTS.parents[2],
     )
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(out.read_text())["rows"]

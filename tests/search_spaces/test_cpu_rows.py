@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autosched import te
+from autosched.errors import ScheduleError
 from autosched.lower import lower
-from autosched.schedule import Vectorize, initial_state
+from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -92,3 +94,39 @@ def test_lanes_of_several_vectors_are_combined(dtype, length):
     both = ComputeDAG(te.compute((3,), lambda i: te.argmax(x[i, r], axis=r), name="A"))
     ties = {"X": np.tile(np.arange(length) // 7 % 3, (3, 1)).astype(dtype)}
     check_kernel(both, initial_state(both).apply(Vectorize("A", "r")), ties, threads=(1,))
+
+
+@pytest.mark.parametrize("columns", [64, 80, 51, 16])
+def test_streamed_stores_write_the_same_values(columns):
+    """Rows of whole lines go around the caches; others, and buffers that begin inside of a line, do not."""
+    x = te.placeholder((6, columns), name="X")
+    dag = ComputeDAG(te.compute((6, columns), lambda i, j: x[i, j] * 2.0, name="Y"))
+    split = initial_state(dag).apply(Split("Y", "j", (32,)), Vectorize("Y", "j.1"), Parallel("Y", ("i",)))
+    check_kernel(dag, split.apply(Stream("Y")))
+    text = kernel_of(split.apply(Stream("Y")), HOST, 1).ir
+    assert ("!nontemporal" in text) == (columns % (HOST.vector_bytes // 4) == 0)
+    assert "!nontemporal" not in kernel_of(split, HOST, 1).ir
+
+
+def test_only_outputs_of_their_own_are_streamed():
+    dag = workload("softmax", M=5, N=33)
+    state = initial_state(dag)
+    with pytest.raises(ScheduleError, match="only outputs"):
+        state.apply(Stream("power"))
+    x, k = te.placeholder((6, 7), name="X"), te.reduce_axis(7, name="k")
+    total = initial_state(ComputeDAG(te.compute((6,), lambda i: te.sum(x[i, k], axis=k), name="S")))
+    with pytest.raises(ScheduleError, match="reads what it has written"):
+        total.apply(Stream("S"))
+
+
+def test_data_beyond_the_last_cache_may_be_streamed():
+    tiny = replace(HOST, l3_bytes=1 << 12)
+    for name, numbers in (("add", {"M": 64, "N": 33}), ("softmax", {"M": 64, "N": 64})):
+        dag = workload(name, **numbers)
+        assert not any("stream" in s.name for s in sketches(dag, HOST, 2))
+        found = sketches(dag, tiny, 2)
+        streams = [s for s in found if "stream" in s.name]
+        assert 2 * len(streams) == len(found)
+        for sketch in streams:
+            assert list(compiled(dag, sketch, 2, rows=1))
+    assert not any("stream" in s.name for s in sketches(workload("matmul", M=64, N=64, K=256), tiny, 2))

@@ -6,6 +6,7 @@ variables are constants, so accesses of an unrolled tile share one pointer and d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from autosched.codegen.llvm.words import memory_type
@@ -48,6 +49,7 @@ class Access:
     offset: int  # constant, in elements
     lane_stride: int | None
     lane_index: Expr | None = None
+    multiple: int = 1  # of which the number of the first element is a multiple
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Addresses:
         pointer = self._pointer(place, terms)
         if odd is not None:
             return Access(pointer, constant, None, odd)
-        return Access(pointer, constant, stride)
+        return Access(pointer, constant, stride, None, math.gcd(constant, *(c for _, _, c in terms)))
 
     def _resolve(self, flat: Expr) -> tuple[int, list[tuple[int, str, int]], int, Expr | None]:
         """Constant, run-time terms (depth, register, coefficient), lane stride, index with non-linear lanes."""

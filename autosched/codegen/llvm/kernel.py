@@ -6,6 +6,8 @@
     void @kernel.run<n>    loads the pointers, calls the nest once for each task from first to last
     void @kernel.nest<n>   the loops; all pointers are noalias arguments
 
+A nest with streamed stores exists twice: the one with them runs where the outputs begin at whole vectors.
+
 Workspace: shared buffers first, then one private part for each thread.
 
 Weights: a second entry @kernel.prepare with nests of its own; what it leaves for the kernel lies in one block, whose
@@ -24,7 +26,7 @@ from autosched.codegen.source import KernelSource, function_attributes
 from autosched.codegen.storage import element_count
 from autosched.ir.expr import Const, binary
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt, Store, walk
 from autosched.target import Target
 
 CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
@@ -37,6 +39,13 @@ class Nest:
     name: str
     parallel: tuple[For, ...]
     body: Stmt
+
+    def streamed(self, target: Target) -> tuple[str, ...]:
+        """The outputs that are written around the caches; a processor without such stores has none."""
+        if target.arch != "x86_64":
+            return ()
+        stores = (s for s in walk(self.body) if isinstance(s, Store) and s.streamed)
+        return tuple(dict.fromkeys(b for s in stores for b in s.buffers))
 
     @property
     def n_tasks(self) -> int:
@@ -63,7 +72,8 @@ def _header(func: Func, target: Target, threads: int) -> str:
     return (
         f"; autosched kernel {func.name}: {target.mcpu}, {threads} thread(s)\n"
         "declare void @autosched_parallel(ptr, ptr, i64)\n"
-        f"attributes #0 = {{ {function_attributes(target)} }}"
+        f"attributes #0 = {{ {function_attributes(target)} }}\n"
+        "!0 = !{i32 1}"
     )
 
 
@@ -93,10 +103,11 @@ def _program(
     bodies: list[str] = []
     private = 0
     for nest in nests:
-        text, peak = _nest_function(nest, buffers, simplify, target)
-        bodies.append(text)
-        private = max(private, peak)
-    module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads)
+        for streams in (False, True) if nest.streamed(target) else (False,):
+            text, peak = _nest_function(nest, buffers, simplify, target, streams)
+            bodies.append(text)
+            private = max(private, peak)
+    module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads, target)
     parts = [*bodies, *(module.runner(n) for n in nests)]
     parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
     parts.append(module.entry(nests))
@@ -124,13 +135,15 @@ def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
     return [(b, f"%b{n}") for n, b in enumerate(buffers)]
 
 
-def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
+def _nest_function(
+    nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target, streams: bool
+) -> tuple[str, int]:
     """The nest's text and the private bytes it needs."""
     writer = Writer()
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
     addresses = Addresses(writer, simplify, placed)
     local = LocalMemory("%local")
-    statements = Statements(writer, addresses, target, local)
+    statements = Statements(writer, addresses, target, local, streams)
     body = nest.body
     inner = nest.n_tasks
     for loop in nest.parallel:
@@ -146,7 +159,8 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     _hoist_task_decode(writer)
     statements.emit(body)
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
-    text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
+    name = f"{nest.name}.stream" if streams else nest.name
+    text = f"define internal void @{name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
 
 
@@ -157,6 +171,18 @@ def _hoist_task_decode(writer: Writer) -> None:
     assert isinstance(lines, list)
     entry.extend(lines)
     lines.clear()
+
+
+def _task_loop(function: str, arguments: str, label: str, done: str) -> list[str]:
+    """Calls `function` for each task, then goes to `done`."""
+    return [
+        f"{label}:",
+        f"  %task.{label} = phi i64 [ %first, %entry ], [ %next.{label}, %{label} ]",
+        f"  call void @{function}({arguments}, ptr %local, i64 %task.{label})",
+        f"  %next.{label} = add i64 %task.{label}, 1",
+        f"  %more.{label} = icmp slt i64 %next.{label}, %last",
+        f"  br i1 %more.{label}, label %{label}, label %{done}",
+    ]
 
 
 @dataclass(frozen=True)
@@ -171,6 +197,7 @@ class _Module:
     shared_bytes: int
     private_bytes: int
     threads: int
+    target: Target
 
     def runner(self, nest: Nest) -> str:
         lines = [
@@ -193,18 +220,25 @@ class _Module:
             f"  %skip = mul i64 %tid, {self.private_bytes}",
             f"  %at = add i64 %skip, {self.shared_bytes}",
             "  %local = getelementptr inbounds i8, ptr %ws, i64 %at",
-            "  br label %loop",
-            "loop:",
-            "  %task = phi i64 [ %first, %entry ], [ %next, %loop ]",
-            f"  call void @{nest.name}({names}, ptr %local, i64 %task)",
-            "  %next = add i64 %task, 1",
-            "  %more = icmp slt i64 %next, %last",
-            "  br i1 %more, label %loop, label %done",
-            "done:",
-            "  ret void",
-            "}",
         ]
-        return "\n".join(lines)
+        streamed = nest.streamed(self.target)
+        if streamed:
+            lines += [*self._test_alignment(streamed), "  br i1 %whole, label %stream, label %loop"]
+            lines += [*_task_loop(f"{nest.name}.stream", names, "stream", "fence"), "fence:"]
+            lines += ["  call void @llvm.x86.sse.sfence()", "  ret void"]
+        else:
+            lines.append("  br label %loop")
+        return "\n".join([*lines, *_task_loop(nest.name, names, "loop", "done"), "done:", "  ret void", "}"])
+
+    def _test_alignment(self, streamed: tuple[str, ...]) -> list[str]:
+        """%whole: whether all these buffers begin at a multiple of a vector."""
+        names = [name for buffer, name in _names(self.buffers) if buffer.name in streamed]
+        lines = ["  %bits0 = or i64 0, 0"]
+        for n, name in enumerate(names):
+            lines.append(f"  %bits{n}.a = ptrtoint ptr {name} to i64")
+            lines.append(f"  %bits{n + 1} = or i64 %bits{n}, %bits{n}.a")
+        lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.vector_bytes - 1}")
+        return [*lines, "  %whole = icmp eq i64 %rest, 0"]
 
     def _chunk(self, nest: Nest) -> int:
         return max(1, nest.n_tasks // (CHUNKS_PER_THREAD * self.threads))

@@ -45,7 +45,11 @@ class LocalMemory:
 class Statements:
     """Emits statements at the writer's current point."""
 
-    def __init__(self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory) -> None:
+    def __init__(
+        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, streams: bool = False
+    ) -> None:
+        """`streams`: outputs are known to begin at whole lines, so that stores around the caches are possible."""
+        self.streams = streams
         self.writer = writer
         self.addresses = addresses
         self.target = target
@@ -295,7 +299,7 @@ class Statements:
                 stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
             )
         for name, value in zip(stmt.buffers, results, strict=True):
-            self._write(name, stmt.indices, value, blend=stmt.reducer is not None)
+            self._write(name, stmt.indices, value, stmt.reducer is not None, self.streams and stmt.streamed)
 
     def _old(self, stmt: Store) -> list[Load]:
         return [Load(b, stmt.indices, self.addresses.placed[b].buffer.dtype) for b in stmt.buffers]
@@ -338,7 +342,7 @@ class Statements:
         name = self.writer.value(f"shufflevector {kind} {value.name}, {kind} poison, <{lanes} x i32> <{picks}>")
         return Val(name, value.dtype, lanes)
 
-    def _write(self, name: str, indices: tuple[Expr, ...], value: Val, blend: bool) -> None:
+    def _write(self, name: str, indices: tuple[Expr, ...], value: Val, blend: bool, stream: bool = False) -> None:
         access = self.addresses.access(name, indices)
         buffer = self.addresses.placed[name].buffer
         lanes = 1 if access.lane_stride == 0 else self.values.lanes
@@ -352,7 +356,11 @@ class Statements:
         self.values.forget(name)
         text = self._to_memory(value)
         kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
-        if lanes == 1 or (access.lane_stride == 1 and mask is None):
+        whole = lanes * buffer.itemsize == self.target.vector_bytes
+        if stream and whole and access.lane_stride == 1 and mask is None and access.multiple % lanes == 0:
+            where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {self.target.vector_bytes}"
+            self.writer.emit(f"store {kind} {text}, {where}, !nontemporal !0")
+        elif lanes == 1 or (access.lane_stride == 1 and mask is None):
             self.writer.emit(f"store {kind} {text}, ptr {self.values.pointer(access, buffer.dtype)}, align {align}")
         elif access.lane_stride == 1:
             pointer = self.values.pointer(access, buffer.dtype)
