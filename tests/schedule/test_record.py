@@ -25,6 +25,7 @@ from autosched.schedule import (
     Reorder,
     Rfactor,
     Split,
+    Stream,
     Step,
     Unroll,
     Vectorize,
@@ -54,6 +55,7 @@ STEPS_OF_ALL_KINDS: tuple[Step, ...] = (
     CacheRead("B", "C.rf.acc", "pack"),
     Pack("B.pack", (1, 0), ((1, "tj"),)),
     Prefetch("C.rf.acc", "B.pack", "k.i", 2),
+    Stream("D"),
 )
 VALUES = {"kc": 4, "ti": 3, "tj": 8}
 
