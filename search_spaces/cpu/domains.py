@@ -56,6 +56,14 @@ def tile_count(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(sorted(values)), "tile", group, extent)
 
 
+def row_count(name: str, extent: int) -> Param:
+    """How many rows are a task: divisors, so that a stage computed for a row is never asked for one that is not there.
+
+    With all rows in one task no thread is woken.
+    """
+    return Param(name, tuple(sorted({r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if extent % r == 0} | {extent})), "tile")
+
+
 def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> Param:
     """Elements of an axis in vectors: whole vectors, no more than cover the axis."""
     most = -(-extent // lanes)

@@ -201,8 +201,13 @@ def _computed_once(draft: Draft, stage: Stage) -> bool:
     assert at is not None
     host = draft.state.stage(at.stage)
     domains = infer_domains(draft.state)
-    rows = [domains[host.name].bounds[x.name] for x in host.loops[: host.position(at.loop) + 1]]
-    region = [domains[stage.name].regions[a.name].extent for a in stage.op.axes]
+    around = host.loops[: host.position(at.loop) + 1]
+    inside = {axis for x in host.loops[len(around) :] for axis, _ in x.parts}
+    whole = {axis for x in around for axis, _ in x.parts} - inside  # all levels of these are outside
+    rows = [a.extent for a in host.op.all_axes if a.name in whole]
+    rows += [domains[host.name].bounds[x.name] for x in around if not {axis for axis, _ in x.parts} <= whole]
+    regions = ((a, domains[stage.name].regions[a.name].extent) for a in stage.op.axes)
+    region = [e if isinstance(e, Const) else a.extent for a, e in regions]  # at most
     total = product([*rows, *region])
     return total is product([a.extent for a in stage.op.axes])
 

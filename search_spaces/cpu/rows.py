@@ -18,7 +18,7 @@ from autosched.ir.stmt import Scope
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.domains import blocks, vector_width
+from search_spaces.cpu.domains import blocks, row_count, vector_width
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, lane_reduction, points, reads_of
@@ -198,9 +198,16 @@ def schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
 
 
 def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
-    """The first `lead` axes are parallel and end in the row loop; the last of the others is vectorised."""
+    """The first `lead` axes are parallel, several rows a task, and end in the row loop; the last of the others is
+    vectorised."""
     names = [a.name for a in host.op.axes]
     steps: list[Step] = []
+    outer, row = names[:lead], names[lead - 1] if lead else ""
+    if lead and host.at is None and extent(host.op.axes[lead - 1]) > 1:
+        rows = row_count(f"{host.name}.{row}.m", extent(host.op.axes[lead - 1]))
+        draft = draft.with_params([rows])
+        steps.append(Split(host.name, row, (rows.name,)))
+        outer[-1], row = f"{row}.0", f"{row}.1"
     if lead < len(names):
         last: StageAxis = host.op.axes[-1]
         width = f"{host.name}.{last.name}.r"
@@ -208,9 +215,9 @@ def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
         draft = draft.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
     if lead and host.at is None:
-        steps.append(Parallel(host.name, tuple(names[:lead])))
+        steps.append(Parallel(host.name, tuple(outer)))
     draft = draft.apply(*steps).finish(host.name)
-    return draft.with_row_loop(host.name, names[lead - 1]) if lead else draft
+    return draft.with_row_loop(host.name, row) if lead else draft
 
 
 def _lanes_hint(state: State, host: Stage) -> int:
