@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
-from autosched.ir.stmt import Scope
+from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import (
     ComputeAt,
     Parallel,
@@ -35,6 +36,7 @@ from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
     extent,
+    fused_consumer,
     has_reuse,
     lane_reduction,
     panel_dim,
@@ -102,9 +104,31 @@ class MultiLevelTiling:
         axes = axes[:most]
         plans = [p for axis in axes for p in _plans(stage, rows, axis, draft.state.constants)]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
+        inside = _inside_task(draft, stage)
+        if inside is not None:  # no panels: they would be made again for every task
+            at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
+            drafts += [_Tiling(context, p).apply(inside, stage) for p in at_root]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
         blocked = blocked_reduction(draft, stage, paneled[0], context) if paneled else None
         return drafts if blocked is None else [*drafts, blocked]
+
+
+def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
+    """The stage computed for each task of rows of what reads it, so that its values stay in a cache; None if they are
+    read elsewhere."""
+    state = draft.state
+    hosts = {state.root(r).name for r in state.consumers(stage)}
+    host = state.stage(hosts.pop()) if len(hosts) == 1 else None
+    if host is None or host.name not in dict(draft.row_loops) or fused_consumer(state, stage) is not None:
+        return None
+    tasks = [x.name for x in host.loops if x.kind is ForKind.PARALLEL]
+    row = dict(draft.row_loops)[host.name]
+    if not tasks or row not in (x.name for x in host.loops[len(tasks) :]):  # one row a task
+        return None
+    try:
+        return draft.apply(ComputeAt(stage.name, host.name, tasks[-1])).finish(note=f"{stage.name}@{host.name}-tasks")
+    except ScheduleError:
+        return None
 
 
 def _lanes(stage: Stage, context: Context) -> int:

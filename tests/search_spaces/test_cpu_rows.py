@@ -130,3 +130,24 @@ def test_data_beyond_the_last_cache_may_be_streamed():
         for sketch in streams:
             assert list(compiled(dag, sketch, 2, rows=1))
     assert not any("stream" in s.name for s in sketches(workload("matmul", M=64, N=64, K=256), tiny, 2))
+
+
+def test_a_product_may_be_computed_for_the_rows_that_a_softmax_needs():
+    dag = workload("tbs", N=1, seq=8, heads=2, dim=5)
+    found = [s for s in sketches(dag, HOST, 2) if "softmax-tasks" in s.name]
+    assert found
+    for sketch in found:
+        scores = sketch.state.stage("scores")
+        assert scores.at is not None
+        assert scores.at.stage == "softmax"
+        assert list(compiled(dag, sketch, 2, rows=1))
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7])
+def test_rows_of_a_task_divide_all_rows(rows):
+    for name in ("softmax", "layer_norm", "rms_norm"):
+        dag = workload(name, M=rows, N=37)
+        (sketch,) = sketches(dag, HOST, 1)
+        counts = [p.domain for p in sketch.params if p.kind == "tile"]
+        assert counts == ([] if rows == 1 else [tuple(d for d in range(1, rows + 1) if rows % d == 0)])
+        assert list(compiled(dag, sketch, 1, rows=3))
