@@ -45,9 +45,13 @@ def register_tile(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
 
 
-def across_tile(name: str, extent: int) -> Param:
-    """Points along the source's contiguous axis in a tile copied across: fours are transposed by shuffles."""
-    return Param(name, tuple(n for n in (4, 8, 12, 16) if n <= extent) or (extent,), "tile", "", extent)
+def across_tile(name: str, extent: int, more: bool = False) -> Param:
+    """Points along the source's contiguous axis in a tile copied across: fours are transposed by shuffles.
+
+    `more`: each point is several adjacent elements.
+    """
+    counts = (1, 2, 4) if more else (4, 8, 12, 16)
+    return Param(name, tuple(n for n in counts if n <= extent) or (extent,), "tile", "", extent)
 
 
 def tile_count(name: str, extent: int, group: str) -> Param:

@@ -19,6 +19,7 @@ from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
 
 Place = tuple[str, str] | None
+MIN_ACROSS = 4  # adjacent elements that are transposed at a time
 ROWS_PER_THREAD = 4  # tasks enough to balance the threads
 PANEL_ROWS = 8  # copied into a panel at a time
 
@@ -38,6 +39,8 @@ def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at
     """
     draft, name = _copied(draft, tensor, reader)
     axes = draft.state.stage(name).op.axes
+    if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
+        return _panels_across(draft, name, dim, width, at)
     numbers = [n for n in range(len(axes)) if n != dim]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [Pack(name, (dim, *numbers), ((dim, width),)), Split(name, f"d{dim}", (width,))]
@@ -76,6 +79,31 @@ def pack_rows(
     if at is None:
         steps.append(Parallel(name, (f"{row}.0", *(f"d{n}" for n in others))))
     return draft.apply(*steps).finish(name)
+
+
+def _panels_across(draft: Draft, name: str, dim: int, width: str, at: Place) -> Draft:
+    """Panels of what is contiguous along later dimensions than `dim`: a few adjacent elements are copied across."""
+    axes = draft.state.stage(name).op.axes
+    others = [n for n in range(len(axes)) if n != dim]
+    split = others[-1]  # the taps of a kernel are adjacent as a whole, the dimension before them in part
+    while extent(axes[split]) < MIN_ACROSS and split - 1 > dim:
+        split -= 1
+    whole = [f"d{n}" for n in others if n > split]
+    tile = across_tile(f"{name}.d{split}.r", extent(axes[split]), len(whole) > 0)
+    outer = [f"d{dim}.0", *(f"d{n}" for n in others if n < split), f"d{split}.0"]
+    unrolled = [f"d{split}.1", *whole]
+    steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
+    steps += [
+        Pack(name, (dim, *others), ((dim, width),)),
+        Split(name, f"d{dim}", (width,)),
+        Split(name, f"d{split}", (tile.name,)),
+        Reorder(name, (*outer, *unrolled, f"d{dim}.1")),
+        *(Unroll(name, x) for x in unrolled),
+        Vectorize(name, f"d{dim}.1"),
+    ]
+    if at is None:
+        steps.append(Parallel(name, tuple(outer[:-1])))
+    return draft.with_params([tile]).apply(*steps).finish(name)
 
 
 def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place, context: Context) -> Draft:

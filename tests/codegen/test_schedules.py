@@ -251,6 +251,17 @@ def test_tiles_copied_across(unrolled, width):
         check(dag, *steps)
 
 
+@pytest.mark.parametrize("taps", [3, 5])
+def test_several_unrolled_loops_over_adjacent_elements_are_one_tile(taps):
+    x = te.placeholder((35, 7, taps), name="X")
+    dag = ComputeDAG(te.compute((7, taps, 35), lambda j, k, i: x[i, j, k], name="Y"))
+    steps = (Split("Y", "j", (4,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "k", "i.1")),
+             Unroll("Y", "j.1"), Unroll("Y", "k"), Vectorize("Y", "i.1"))  # fmt: skip
+    check(dag, *steps)
+    text = build(initial_state(dag).apply(*steps), targets()[0], 1).ir
+    assert text.count("load <4 x float>") >= taps * 16  # of 4 taps elements, all but a rest of less than 4
+
+
 def test_a_tile_copied_across_is_read_in_vectors():
     state = initial_state(across(32, 32)).apply(
         Split("Y", "j", (16,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from autosched.ir.stmt import ForKind
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
 from autosched.schedule import replay, steps_to_json
@@ -79,6 +80,26 @@ def test_few_channels_are_vectorised_along_the_rows_of_the_image():
     for sketch in found:
         for values in space.sample(sketch, 1, rng):
             check_nest(concretise(lower(sketch.state), row(sketch, values))[0], dag)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("conv2d", {"H": 4, "W": 5, "CI": 6, "CO": 7, "k": 3, "layout": "NCHW"}),
+        ("conv2d", {"H": 3, "W": 3, "CI": 9, "CO": 7, "k": 1, "pad": 0, "layout": "NCHW"}),
+        ("gmm", {"B": 1, "N": 9, "M": 6, "K": 259}),
+    ],
+)
+def test_panels_along_another_axis_than_the_contiguous_one_are_copied_across(name, settings):
+    dag = collapse(build(name, settings=settings)[0])
+    rng = np.random.default_rng(2)
+    across = 0
+    for sketch in sketches(dag, NARROW, 1):
+        copies = [s for s in sketch.state.stages if ".pack" in s.name and any(x.kind is ForKind.UNROLL for x in s.loops)]
+        if copies:
+            across += 1
+            check_nest(concretise(lower(sketch.state), row(sketch, space.sample(sketch, 1, rng)[0]))[0], dag)
+    assert across
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv2d", "softmax", "tbs", "layer_norm", "max_pool2d", "transpose"])

@@ -84,10 +84,11 @@ class Statements:
             tile = find_tile(stmt, self.addresses, self.target.vector_bytes)
             if tile is not None:
                 self._across(tile)
-            for n in range(0 if tile is None else tile.rows, int(stmt.extent.value)):
+                return
+            for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
                 self.emit(stmt.body)
-            self.addresses.env.pop(stmt.var, None)
+            del self.addresses.env[stmt.var]
         else:
 
             def body(var: Runtime) -> None:
@@ -154,26 +155,31 @@ class Statements:
         self._vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
 
     def _across(self, tile: Tile) -> None:
-        """The tile's whole blocks by shuffles, then what is left of its vectors."""
+        """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
         env, lanes = self.addresses.env, tile.lanes
         for chunk in range(tile.chunks):
+            env[tile.inner.var] = Lanes(chunk * lanes, lanes)
             for first in range(0, tile.rows, BLOCK):
-                env[tile.inner.var] = Lanes(chunk * lanes, lanes)
-                env[tile.outer.var] = first
+                env.update(tile.at(first))
                 source = self.addresses.access(tile.load.buffer, tile.load.indices)
                 rows = transposed_rows(self.writer, source, tile.load.dtype, lanes)
                 self.values.mask, self.values.lanes = None, lanes
                 for n, row in enumerate(rows):
-                    env[tile.outer.var] = first + n
+                    env.update(tile.at(first + n))
                     value = Val(row, tile.load.dtype, lanes)
                     self._write(tile.store.buffers[0], tile.store.indices, value, blend=False)
         self.values.lanes = 1
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
-        done = tile.chunks * lanes
-        for n in range(tile.rows):
-            env[tile.outer.var] = n
-            self._vector_rest(tile.inner, done, int(tile.inner.extent.value) - done, lanes)
+        done, extent = tile.chunks * lanes, int(tile.inner.extent.value)
+        for n in range(len(tile.points)):
+            env.update(tile.at(n))
+            if n < tile.rows:
+                self._vector_rest(tile.inner, done, extent - done, lanes)
+            else:
+                self.emit(tile.inner)
+        for var in tile.outer:
+            del env[var]
 
     def _reduces(self, loop: For) -> bool:
         """Whether the loop is one store that all lanes update together."""

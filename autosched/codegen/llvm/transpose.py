@@ -9,14 +9,15 @@ each v; row j of a block holds, in its q-th 128 bits, the four that belong to v 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from autosched.codegen.llvm.address import Access, Addresses, Lanes
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, Const, Load
-from autosched.ir.stmt import For, ForKind, Scope, Store
+from autosched.ir.expr import DTYPES, Const, Load, Var
+from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
 
 BLOCK = 4  # elements of 128 bits
 ITEMSIZE = 4
@@ -27,9 +28,10 @@ _FRONT, _BACK = (0, 1, 4, 5), (2, 3, 6, 7)
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` (a multiple of BLOCK) iterations of `outer` and `chunks` whole vectors of `inner` are copied across."""
+    """The first `rows` (a multiple of BLOCK) of `points` and `chunks` whole vectors of `inner` are copied across."""
 
-    outer: For
+    outer: tuple[Var, ...]  # unrolled loops
+    points: tuple[tuple[int, ...], ...]  # their values, in the order of the loops
     inner: For
     store: Store
     load: Load
@@ -37,46 +39,51 @@ class Tile:
     chunks: int
     lanes: int
 
+    def at(self, row: int) -> Iterable[tuple[Var, int]]:
+        """The values of the unrolled variables in a row."""
+        return zip(self.outer, self.points[row], strict=True)
+
 
 def find_tile(stmt: For, addresses: Addresses, vector_bytes: int) -> Tile | None:
-    """The tile that the unrolled loop `stmt` copies, None where it does something else."""
-    inner = stmt.body
-    if not (isinstance(inner, For) and inner.kind is ForKind.VECTORIZE and isinstance(inner.body, Store)):
+    """The tile that the unrolled loops from `stmt` on copy, None where they do something else."""
+    unrolled: list[tuple[Var, int]] = []
+    body: Stmt = stmt
+    while isinstance(body, For) and body.kind is ForKind.UNROLL and isinstance(body.extent, Const):
+        unrolled.append((body.var, int(body.extent.value)))
+        body = body.body
+    if not (isinstance(body, For) and body.kind is ForKind.VECTORIZE and isinstance(body.extent, Const)):
         return None
-    store, lanes = inner.body, vector_bytes // ITEMSIZE
-    sizes = stmt.extent, inner.extent
-    if store.reducer is not None or len(store.values) != 1 or lanes < BLOCK:
+    store, lanes = body.body, vector_bytes // ITEMSIZE
+    if not isinstance(store, Store) or store.reducer is not None or len(store.values) != 1 or lanes < BLOCK:
         return None
-    load, target = store.values[0], addresses.placed[store.buffers[0]].buffer
+    load = store.values[0]
     if not isinstance(load, Load) or load.dtype == "bool" or DTYPES[load.dtype][1] != ITEMSIZE:
         return None
-    if target.scope is Scope.REGISTER or addresses.placed[load.buffer].buffer.scope is Scope.REGISTER:
+    if any(addresses.placed[name].buffer.scope is Scope.REGISTER for name in (store.buffers[0], load.buffer)):
         return None
-    if not (isinstance(sizes[0], Const) and isinstance(sizes[1], Const)):
-        return None
-    rows, chunks = int(sizes[0].value) // BLOCK * BLOCK, int(sizes[1].value) // lanes
-    tile = Tile(stmt, inner, store, load, rows, chunks, lanes)
+    points = tuple(product(*(range(n) for _, n in unrolled)))
+    rows, chunks = len(points) // BLOCK * BLOCK, int(body.extent.value) // lanes
+    tile = Tile(tuple(var for var, _ in unrolled), points, body, store, load, rows, chunks, lanes)
     return tile if rows and chunks and _is_across(tile, addresses) else None
 
 
 def _is_across(tile: Tile, addresses: Addresses) -> bool:
-    """Whether the source is contiguous along the outer variable alone, and the destination along the inner one."""
+    """Whether row after row is adjacent in the source, and the lanes are in the destination."""
+    env = addresses.env
+    found = True
     for chunk in range(tile.chunks):
-        addresses.env[tile.inner.var] = Lanes(chunk * tile.lanes, tile.lanes)
+        env[tile.inner.var] = Lanes(chunk * tile.lanes, tile.lanes)
         read, written = [], []
         for row in range(tile.rows):
-            addresses.env[tile.outer.var] = row
+            env.update(tile.at(row))
             read.append(addresses.access(tile.load.buffer, tile.load.indices))
             written.append(addresses.access(tile.store.buffers[0], tile.store.indices))
         first = read[0]
-        if any(w.lane_stride != 1 for w in written) or first.lane_stride in (None, 0, 1):
-            break
-        if any(r != Access(first.pointer, first.offset + n, first.lane_stride) for n, r in enumerate(read)):
-            break
-    else:
-        chunk = -1
-    del addresses.env[tile.inner.var], addresses.env[tile.outer.var]
-    return chunk < 0
+        adjacent = [Access(first.pointer, first.offset + n, first.lane_stride) for n in range(tile.rows)]
+        found &= read == adjacent and first.lane_stride not in (None, 0, 1) and all(w.lane_stride == 1 for w in written)
+    for var in (tile.inner.var, *tile.outer):
+        del env[var]
+    return found
 
 
 def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int) -> list[str]:
