@@ -243,7 +243,7 @@ def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
     return ComputeDAG(te.compute((columns, rows), lambda j, i: x[rows - 1 - i if flip else i, j], name="Y"))
 
 
-@pytest.mark.parametrize(("unrolled", "width"), [(4, 16), (16, 16), (8, 48), (7, 33), (3, 32), (5, 8), (4, 4)])
+@pytest.mark.parametrize(("unrolled", "width"), [(4, 16), (16, 16), (8, 48), (7, 33), (3, 32), (5, 8), (4, 4), (8, 14)])
 def test_tiles_copied_across(unrolled, width):
     steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
              Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip

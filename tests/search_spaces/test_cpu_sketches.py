@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from autosched.codegen.llvm.kernel import emit
 from autosched.ir.stmt import ForKind
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
@@ -14,13 +15,17 @@ from autosched.schedule import replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate
 from autosched.te.registry import WORKLOADS, build
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
+from tests.codegen.running import run
 from tests.helpers import check_nest
 
 NARROW, WIDE = parse_target("llvm -mcpu=nehalem"), parse_target("llvm -mcpu=skylake-avx512")
+HOST = parse_target("cpu")
 ROWS = 2  # random candidates of each sketch
 WORK = 400_000  # stores that the interpreter may do for one workload
 
@@ -83,22 +88,27 @@ def test_few_channels_are_vectorised_along_the_rows_of_the_image():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("target", "name", "settings"),
     [
-        ("conv2d", {"H": 4, "W": 5, "CI": 6, "CO": 7, "k": 3, "layout": "NCHW"}),
-        ("conv2d", {"H": 3, "W": 3, "CI": 9, "CO": 7, "k": 1, "pad": 0, "layout": "NCHW"}),
-        ("gmm", {"B": 1, "N": 9, "M": 6, "K": 259}),
+        (NARROW, "conv2d", {"H": 4, "W": 5, "CI": 6, "CO": 7, "k": 3, "layout": "NCHW"}),
+        (NARROW, "conv2d", {"H": 3, "W": 3, "CI": 9, "CO": 7, "k": 1, "pad": 0, "layout": "NCHW"}),
+        (NARROW, "gmm", {"B": 1, "N": 9, "M": 6, "K": 259}),
+        (HOST, "gmm", {"B": 1, "N": 40, "M": 3, "K": 13}),
     ],
 )
-def test_panels_along_another_axis_than_the_contiguous_one_are_copied_across(name, settings):
+def test_panels_along_another_axis_than_the_contiguous_one_are_copied_across(target, name, settings):
     dag = collapse(build(name, settings=settings)[0])
-    rng = np.random.default_rng(2)
+    data, rng = make_inputs(dag, 0, "integers"), np.random.default_rng(2)
+    expected = evaluate(dag, data)[0].value
     across = 0
-    for sketch in sketches(dag, NARROW, 1):
+    for sketch in sketches(dag, target, 1):
         copies = [s for s in sketch.state.stages if ".pack" in s.name and any(x.kind is ForKind.UNROLL for x in s.loops)]
         if copies:
             across += 1
-            check_nest(concretise(lower(sketch.state), row(sketch, space.sample(sketch, 1, rng)[0]))[0], dag)
+            concrete, simplify = concretise(lower(sketch.state), row(sketch, space.sample(sketch, 1, rng)[0]))
+            check_nest(concrete, dag)
+            (got,) = run(emit(concrete, simplify, HOST, 1), dag, data, HOST)
+            np.testing.assert_array_equal(got, expected)
     assert across
 
 

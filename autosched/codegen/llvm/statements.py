@@ -156,26 +156,24 @@ class Statements:
 
     def _across(self, tile: Tile) -> None:
         """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
-        env, lanes = self.addresses.env, tile.lanes
-        for chunk in range(tile.chunks):
-            env[tile.inner.var] = Lanes(chunk * lanes, lanes)
+        env, dtype = self.addresses.env, tile.load.dtype
+        for piece in tile.pieces:
+            env[tile.inner.var] = piece
+            self.values.mask, self.values.lanes = None, piece.lanes
             for first in range(0, tile.rows, BLOCK):
                 env.update(tile.at(first))
                 source = self.addresses.access(tile.load.buffer, tile.load.indices)
-                rows = transposed_rows(self.writer, source, tile.load.dtype, lanes)
-                self.values.mask, self.values.lanes = None, lanes
-                for n, row in enumerate(rows):
+                for n, row in enumerate(transposed_rows(self.writer, source, dtype, piece.lanes)):
                     env.update(tile.at(first + n))
-                    value = Val(row, tile.load.dtype, lanes)
-                    self._write(tile.store.buffers[0], tile.store.indices, value, blend=False)
+                    self._write(tile.store.buffers[0], tile.store.indices, Val(row, dtype, piece.lanes), blend=False)
         self.values.lanes = 1
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
-        done, extent = tile.chunks * lanes, int(tile.inner.extent.value)
+        done, extent = sum(piece.lanes for piece in tile.pieces), int(tile.inner.extent.value)
         for n in range(len(tile.points)):
             env.update(tile.at(n))
             if n < tile.rows:
-                self._vector_rest(tile.inner, done, extent - done, lanes)
+                self._vector_rest(tile.inner, done, extent - done, BLOCK)
             else:
                 self.emit(tile.inner)
         for var in tile.outer:
@@ -251,6 +249,7 @@ class Statements:
 
     def _if(self, stmt: If) -> None:
         w = self.writer
+        self.values.begin()  # what an earlier condition has computed may stand in a branch not taken
         cond = self.values.emit(stmt.cond)
         then, other, done = (w.new_label(x) for x in ("full", "tail", "endif"))
         w.emit(f"br i1 {cond.name}, label %{then}, label %{other if stmt.otherwise else done}")

@@ -9,7 +9,7 @@ each v; row j of a block holds, in its q-th 128 bits, the four that belong to v 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -28,7 +28,7 @@ _FRONT, _BACK = (0, 1, 4, 5), (2, 3, 6, 7)
 
 @dataclass(frozen=True)
 class Tile:
-    """The first `rows` (a multiple of BLOCK) of `points` and `chunks` whole vectors of `inner` are copied across."""
+    """The first `rows` (a multiple of BLOCK) of `points` and the `pieces` of `inner` are copied across."""
 
     outer: tuple[Var, ...]  # unrolled loops
     points: tuple[tuple[int, ...], ...]  # their values, in the order of the loops
@@ -36,8 +36,7 @@ class Tile:
     store: Store
     load: Load
     rows: int
-    chunks: int
-    lanes: int
+    pieces: tuple[Lanes, ...]  # whole vectors, then halves of them down to BLOCK
 
     def at(self, row: int) -> Iterable[tuple[Var, int]]:
         """The values of the unrolled variables in a row."""
@@ -62,17 +61,27 @@ def find_tile(stmt: For, addresses: Addresses, vector_bytes: int) -> Tile | None
     if any(addresses.placed[name].buffer.scope is Scope.REGISTER for name in (store.buffers[0], load.buffer)):
         return None
     points = tuple(product(*(range(n) for _, n in unrolled)))
-    rows, chunks = len(points) // BLOCK * BLOCK, int(body.extent.value) // lanes
-    tile = Tile(tuple(var for var, _ in unrolled), points, body, store, load, rows, chunks, lanes)
-    return tile if rows and chunks and _is_across(tile, addresses) else None
+    rows, pieces = len(points) // BLOCK * BLOCK, tuple(_pieces(int(body.extent.value), lanes))
+    tile = Tile(tuple(var for var, _ in unrolled), points, body, store, load, rows, pieces)
+    return tile if rows and pieces and _is_across(tile, addresses) else None
+
+
+def _pieces(extent: int, lanes: int) -> Iterator[Lanes]:
+    """Vectors that cover an extent, up to a rest of less than BLOCK."""
+    start = 0
+    while lanes >= BLOCK:
+        while start + lanes <= extent:
+            yield Lanes(start, lanes)
+            start += lanes
+        lanes //= 2
 
 
 def _is_across(tile: Tile, addresses: Addresses) -> bool:
     """Whether row after row is adjacent in the source, and the lanes are in the destination."""
     env = addresses.env
     found = True
-    for chunk in range(tile.chunks):
-        env[tile.inner.var] = Lanes(chunk * tile.lanes, tile.lanes)
+    for piece in tile.pieces:
+        env[tile.inner.var] = piece
         read, written = [], []
         for row in range(tile.rows):
             env.update(tile.at(row))
