@@ -133,14 +133,15 @@ def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
 def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
     """Spatial axes whose lanes are adjacent or equal in every read (a copy in panels counts), best first.
 
-    Where the best is shorter than a vector, those that fill one go first, with the axes that a transposed copy would
+    Where the best is shorter than a vector, those that fill one go first, with the axis that a transposed copy would
     serve: few channels are vectorised along the rows of the image.
     """
     good = _vector_candidates(stage, rows, panel_dim)
     if good and extent(good[0]) >= lanes:
         return good
     extra = [a for a in _vector_candidates(stage, rows, transposable_dim) if a not in good and extent(a) >= lanes]
-    return (*extra, *sorted(good, key=lambda a: extent(a) < lanes))
+    filled = (*extra[:1], *(a for a in good if extent(a) >= lanes))
+    return (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
 
 
 def _vector_candidates(

@@ -79,7 +79,7 @@ def test_few_channels_are_vectorised_along_the_rows_of_the_image():
     settings = {"N": 2, "H": 5, "W": 6, "CI": 5, "CO": 3, "k": 4, "stride": 2, "pad": 1}
     dag = collapse(build("t2d", settings=settings)[0])
     found = [s for s in sketches(dag, NARROW, 2) if ":v3-" in s.name]
-    assert {s.name.rpartition("@")[2] for s in found} == {"pad.pack", "root", "inline", "phases"}
+    assert {s.name.partition("/")[2] for s in found} == {"pad@pad.pack", "pad@phases", "pad@root", "pad@inline"}
     assert {"root", "task"} == {s.name.partition("/")[0].rpartition("@")[2] for s in found}
     rng = np.random.default_rng(1)
     for sketch in found:
