@@ -49,6 +49,11 @@ class Read:
     def is_unit(self, axis: str) -> bool:
         return self.strides[axis] in (0, 1)
 
+    @property
+    def axes(self) -> frozenset[Var]:
+        """The axes that occur in the indices."""
+        return frozenset(v for index in self.load.indices for v in free_vars(index))
+
     def dim_of(self, axis: Var) -> int | None:
         """The one dimension that is indexed by the axis alone, if that is all the axis does."""
         dims = [n for n, i in enumerate(self.load.indices) if axis in free_vars(i)]

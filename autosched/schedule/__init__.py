@@ -1,7 +1,7 @@
 """Schedules: frozen steps applied to an immutable state.
 
 loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  Stream (loop_steps.py)
-stages   ComputeAt  ComputeInline  CacheRead  CacheWrite  Pack  Rfactor     (stage_steps.py)
+stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (stage_steps.py)
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
 """
@@ -11,12 +11,12 @@ from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBou
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
 from autosched.schedule.record import replay, steps_from_json, steps_text, steps_to_json
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
-from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Rfactor
+from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch", "Reorder", "Rfactor",
-    "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Unroll", "Vectorize", "initial_state",
-    "replay", "steps_from_json", "steps_text", "steps_to_json",
+    "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder",
+    "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Unroll", "Vectorize",
+    "initial_state", "replay", "steps_from_json", "steps_text", "steps_to_json",
 ]  # fmt: skip

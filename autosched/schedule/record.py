@@ -12,7 +12,7 @@ from autosched.errors import ScheduleError
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
-from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Rfactor
+from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.te.dag import ComputeDAG
 
@@ -21,7 +21,7 @@ STEPS: dict[str, type[Any]] = {
     for cls in (
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
-        Pipeline, Team, Atomic, LaunchBounds,
+        Pipeline, Team, Atomic, LaunchBounds, Reindex,
     )
 }  # fmt: skip
 

@@ -1,12 +1,12 @@
-"""Primitives that change stages: ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor."""
+"""Primitives that change stages: ComputeAt, ComputeInline, CacheRead, Reindex, CacheWrite, Pack, Rfactor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv
+from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, ceildiv
 from autosched.ir.stmt import ForKind, Layout, Scope
-from autosched.ir.visit import loads, rebuild, substitute
+from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute
 from autosched.schedule.loop_steps import check, check_factor, check_own_loops, check_parallel
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
 from autosched.schedule.state import State
@@ -129,6 +129,40 @@ class CacheRead:
         op = StageOp(name, axes, (), (body,), None, (name,), (dtype,))
         state = state.with_stage(replace(consumer, op=_replace_reads(consumer.op, self.buffer, name)))
         return _check_readers(where, _insert(state, default_stage(op), self.consumer))
+
+
+@dataclass(frozen=True)
+class Reindex:
+    """A copy `buffer.tag` as CacheRead makes it, but with a dimension for each axis of `consumer` that the read moves
+    with, in their order: X[g * 4 + c] is copied to X.tag[g, c], which can be stored in panels along c.
+
+    Refused where the buffer is read at several places, or where not every point is read: the copy reads them all.
+    """
+
+    buffer: str
+    consumer: str
+    tag: str = "cache"
+
+    def apply(self, state: State) -> State:
+        consumer = state.stage(self.consumer)
+        op = consumer.op
+        where = f"reindex({self.buffer}, {self.consumer})"
+        found = {x for v in op.body for x in loads(v) if x.buffer == self.buffer}
+        check(len(found) == 1, f"{where}: {self.consumer} reads {self.buffer} at {len(found)} places instead of one")
+        whole = not op.guards and not any(isinstance(e, Select) for v in op.body for e in subexpressions(v))
+        check(whole, f"{where}: {self.consumer} does not read every point")
+        name = f"{self.buffer}.{self.tag}"
+        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
+        (load,) = found
+        used = {v for i in load.indices for v in free_vars(i)}
+        moving = [a for a in op.all_axes if a.var in used]
+        axes = tuple(StageAxis(Var(f"d{n}"), a.extent) for n, a in enumerate(moving))
+        values: dict[Expr, Expr] = {a.var: d.var for a, d in zip(moving, axes, strict=True)}
+        body = Load(self.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype)
+        copy = StageOp(name, axes, (), (body,), None, (name,), (load.dtype,))
+        read: dict[Expr, Expr] = {load: Load(name, tuple(a.var for a in moving), load.dtype)}
+        state = state.with_stage(replace(consumer, op=replace(op, body=tuple(substitute(v, read) for v in op.body))))
+        return _check_readers(where, _insert(state, default_stage(copy), self.consumer))
 
 
 def _shape(state: State, buffer: str) -> tuple[Expr, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.expr import DTYPES
-from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
@@ -24,20 +24,23 @@ ROWS_PER_THREAD = 4  # tasks enough to balance the threads
 PANEL_ROWS = 8  # copied into a panel at a time
 
 
-def _copied(draft: Draft, tensor: str, reader: str) -> tuple[Draft, str]:
+def _copied(draft: Draft, tensor: str, reader: str, reindexed: bool = False) -> tuple[Draft, str]:
     """A copy of the tensor for `reader`, and its name; another reduction may have its own copy already."""
+    copy = Reindex if reindexed else CacheRead
     tag = f"{reader}.pack" if draft.state.taken(f"{tensor}.pack") else "pack"
-    return draft.apply(CacheRead(tensor, reader, tag)), f"{tensor}.{tag}"
+    return draft.apply(copy(tensor, reader, tag)), f"{tensor}.{tag}"
 
 
-def pack_panels(draft: Draft, tensor: str, reader: str, dim: int, width: str, at: Place) -> Draft:
-    """Panels of `width` (a parameter) along dimension `dim`.
+def pack_panels(
+    draft: Draft, tensor: str, reader: str, dim: int, width: str, at: Place, reindexed: bool = False
+) -> Draft:
+    """Panels of `width` (a parameter) along dimension `dim`, of the copy's dimensions if that is `reindexed`.
 
     Where that is contiguous the source is read a few rows at a time, each to its end, and every panel gets its part of
     them: the strip of one panel would be a line or two of every page. Where it is not, a few neighbours are read at a
     time and copied across.
     """
-    draft, name = _copied(draft, tensor, reader)
+    draft, name = _copied(draft, tensor, reader, reindexed)
     axes = draft.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
         return _panels_across(draft, name, dim, width, at)

@@ -12,6 +12,7 @@ where, and blocks of the reduction (blocking.py).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
@@ -23,6 +24,7 @@ from autosched.schedule import (
     Reorder,
     Split,
     Stage,
+    State,
     Step,
     Unroll,
     Vectorize,
@@ -35,8 +37,10 @@ from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transp
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
+    buffer_shape,
     extent,
     fused_consumer,
+    has_condition,
     has_reuse,
     lane_reduction,
     panel_dim,
@@ -58,7 +62,8 @@ class Copy:
     """A packed operand: made for each "panel" of the middle level, once a "task", or at the "root".
 
     `rows`: the operand of the register tile's rows, tiled along this output axis (its number) and the reduction.
-    `along`: the output axis that its panels lie along, where that is not the vectorised one.
+    `along`: the output axis that its panels lie along, where that is not the vectorised one. `reindexed`: the copy has
+    a dimension for each axis, as W[g * 4 + c] needs for panels along c.
     """
 
     tensor: str
@@ -66,6 +71,7 @@ class Copy:
     transposed: bool = False
     rows: int | None = None
     along: int | None = None
+    reindexed: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class MultiLevelTiling:
         axes = vector_axes(stage, rows, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
         axes = axes[:most]
-        plans = [p for axis in axes for p in _plans(stage, rows, axis, draft.state.constants)]
+        plans = [p for axis in axes for p in _plans(draft.state, stage, rows, axis)]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
@@ -135,25 +141,41 @@ def _lanes(stage: Stage, context: Context) -> int:
     return context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
 
 
-def _plans(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, constants: frozenset[str]) -> list[Plan]:
+def _plans(state: State, stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
     """What depends on weights alone is always in panels, at the root, where that costs nothing later."""
-    free = constant_panels(stage, rows, axis, constants)
-    ahead = tuple(Copy(t, "root", along=stage.op.axes.index(a)) for t, a in free.items())
+    free = constant_panels(state, stage, rows, axis)
+    ahead = tuple(
+        Copy(t, "root", along=stage.op.axes.index(a), reindexed=reindexed) for t, (a, reindexed) in free.items()
+    )
     others = tuple(r for r in rows if r.load.buffer not in free)
     return [replace(p, copies=(*ahead, *p.copies)) for p in _plans_inside(stage, others, axis, bool(ahead))]
 
 
 def constant_panels(
-    stage: Stage, rows: tuple[Read, ...], v: StageAxis, constants: frozenset[str]
-) -> dict[str, StageAxis]:
-    """Operands that depend on weights alone, with the axis that their panels lie along: `v`, or one of the rows."""
-    found: dict[str, StageAxis] = {}
+    state: State, stage: Stage, rows: tuple[Read, ...], v: StageAxis
+) -> dict[str, tuple[StageAxis, bool]]:
+    """Operands that depend on weights alone, with the axis that their panels lie along (`v`, or one of the rows), and
+    whether the copy needs a dimension for each axis."""
+    found: dict[str, tuple[StageAxis, bool]] = {}
     for read in rows:
+        name = read.load.buffer
         moving = [a for a in (*(a for a in stage.op.axes if a is not v), v) if read.moves(a.name)]
+        if name not in state.constants or not moving or name in found:
+            continue
         plain = [a for a in moving if read.dim_of(a.var) is not None]
-        if read.load.buffer in constants and plain and (v not in moving or plain[-1] is v):
-            found.setdefault(read.load.buffer, plain[-1])
+        if plain and (v not in moving or plain[-1] is v):
+            found[name] = plain[-1], False
+        elif _can_reindex(state, stage, rows, read):
+            found[name] = moving[-1], True
     return found
+
+
+def _can_reindex(state: State, stage: Stage, rows: tuple[Read, ...], read: Read) -> bool:
+    """Whether a copy with a dimension for each axis has every element once."""
+    axes = [a for a in stage.op.all_axes if a.var in read.axes]
+    alone = sum(r.load.buffer == read.load.buffer for r in rows) == 1
+    distinct = math.prod(extent(a) for a in axes) <= math.prod(buffer_shape(state, read.load.buffer))
+    return alone and distinct and not stage.op.guards and not has_condition(stage)
 
 
 def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
@@ -248,8 +270,12 @@ class _Tiling:
         if copy.transposed:
             dim = next(d for r in reads if (d := transposable_dim(r, stage, axis)) is not None)
             return pack_transposed(draft, copy.tensor, acc, dim, at, self.context)
+        width = self._factors(host_stage, number)[-1]
+        if copy.reindexed:
+            moving = [a for a in stage.op.all_axes if a.var in reads[0].axes]
+            return pack_panels(draft, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
         dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
-        return pack_panels(draft, copy.tensor, acc, dim, self._factors(host_stage, number)[-1], at)
+        return pack_panels(draft, copy.tensor, acc, dim, width, at)
 
     def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:
         tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])

@@ -16,6 +16,7 @@ from autosched.schedule import (
     Pack,
     Parallel,
     Prefetch,
+    Reindex,
     Reorder,
     Rfactor,
     Split,
@@ -105,6 +106,10 @@ def _cache_read(rng: random.Random, state: State, stage: Stage) -> Step:
     return CacheRead(_name(rng, sorted(stage.op.reads)), stage.name, rng.choice(("cache", "copy")))
 
 
+def _reindex(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Reindex(_name(rng, sorted(stage.op.reads)), stage.name, rng.choice(("cache", "copy")))
+
+
 def _cache_write(rng: random.Random, state: State, stage: Stage) -> Step:
     return CacheWrite(stage.name)
 
@@ -122,5 +127,5 @@ def _rfactor(rng: random.Random, state: State, stage: Stage) -> Step:
 
 DRAWS: dict[Draw, float] = {
     _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _compute_at: 5,
-    _inline: 1, _cache_read: 2, _cache_write: 2, _pack: 1.5, _rfactor: 2,
+    _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2,
 }  # fmt: skip

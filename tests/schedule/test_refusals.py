@@ -18,6 +18,7 @@ from autosched.schedule import (
     Pack,
     Parallel,
     Prefetch,
+    Reindex,
     Reorder,
     Rfactor,
     Split,
@@ -143,6 +144,9 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
         DENSE, (ComputeAt("C", "D", "i"),), CacheRead("C", "D"),
         "cache_read(C, D): C.cache reads C outside of loop i of D, in which C is computed",
     ),
+    # reindex
+    (MATMUL, (), Reindex("C", "C"), "reindex(C, C): C reads C at 0 places instead of one"),
+    (MATMUL, (Rfactor("C", "k", 4),), Reindex("A", "C.rf"), "reindex(A, C.rf): C.rf does not read every point"),
     # cache_write
     (MATMUL, (SPLIT_I,), CacheWrite("C"), "cache_write(C): do it before any other change of its loops"),
     (MATMUL, (Reorder("C", ("j", "i")),), CacheWrite("C"), "cache_write(C): do it before any other change of its loops"),

@@ -18,6 +18,7 @@ from autosched.schedule import (
     Fuse,
     Pack,
     Parallel,
+    Reindex,
     Reorder,
     Rfactor,
     Split,
@@ -132,6 +133,18 @@ def test_a_region_that_lies_outside_of_the_tensor_is_empty(by, kind):
         dag, CacheRead("X", "Y"), Split("Y", "i", (4,)), ComputeAt("X.cache", "Y", "i.0"),
         Split("X.cache", "d0", (4,)), kind("X.cache", "d0.1"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("h", "stride"), [(5, 1), (7, 2)])
+def test_a_copy_with_a_dimension_for_each_axis(h, stride):
+    """P[i * stride + a, b] as P.rows[i, a, b], whole, in panels and in part."""
+    dag = conv1d(h, 3, 4, pad=0, stride=stride)
+    rows = Reindex("P", "C", "rows")
+    axes = initial_state(dag).apply(rows).stage("P.rows").op.axes
+    assert [a.extent.value for a in axes] == [(h - 3) // stride + 1, 3, 3]
+    check(dag, rows)
+    check(dag, rows, Pack("P.rows", (0, 1, 2), ((0, 2),)), Parallel("P.rows", ("d0",)))
+    check(dag, Split("C", "i", (2,)), rows, ComputeAt("P.rows", "C", "i.0"))
 
 
 @pytest.mark.parametrize("h", [2, 3, 5])

@@ -99,7 +99,12 @@ def test_every_sketch_computes_the_reference_without_its_weights(name: str) -> N
 
 
 def test_operands_are_packed_ahead_and_never_inside() -> None:
-    for name, packed in (("matmul", "B.pack"), ("rows of a matmul", "A.pack"), ("NCHW", "W.pack")):
+    for name, packed in (
+        ("matmul", "B.pack"),
+        ("rows of a matmul", "A.pack"),
+        ("NCHW", "W.pack"),
+        ("grouped", "W.pack"),
+    ):
         for sketch in cpu.sketches(case(name), TARGET, 2):
             nest = lower(sketch.state)
             (buffer,) = nest.prepared
