@@ -172,25 +172,26 @@ def _build_request(number: int, job: Job, path: Path) -> Message:
 
 
 class Runners:
-    """The one runner that works, and a spare that is ready to take its place."""
+    """The one runner that works, and a spare that is ready to take its place after the first was lost."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self._current: Worker | None = None
         self._fresh = True  # `_current` has not loaded the problem yet
         self._spare: Worker | None = None
+        self._lost = False  # whether a runner was
         self.canary_s = 0.0  # time of the last canary, one call
 
     def prepare(self) -> None:
-        """Starts what is missing, first a runner, then a spare, and retires an old one. Does not wait.
+        """Starts what is missing, a runner and, once one was lost, a spare, and retires an old one. Does not wait.
 
-        To be called when nothing is being timed: a starting worker keeps a core busy.
+        To be called when nothing is being timed: a starting worker keeps a core busy. Most sessions need no spare.
         """
         if self._current is not None and self._current.n_requests > RUNNER_LIFE:
             self.discard()
         if self._current is None:
             self._promote()
-        elif self._spare is None:
+        elif self._spare is None and self._lost:
             self._spare = self._crew.spawn("run")
 
     def discard(self) -> None:
@@ -198,6 +199,7 @@ class Runners:
         if self._current is not None:
             self._current.kill()
         self._current = None
+        self._lost = True
 
     def ready(self) -> tuple[Worker, bool]:
         """(a runner that has loaded the problem and passed its canary, whether it is another than before).
