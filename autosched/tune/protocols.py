@@ -46,7 +46,7 @@ class Trial:
 
 
 class SketchLike(Protocol):
-    """A schedule with open numbers; all that tuning reads of it is what it is called."""
+    """A schedule with open numbers; tuning reads how it is called and of what kind its numbers are."""
 
     @property
     def name(self) -> str: ...
@@ -57,6 +57,10 @@ class SketchLike(Protocol):
 class ParamLike(Protocol):
     @property
     def name(self) -> str: ...
+    @property
+    def kind(self) -> str:
+        """What it is: "vector" for the widths of vectors."""
+        ...
 
 
 class SearchSpace(Protocol[S_contra]):

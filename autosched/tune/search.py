@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.tune.policy import FULL, Policy
-from autosched.tune.population import Floats, Index, Part, Pool, choose
+from autosched.tune.population import Floats, Index, Part, Pool, choose, cumulative_count
 from autosched.tune.protocols import Candidate, CostModel, Keys, Population, Scores, SearchSpace, SketchLike, Trial
 
 S = TypeVar("S", bound=SketchLike)
@@ -77,14 +77,48 @@ class Search(Generic[S]):
         if self._draft is None:
             self._draft = self._make_draft()
         pool = self._open(self._draft)
-        tried = self._tried()
-        nothing = np.empty(0, dtype=np.intp)
-        new = Pool(tuple(p.take(nothing) if known else p for p, known in zip(pool.parts, tried, strict=True)))
-        best = new.top(0, each=1)
-        sketch, local, _ = best.flat()
-        picks = tuple(best.candidate(int(s), int(row)) for s, row in zip(sketch[:n], local[:n], strict=True))
         taken = np.bincount([t.candidate.sketch for t in self._trials], minlength=len(self._sketches))
-        return _join(picks, choose(pool, n, self._policy.another_of_sketch, 1, taken), n)
+        return _join(self._new_sketches(pool, n), choose(pool, n, self._policy.another_of_sketch, 1, taken), n)
+
+    def _new_sketches(self, pool: Pool, n: int) -> tuple[Candidate, ...]:
+        """The best row of each of at most `n` sketches that were not tried yet, with unlike vectors.
+
+        What the draft or, once there are measurements, the model gets wrong about a vector width it gets wrong in every
+        sketch. So each further candidate of the same widths counts `another_of_width` against its score.
+        """
+        policy, nothing = self._policy, np.empty(0, dtype=np.intp)
+        parts = [p.take(nothing) if known else p for p, known in zip(pool.parts, self._tried(), strict=True)]
+        sketch, local, _, width = self._by_width(Pool(tuple(parts)))
+        keep = cumulative_count(width + sketch.astype(np.uint64)) < policy.shortlist
+        few = Pool(tuple(parts)).select(sketch[keep], local[keep])
+        if policy.learned and len(self._best(policy.draft_trials)) == policy.draft_trials:
+            few = self._judged(self._model.score, [part.rows for part in few.parts])
+        sketch, local, score, width = self._by_width(few)
+        known = np.array(
+            [self._widths(t.candidate.sketch, _row(t.candidate))[0] for t in self._trials], dtype=np.uint64
+        )
+        score = score - policy.another_of_width * (width[:, None] == known[None, :]).sum(axis=1)
+        picks: list[Candidate] = []
+        while len(picks) < n and np.isfinite(score).any():
+            best = int(np.argmax(score))
+            picks.append(few.candidate(int(sketch[best]), int(local[best])))
+            score[width == width[best]] -= policy.another_of_width
+            score[sketch == sketch[best]] = -np.inf
+        return tuple(picks)
+
+    def _by_width(self, pool: Pool) -> tuple[Index, Index, Floats, Keys]:
+        """`pool.flat()` and a label of each row's vectors."""
+        sketch, local, score = pool.flat()
+        width = np.empty(len(sketch), dtype=np.uint64)
+        for i, part in enumerate(pool.parts):
+            mine = sketch == i
+            width[mine] = self._widths(i, part.rows)[local[mine]]
+        return sketch, local, score, width
+
+    def _widths(self, i: int, rows: Population) -> Keys:
+        """[n] equal for rows, of whatever sketch, whose vectors are as wide: those of the first stage that has any."""
+        columns = [j for j, param in enumerate(self._sketches[i].params) if param.kind == "vector"]
+        return self._space.keys(rows[:, columns[:1]])
 
     def _make_draft(self) -> Pool:
         """Legal rows of all sketches, scored with the negative logarithm of their analytic latency."""
@@ -226,6 +260,10 @@ class Search(Generic[S]):
         """The rows of `pool` that may be proposed."""
         seen: list[Keys] = [self._space.keys(rows) for rows in self._rows([t.candidate for t in self._trials])]
         return self._alive(pool).without(seen)
+
+
+def _row(candidate: Candidate) -> Population:
+    return np.array([candidate.values], dtype=np.int64)
 
 
 def _join(picks: tuple[Candidate, ...], more: tuple[Candidate, ...], n: int) -> tuple[Candidate, ...]:
