@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from autosched.tune.policy import Policy
 from autosched.tune.protocols import Candidate, Trial
 from autosched.tune.search import Search
 from autosched.tune.task import training_data
@@ -32,6 +35,23 @@ def play(seed: int, rounds: list[tuple[int, str]]) -> list[tuple[Candidate, ...]
         search.observe(trials)
         model.update(*training_data(trials))
     return played
+
+
+def test_first_candidates_differ_in_their_vectors() -> None:
+    def wide(name: str) -> Sketch:
+        made = sketch(name)
+        params = tuple(replace(p, kind="vector") if p.name == "j3" else p for p in made.params)
+        return replace(made, params=params)
+
+    def first(policy: Policy) -> list[int]:
+        sketches = (wide("plain"), wide("packed"), wide("fused"))
+        search = Search[Sketch](space, sketches, FakeModel(sketches), 0, policy)
+        picks = search.propose(0, 3, "draft")
+        assert len({c.sketch for c in picks}) == 3
+        return [c.values[5] for c in picks]
+
+    assert len(set(first(Policy(another_of_width=9.0)))) == 3
+    assert len(set(first(Policy(another_of_width=0.0)))) < 3  # the draft likes one width in all sketches
 
 
 ROUNDS = [(4, "draft"), (8, "draft"), (8, "evolve"), (8, "evolve"), (8, "descend"), (8, "descend")]
