@@ -31,7 +31,8 @@ class Policy:
     draft_trials: int = 12  # measurements that follow the draft alone
     cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
     shortlist: int = 4  # rows of a sketch and vector width from which its first one is taken
-    another_of_width: float = 0.05  # a further candidate with the same vectors must promise to be so much faster
+    another_of_width: float = 0.05  # a further one with the same vectors must promise to be so much faster, for each
+    alike: int = 3  # ... of so many that there are
     another_of_sketch: float = 0.25  # in the draft, a sketch's next row must promise to be exp(0.25) times as fast
 
     population: int = 2048

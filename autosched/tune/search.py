@@ -84,7 +84,7 @@ class Search(Generic[S]):
         """The best row of each of at most `n` sketches that were not tried yet, with unlike vectors.
 
         What the draft or, once there are measurements, the model gets wrong about a vector width it gets wrong in every
-        sketch. So each further candidate of the same widths counts `another_of_width` against its score.
+        sketch. So up to `alike` candidates of the same widths count `another_of_width` each against a further one.
         """
         policy, nothing = self._policy, np.empty(0, dtype=np.intp)
         parts = [p.take(nothing) if known else p for p, known in zip(pool.parts, self._tried(), strict=True)]
@@ -97,12 +97,12 @@ class Search(Generic[S]):
         known = np.array(
             [self._widths(t.candidate.sketch, _row(t.candidate))[0] for t in self._trials], dtype=np.uint64
         )
-        score = score - policy.another_of_width * (width[:, None] == known[None, :]).sum(axis=1)
+        alike = (width[:, None] == known[None, :]).sum(axis=1)
         picks: list[Candidate] = []
         while len(picks) < n and np.isfinite(score).any():
-            best = int(np.argmax(score))
+            best = int(np.argmax(score - policy.another_of_width * np.minimum(alike, policy.alike)))
             picks.append(few.candidate(int(sketch[best]), int(local[best])))
-            score[width == width[best]] -= policy.another_of_width
+            alike[width == width[best]] += 1
             score[sketch == sketch[best]] = -np.inf
         return tuple(picks)
 
