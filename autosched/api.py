@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.device import Device, find_device, peak_gflops
+from autosched.device import Device, check_dtypes, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
 from autosched.kernels import check_weights, generate, load
 from autosched.stored import explain, export, show, stored_source, verify
@@ -100,6 +100,7 @@ def tune(
     problem = define(workload, shape, settings, batch, dtype, weights)
     device = find_device(target, threads, runs=measure)
     check_weights(problem, device)
+    check_dtypes(problem.dag, device.target)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
         return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
@@ -137,6 +138,7 @@ def compile(
     problem = define(workload, shape, settings, batch, dtype, weights)
     device = find_device(target, threads)
     check_weights(problem, device)
+    check_dtypes(problem.dag, device.target)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
         return load(problem, device, stored_source(record, dag, device, problem))

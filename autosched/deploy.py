@@ -41,7 +41,7 @@ SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h", "cuda": ".cu", "cubin
 C_TYPES = {
     "float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
     "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t",
-    "bool": "uint8_t",
+    "bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t",  # C has no type for the bits of these
 }  # fmt: skip
 # Programs that can link, in the order of preference, with what they need besides the object.
 LINKERS = (

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
+from autosched.ir.half import HALVES
 from autosched.target import Target, parse_target
+
+if TYPE_CHECKING:
+    from autosched.te.dag import ComputeDAG
 
 PEAK_SHARE = {"float32": 1.0, "float64": 0.5}  # of the single-precision peak; other types have none
 
@@ -23,6 +28,13 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
     """
     found = parse_target(target)
     return _processor(found, threads, runs) if found.kind == "cpu" else _gpu(found, target or "", threads, runs)
+
+
+def check_dtypes(dag: ComputeDAG, target: Target) -> None:
+    """Raises UsageError for a type that kernels for `target` cannot have."""
+    for dtype in sorted({t.dtype for t in dag.tensors.values()} & HALVES):
+        if target.kind != "cpu":
+            raise UsageError(f"{dtype} is not supported on {target.kind} yet: use float32 there, or the target cpu")
 
 
 def _processor(found: Target, threads: int | None, runs: bool) -> Device:

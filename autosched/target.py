@@ -103,6 +103,14 @@ class Target:
             return str(llvm.get_default_triple())
         return f"{self.arch}-unknown-linux-gnu"
 
+    def has(self, feature: str) -> bool:
+        """Whether the processor has an instruction set by LLVM's name for it, "avx512bf16"."""
+        if self.kind != "cpu":
+            return False
+        if self.features:
+            return f"+{feature}" in self.features.split(",")
+        return feature in _required_features(self.mcpu)
+
     @property
     def runs_here(self) -> bool:
         """Whether this machine can execute the code; False for devices that are not processors."""

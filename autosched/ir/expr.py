@@ -4,6 +4,8 @@
          | Binary(op, a, b) | Call(fn, args) | Select(cond, a, b) | Cast(a, dtype)
          | Load(buffer, indices, dtype)
 
+float16 and bfloat16 are stored, loaded, selected and cast from and to float32; `binary` and `call` widen them.
+
 Nodes are immutable and interned: structurally equal nodes are the same object, so `is`, `==` and
 `hash` are constant-time and shared subtrees stay shared. Loop variables and indices are int64.
 A `Param` is a number of a schedule that is not chosen yet (a tile size, an unroll limit); an
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from autosched.errors import ExpressionError
+from autosched.ir.half import HALVES, nearest
 
 # name -> (kind, bytes); kinds: f(loat), i(nt), u(nsigned), b(ool). Order is promotion order.
 DTYPES: dict[str, tuple[str, int]] = {
@@ -29,6 +32,8 @@ DTYPES: dict[str, tuple[str, int]] = {
     "uint8": ("u", 1),
     "int32": ("i", 4),
     "int64": ("i", 8),
+    "float16": ("f", 2),
+    "bfloat16": ("f", 2),
     "float32": ("f", 4),
     "float64": ("f", 8),
 }
@@ -275,7 +280,7 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
         return value
     kind = DTYPES[dtype][0]
     if kind == "f":
-        return Const(float(value), dtype)
+        return Const(nearest(value, dtype) if dtype in HALVES else float(value), dtype)
     if kind == "b":
         return Const(bool(value), dtype)
     if isinstance(value, float) and not value.is_integer():
@@ -286,11 +291,16 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
 
 
 def promote(a: str, b: str) -> str:
-    """The dtype of a result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32."""
+    """The dtype of a result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32.
+
+    float16 with bfloat16 gives float32.
+    """
     if a == b:
         return a
     if {a, b} == {"int8", "uint8"}:
         return "int32"
+    if {a, b} == HALVES:
+        return "float32"
     order = list(DTYPES)
     return max(a, b, key=order.index)
 
@@ -342,7 +352,7 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
-    a, b = _unify(lhs, rhs)
+    a, b = _unify(widened(lhs), widened(rhs))
     kind = DTYPES[a.dtype][0]
     if op in INT_ONLY and kind not in "iu":
         raise ExpressionError(f"{op} needs integers but got {a.dtype} in {op}({a}, {b})")
@@ -400,9 +410,10 @@ def call(fn: str, *args: Expr) -> Expr:
         raise ExpressionError(f"~ needs a bool but got {args[0].dtype} in ~({args[0]})")
     if fn != "not" and args[0].dtype == "bool":
         raise ExpressionError(f"{fn} needs a number but got bool in {fn}({args[0]}); cast it first")
-    if fn == "neg" and isinstance(args[0], Const):
-        return Const(-args[0].value, args[0].dtype)
-    return Call(fn, tuple(args))
+    operands = tuple(map(widened, args))
+    if fn == "neg" and isinstance(operands[0], Const):
+        return Const(-operands[0].value, operands[0].dtype)
+    return Call(fn, operands)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -422,7 +433,13 @@ def cast(a: Expr, dtype: str) -> Expr:
         return a
     if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
         return const(a.value, dtype)
-    return Cast(a, dtype)
+    by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)
+    return Cast(Cast(a, "float32") if by_way and a.dtype != "float32" else a, dtype)
+
+
+def widened(a: Any) -> Any:
+    """A float16 or bfloat16 as the float32 that arithmetic is done in; everything else as it is."""
+    return cast(a, "float32") if isinstance(a, Expr) and a.dtype in HALVES else a
 
 
 def imin(a: ExprLike, b: ExprLike) -> Expr:

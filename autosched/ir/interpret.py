@@ -16,7 +16,8 @@ from collections.abc import Mapping, MutableMapping
 import numpy as np
 
 from autosched.ir.blocks import BlockMachine, runs_in_blocks
-from autosched.ir.machine import InterpretError, Machine, Order
+from autosched.ir.half import numpy_dtype
+from autosched.ir.machine import FLOAT32, InterpretError, Machine, Order
 from autosched.ir.memory import Memory, index_text, shape_of
 from autosched.ir.scalars import Value
 from autosched.ir.stmt import Buffer, Func
@@ -60,12 +61,12 @@ def _elements(buffer: Buffer, inputs: Mapping[str, np.ndarray]) -> list[Value]:
     if buffer.name not in inputs:
         raise InterpretError(f"the input {buffer.name} is missing; given are {', '.join(inputs) or 'none'}")
     array, shape = inputs[buffer.name], shape_of(buffer)
-    if array.shape != shape or array.dtype != np.dtype(buffer.dtype):
+    if array.shape != shape or array.dtype != numpy_dtype(buffer.dtype):
         raise InterpretError(
             f"the input {buffer.name} is {buffer.dtype}{list(shape)} but got {array.dtype}{list(array.shape)}"
         )
     flat = np.ascontiguousarray(array).reshape(-1)
-    return list(flat) if buffer.dtype == "float32" else list(flat.tolist())
+    return list(flat.astype("float32")) if buffer.dtype in FLOAT32 else list(flat.tolist())
 
 
 def _finished(memory: Memory) -> np.ndarray:
@@ -73,4 +74,4 @@ def _finished(memory: Memory) -> np.ndarray:
     if missing is not None:
         index = index_text(np.unravel_index(missing, memory.shape))
         raise InterpretError(f"the output element {memory.buffer.name}{index} is never written")
-    return np.array(memory.data, dtype=memory.buffer.dtype).reshape(memory.shape)
+    return np.array(memory.data, dtype=numpy_dtype(memory.buffer.dtype)).reshape(memory.shape)

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.half import HALVES
 from autosched.ir.memory import Clock, Memory, Use, index_text, shape_of
 from autosched.ir.printer import headline
 from autosched.ir.scalars import (
@@ -28,6 +29,7 @@ from autosched.ir.scalars import (
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Prefetch, Reducer, Seq, Stmt, Store
 from autosched.ir.verify import PRIVATE, IRError
 
+FLOAT32 = frozenset({"float32", *HALVES})  # dtypes whose values are np.float32 here
 Thunk: TypeAlias = Callable[[], Value]
 Address: TypeAlias = Callable[[], int]
 Action: TypeAlias = Callable[[], None]
@@ -222,7 +224,7 @@ class Machine:
         env = self.env
         match e:
             case Const(value, dtype):
-                constant = np.float32(value) if dtype == "float32" else value
+                constant = np.float32(value) if dtype in FLOAT32 else value
                 return lambda: constant
             case Var(name, _):
                 slot = self.slots[name]

@@ -211,7 +211,7 @@ def _const_text(value: bool | int | float, dtype: str, outer: int, known: bool) 
         text = str(value)
         default = "bool" if kind == "b" else "int64"
     if dtype != default and not known:
-        text += f"_{kind}{8 * nbytes}"
+        text += "_bf16" if dtype == "bfloat16" else f"_{kind}{8 * nbytes}"
     return _wrap(text, PREFIX["neg"][1], outer) if text.startswith("-") else text
 
 

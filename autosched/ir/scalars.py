@@ -5,8 +5,8 @@ float32 rounds after each operation, float64 is IEEE double, integers wrap, comp
 are NaN where an operand is; `round` goes to even; `shr` of a signed integer is arithmetic; `floordiv`,
 `mod` and `ceildiv` round as Python does. Casts of a float to an integer truncate.
 
-A float32 is a np.float32; float64, the integers and bool are Python's float, int and bool. The caller
-ignores NumPy's floating-point warnings (`np.errstate`).
+A float32 is a np.float32, and so is a float16 or bfloat16, which is only stored and cast; float64, the
+integers and bool are Python's float, int and bool. The caller ignores NumPy's floating-point warnings (`np.errstate`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autosched.ir.expr import COMPARISON, DTYPES
+from autosched.ir.half import HALVES, nearest
 from autosched.ir.verify import integer_range
 
 Value: TypeAlias = Any
@@ -66,6 +67,8 @@ def conversion(source: str, dtype: str) -> Function:
         return float
     if dtype == "float32":
         return np.float32 if source != "int64" else _float32_of_int
+    if dtype in HALVES:
+        return lambda x: np.float32(nearest(x, dtype))
     wrap = wrapping(dtype)
     if DTYPES[source][0] != "f":
         return lambda x: wrap(int(x))

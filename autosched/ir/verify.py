@@ -30,6 +30,7 @@ from autosched.ir.expr import (
     Select,
     Var,
 )
+from autosched.ir.half import HALVES
 from autosched.ir.printer import expr_text, headline
 from autosched.ir.stmt import (
     BLOCKS,
@@ -116,6 +117,8 @@ def integer_range(dtype: str) -> tuple[int, int]:
 
 
 def _operation_problem(op: str, dtype: str) -> str | None:
+    if dtype in HALVES:
+        return f"{op} of {dtype}, in which there is no arithmetic"
     kind = DTYPES[dtype][0] if dtype in DTYPES else "?"
     if op in COMPARISON:
         return None

@@ -12,6 +12,8 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
+from autosched.ir.expr import DTYPES
+
 REDZONE = 256
 ALIGNMENT = 64
 GUARD = b"\xa5"
@@ -25,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
     """`n_bytes` of the poison of `dtype`."""
-    if not dtype.startswith("float"):
+    if DTYPES[dtype][0] != "f":
         return np.full(n_bytes, GUARD[0], np.uint8)
     return np.resize(np.frombuffer(POISON_FLOAT, np.uint8), n_bytes)
 
@@ -50,7 +52,7 @@ class Buffer:
             zone[:] = self._guard
 
     def poison(self, dtype: str) -> None:
-        if dtype.startswith("float"):
+        if DTYPES[dtype][0] == "f":
             even = self.bytes[: len(self.bytes) & ~1]
             even.view(np.uint16).fill(int.from_bytes(POISON_FLOAT, "little"))
         else:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.ir.expr import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS
 from autosched.runtime.tensors import ArraySpec
@@ -97,7 +98,7 @@ class DataSet:
         """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
         self.examine_inputs(workspace, packing)
         for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
-            message = compare(spec, buffer.bytes.view(spec.dtype), expected)
+            message = compare(spec, buffer.bytes.view(spec.numpy_dtype), expected)
             if message:
                 raise CandidateError("wrong_result", f"{message} (data set {self.name})")
 
@@ -109,7 +110,8 @@ class DataSet:
                 raise CandidateError("clobbered_input", "the kernel changed its packed weights")
             for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
                 if not buffer.equals(original):
-                    raise CandidateError("clobbered_input", clobbered(spec, buffer.bytes.view(spec.dtype), original))
+                    found = buffer.bytes.view(spec.numpy_dtype)
+                    raise CandidateError("clobbered_input", clobbered(spec, found, original))
         except CandidateError:
             workspace.guard()
             self.restore()
@@ -130,7 +132,9 @@ class DataSet:
 
 def open_array(path: Path, spec: ArraySpec) -> Array:
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.shape != tuple(spec.shape) or array.dtype != np.dtype(spec.dtype):
+    if spec.dtype == "bfloat16" and array.dtype == np.uint16:  # see `problem.plain`
+        array = array.view(spec.numpy_dtype)
+    if array.shape != tuple(spec.shape) or array.dtype != spec.numpy_dtype:
         raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")
     return array
 
@@ -146,7 +150,7 @@ def open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expect
 
 def clobbered(spec: ArraySpec, got: Array, original: Array) -> str:
     """A sentence on the elements of an input whose bytes are not what they were; some are."""
-    wide = np.dtype(spec.dtype).itemsize
+    wide = spec.numpy_dtype.itemsize
     now, before = (array.reshape(-1).view(np.uint8).reshape(-1, wide) for array in (got, original))
     changed = np.flatnonzero((now != before).any(axis=1))
     place = element(spec, int(changed[0]))
@@ -182,7 +186,7 @@ def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Exp
         right = (got >= low) & (got <= high)
         poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
         unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
-        if got.dtype.kind == "f":
+        if DTYPES[spec.dtype][0] == "f":
             right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(expected.bound)) & ~unwritten
         wrong = np.flatnonzero(~right)
         if not len(wrong):
@@ -200,7 +204,7 @@ def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Exp
 
 
 def _text(number: Any) -> str:
-    return f"{number:.9g}" if isinstance(number, np.floating) else str(int(number))
+    return f"{float(number):.9g}" if not isinstance(number, (np.integer, np.bool_)) else str(int(number))
 
 
 def check(kernel: Kernel, data_sets: list[DataSet]) -> None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.ir.expr import DTYPES
+from autosched.ir.half import numpy_dtype
 from autosched.runtime.tensors import ArraySpec
 
 if TYPE_CHECKING:
@@ -85,13 +87,18 @@ def write_data_set(
 ) -> None:
     """Writes one data set; `expected` has (value, bound) for each output."""
     for i, spec in enumerate(inputs):
-        array = np.ascontiguousarray(arrays[spec.name], dtype=spec.dtype)
-        np.save(directory / f"{name}.in{i}.npy", array.reshape(spec.shape), allow_pickle=False)
+        array = np.ascontiguousarray(arrays[spec.name], dtype=spec.numpy_dtype)
+        np.save(directory / f"{name}.in{i}.npy", plain(array.reshape(spec.shape)), allow_pickle=False)
     for j, (spec, (value, bound)) in enumerate(zip(outputs, expected, strict=True)):
         bound = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
         low, high = limits(value, bound, spec.dtype)
         for part, array in (("value", value), ("bound", bound), ("low", low), ("high", high)):
-            np.save(directory / f"{name}.out{j}.{part}.npy", array.reshape(spec.shape), allow_pickle=False)
+            np.save(directory / f"{name}.out{j}.{part}.npy", plain(array.reshape(spec.shape)), allow_pickle=False)
+
+
+def plain(array: Array) -> Array:
+    """`array` as a file can hold it: of a type that is not NumPy's own (bfloat16), the bits."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
@@ -101,16 +108,17 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
     correct kernel rounds to; an infinite value admits only itself; an expected NaN gives NaN limits. An infinite bound
     admits everything (a NaN too, which no limits can say: see `check`).
     """
-    kind = np.dtype(dtype)
-    if kind.kind != "f":
+    kind = numpy_dtype(dtype)
+    if DTYPES[dtype][0] != "f":
         return _integer_limits(value, bound, kind)
     wide = value.astype(np.float64)
     with np.errstate(all="ignore"):
         below = np.where(np.isinf(bound), -np.inf, np.where(np.isinf(wide), wide, wide - bound))
         above = np.where(np.isinf(bound), np.inf, np.where(np.isinf(wide), wide, wide + bound))
         low, high = below.astype(kind), above.astype(kind)
-        low = np.where((low < below) & np.isfinite(low), np.nextafter(low, kind.type(np.inf)), low)
-        high = np.where((high > above) & np.isfinite(high), np.nextafter(high, kind.type(-np.inf)), high)
+        too_low, too_high = low.astype(np.float64) < below, high.astype(np.float64) > above
+        low = np.where(too_low & np.isfinite(low), np.nextafter(low, kind.type(np.inf)), low)
+        high = np.where(too_high & np.isfinite(high), np.nextafter(high, kind.type(-np.inf)), high)
     return low, high
 
 

@@ -140,4 +140,8 @@ def torch_of(arrays: Sequence[object]) -> Any:
 def like_inputs(arrays: Sequence[object], results: list[Array]) -> list[Any]:
     """torch tensors for a caller whose inputs all are."""
     torch = torch_of(arrays)
-    return results if torch is None else [torch.from_dlpack(result) for result in results]
+    if torch is None:
+        return results
+    plain = [result.view(np.int16) if result.dtype.name == "bfloat16" else result for result in results]
+    tensors = [torch.from_dlpack(array) for array in plain]
+    return [t if p is r else t.view(torch.bfloat16) for t, p, r in zip(tensors, plain, results, strict=True)]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
+from autosched.ir.half import numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -29,7 +30,7 @@ _HOST_DEVICES = (1, 3)  # DLPack device types: kDLCPU, kDLCUDAHost
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Name, shape and dtype (autosched's names, which are NumPy's) of one argument of a kernel."""
+    """Name, shape and dtype (autosched's names, which are NumPy's and ml_dtypes') of one argument of a kernel."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +38,7 @@ class ArraySpec:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.dtype)
+        return numpy_dtype(self.dtype)
 
     @cached_property
     def nbytes(self) -> int:
@@ -49,7 +50,7 @@ class ArraySpec:
 
 def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
     """An uninitialised C-contiguous array whose address is a multiple of `alignment` bytes."""
-    kind = np.dtype(dtype)
+    kind = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     return _place(tuple(shape), kind, math.prod(shape) * kind.itemsize, alignment)[0]
 
 
@@ -113,6 +114,27 @@ def _check_form(spec: ArraySpec, array: Array, role: str) -> None:
         raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
 
 
+class _Held:
+    """Memory that a DLPack capsule describes, for as long as NumPy looks at it."""
+
+    def __init__(self, capsule: object, interface: dict[str, object]) -> None:
+        self.capsule, self.__array_interface__ = capsule, interface
+
+
+def _bfloat_array(value: Any) -> Array:
+    """A view of a DLPack tensor of bfloat16, which NumPy cannot take; of another type as NumPy takes it."""
+    from autosched.runtime.gpu import dlpack
+
+    capsule = value.__dlpack__()
+    found = dlpack.look_into(capsule)
+    if found.dtype != numpy_dtype("bfloat16"):
+        return np.from_dlpack(value)
+    strides = None if found.strides is None else tuple(2 * s for s in found.strides)
+    data = (found.address, found.read_only)
+    held = _Held(capsule, {"shape": found.shape, "typestr": "<u2", "data": data, "strides": strides, "version": 3})
+    return np.asarray(held).view(found.dtype)
+
+
 def _to_numpy(spec: ArraySpec, value: Any) -> Array:
     """A view of a foreign array; NumPy subclasses become plain arrays."""
     if isinstance(value, np.ndarray):
@@ -125,7 +147,7 @@ def _to_numpy(spec: ArraySpec, value: Any) -> Array:
                 f'give at.to_device({spec.name}, device="cpu")'
             )
         try:
-            return np.from_dlpack(value)
+            return _bfloat_array(value) if spec.dtype == "bfloat16" else np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"{spec.name} is a {kind} that cannot be shared through DLPack: {error}") from error
     if hasattr(value, "__array_interface__"):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from autosched.errors import UsageError
 from autosched.ir.expr import DTYPES, Binary, Call, Const, Expr, Load
+from autosched.ir.half import HALVES, numpy_dtype
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, postorder
 
@@ -52,7 +53,7 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
             array = _structured(tensor, min(limit, _STRUCTURED_MAX), seed, position)
         else:
             array = _integers(tensor, rng, min(limit, _INTEGERS_MAX))
-        arrays[tensor.name] = _made_positive(array, kind) if tensor.name in positive else array
+        arrays[tensor.name] = _made_positive(tensor, array, kind) if tensor.name in positive else array
     return arrays
 
 
@@ -88,16 +89,18 @@ def _natural(exponent: Expr) -> bool:
     return isinstance(exponent, Const) and float(exponent.value).is_integer() and exponent.value > 0
 
 
-def _made_positive(array: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
-    if array.dtype.kind == "b":
+def _made_positive(tensor: Tensor, array: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    form = DTYPES[tensor.dtype][0]
+    if form == "b":
         return array
-    away_from_zero = array.dtype.kind == "f" and kind == "normal"  # near 0 errors would explode
-    return np.asarray(np.abs(array) + array.dtype.type(0.5) if away_from_zero else np.maximum(np.abs(array), 1))
+    away_from_zero = form == "f" and kind == "normal"  # near 0 errors would explode
+    size, dtype = np.abs(array), array.dtype
+    return np.asarray(size + dtype.type(0.5) if away_from_zero else np.maximum(size, dtype.type(1)))
 
 
 def _normal(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[Any]:
-    if tensor.dtype == "float32":
-        return np.asarray(rng.standard_normal(tensor.shape, dtype=np.float32))
+    if tensor.dtype in ("float32", *HALVES):
+        return np.asarray(rng.standard_normal(tensor.shape, dtype=np.float32).astype(numpy_dtype(tensor.dtype)))
     if tensor.dtype == "float64":
         return np.asarray(rng.standard_normal(tensor.shape))
     return _integers(tensor, rng, _NORMAL_INTEGER_MAX)
@@ -108,7 +111,7 @@ def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArr
     if kind == "b":
         return rng.integers(0, 2, tensor.shape).astype(bool)
     low = 0 if kind == "u" else -limit
-    return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(tensor.dtype)
+    return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(numpy_dtype(tensor.dtype))
 
 
 def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDArray[Any]:
@@ -116,9 +119,10 @@ def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDA
     kind = DTYPES[tensor.dtype][0]
     sizes = np.arange(1, limit + 1)
     choices = [False, True] if kind == "b" else sizes if kind == "u" else np.concatenate([-sizes, sizes])
-    table = np.resize(np.asarray(choices, dtype=tensor.dtype), 1 << 16)
+    dtype = numpy_dtype(tensor.dtype)
+    table = np.resize(np.asarray(choices).astype(dtype), 1 << 16)
     count, start = math.prod(tensor.shape), ((seed * 1_000_003 + position) & 0xFFFF_FFFF) << 32
-    values = np.empty(count, dtype=tensor.dtype)
+    values = np.empty(count, dtype=dtype)
     for lo in range(0, count, _CHUNK):
         x = np.arange(start + lo, start + min(lo + _CHUNK, count), dtype=np.uint64)
         x *= np.uint64(0x9E3779B97F4A7C15)

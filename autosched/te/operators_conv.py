@@ -153,19 +153,19 @@ def conv_channels_first(what: str, x: Tensor, w: Tensor, stride: int, pad: int, 
 
 def conv2d(
     N: int = 1, H: int = 56, W: int = 56, CI: int = 64, CO: int = 64, k: int = 3, stride: int = 1, pad: int = 1,
-    dilation: int = 1, groups: int = 1, layout: str = NHWC, dtype: str = "float32",
+    dilation: int = 1, groups: int = 1, layout: str = NHWC, dtype: str = "float32", w_dtype: str = "",
 ) -> Tensor:  # fmt: skip
-    """NHWC: X[N,H,W,CI] * W[k,k,CI/groups,CO]; NCHW: X[N,CI,H,W] * W[CO,CI/groups,k,k]."""
+    """NHWC: X[N,H,W,CI] * W[k,k,CI/groups,CO]; NCHW: X[N,CI,H,W] * W[CO,CI/groups,k,k]; W of `w_dtype` if given."""
     check_layout("conv2d", layout)
     check_divides("conv2d", groups, CI=CI, CO=CO)
     if layout == NHWC:
         x = te.placeholder((N, H, W, CI), dtype, name="X")
-        w = te.placeholder((k, k, CI // groups, CO), dtype, name="W")
+        w = te.placeholder((k, k, CI // groups, CO), w_dtype or dtype, name="W")
         if groups == 1:
             return conv_channels_last("conv2d", x, w, stride, pad, dilation)
         return grouped_channels_last("conv2d", x, w, stride, pad, dilation, groups)
     x = te.placeholder((N, CI, H, W), dtype, name="X")
-    w = te.placeholder((CO, CI // groups, k, k), dtype, name="W")
+    w = te.placeholder((CO, CI // groups, k, k), w_dtype or dtype, name="W")
     return conv_channels_first("conv2d", x, w, stride, pad, dilation, groups)
 
 

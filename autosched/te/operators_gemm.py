@@ -8,9 +8,9 @@ from autosched.te.operators_window import widen
 from autosched.te.tensor import Tensor
 
 
-def matmul(M: int = 512, N: int = 512, K: int = 512, dtype: str = "float32") -> Tensor:
-    """A[M,K] * B[K,N] -> [M,N]."""
-    a, b = te.placeholder((M, K), dtype, name="A"), te.placeholder((K, N), dtype, name="B")
+def matmul(M: int = 512, N: int = 512, K: int = 512, dtype: str = "float32", w_dtype: str = "") -> Tensor:
+    """A[M,K] * B[K,N] -> [M,N]; B is of `w_dtype` where that is given."""
+    a, b = te.placeholder((M, K), dtype, name="A"), te.placeholder((K, N), w_dtype or dtype, name="B")
     k = te.reduce_axis(K, name="k")
     result: Tensor = te.compute((M, N), lambda i, j: te.sum(widen(a[i, k]) * widen(b[k, j]), axis=k), name="matmul")
     return result
@@ -31,9 +31,9 @@ def gmm(B: int, N: int, M: int, K: int, dtype: str = "float32") -> Tensor:
     return batch_matmul(B, N, M, K, dtype)
 
 
-def dense(M: int = 128, N: int = 1024, K: int = 1024, dtype: str = "float32") -> Tensor:
-    """X[M,K] * W[K,N] + bias[N] -> [M,N]."""
-    x, w = te.placeholder((M, K), dtype, name="X"), te.placeholder((K, N), dtype, name="W")
+def dense(M: int = 128, N: int = 1024, K: int = 1024, dtype: str = "float32", w_dtype: str = "") -> Tensor:
+    """X[M,K] * W[K,N] + bias[N] -> [M,N]; W is of `w_dtype` where that is given, bias of the products' type."""
+    x, w = te.placeholder((M, K), dtype, name="X"), te.placeholder((K, N), w_dtype or dtype, name="W")
     k = te.reduce_axis(K, name="k")
     product = te.compute((M, N), lambda i, j: te.sum(widen(x[i, k]) * widen(w[k, j]), axis=k), name="matmul")
     bias = te.placeholder((N,), product.dtype, name="bias")

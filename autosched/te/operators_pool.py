@@ -74,7 +74,7 @@ def avg_pool2d(
         total = _element(sums, layout, n, oh, ow, c)
         if count_include_pad or not pad:
             return total / float(k * k)
-        return total / (inside(oh, H) * inside(ow, W)).astype(dtype)
+        return total / (inside(oh, H) * inside(ow, W)).astype(total.dtype)
 
     shape = (N, ho, wo, C) if layout == NHWC else (N, C, ho, wo)
     sums = te.compute(shape, _by_layout(layout, at), name="sums")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autosched import te
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES, Expr
+from autosched.ir.expr import DTYPES, Expr, widened
 from autosched.te.tensor import Tensor
 
 NHWC = "NHWC"
@@ -46,8 +47,17 @@ def check_divides(what: str, groups: int, **channels: int) -> None:
 
 
 def widen(x: Expr) -> Expr:
-    """Bytes are multiplied in int32: an int8 product does not fit in int8."""
-    return x.astype("int32") if DTYPES[x.dtype][1] == 1 else x
+    """Bytes are multiplied in int32: an int8 product does not fit in int8. float16 and bfloat16 become float32."""
+    return x.astype("int32") if DTYPES[x.dtype][1] == 1 else widened(x)
+
+
+def stored(tensor: Tensor, dtype: str) -> Tensor:
+    """The float32 `tensor` rounded once to `dtype`, float16 or bfloat16."""
+    if tensor.dtype == dtype:
+        return tensor
+    whole = replace(tensor, view=None)
+    name = f"{tensor.name}_{dtype}"
+    return te.view(te.compute(whole.shape, lambda *i: whole[i].astype(dtype), name=name), tensor.public_shape)
 
 
 def pad(x: Tensor, amounts: Sequence[tuple[int, int]], value: Any = 0, name: str = "pad") -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Call, Const, Expr, Load, Var, binary, cast, const, select
+from autosched.ir.expr import DTYPES, INDEX, Call, Const, Expr, Load, Var, binary, cast, const, select, widened
 from autosched.ir.stmt import Reducer
 from autosched.ir.verify import integer_range
 from autosched.te.tensor import AxisVar, Tensor, postorder
@@ -118,7 +118,10 @@ def _axes(axis: Any, what: str) -> tuple[AxisVar, ...]:
 
 @dataclass(frozen=True)
 class TupleReducer:
-    """A reducer made by `reducer`; call it with one operand or a tuple of operands and `axis=`."""
+    """A reducer made by `reducer`; call it with one operand or a tuple of operands and `axis=`.
+
+    Operands of float16 and bfloat16 are reduced in float32.
+    """
 
     name: str
     combine: Callable[[Any, Any], Any]
@@ -128,7 +131,7 @@ class TupleReducer:
         """The reduction of `operands` over `axis`: an expression, or a tuple of them for a tuple of operands."""
         axes = _axes(axis, self.name)
         single = not isinstance(operands, (tuple, list))
-        sources = tuple(to_expr(o, self.name) for o in ((operands,) if single else operands))
+        sources = tuple(widened(to_expr(o, self.name)) for o in ((operands,) if single else operands))
         if not sources:
             raise ExpressionError(f"{self.name} got an empty tuple of operands")
         reduction = Reduction(self._specialise(tuple(s.dtype for s in sources), single), sources, axes)

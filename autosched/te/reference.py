@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Select
+from autosched.ir.half import numpy_dtype
 from autosched.ir.stmt import Reducer
 from autosched.te import reference_blas as blas
 from autosched.te import reference_rules as rules
@@ -74,7 +75,7 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Reference, .
 
 
 def _input(tensor: Tensor, array: Array) -> Val:
-    if array.shape != tensor.shape or array.dtype != np.dtype(tensor.dtype):
+    if array.shape != tensor.shape or array.dtype != numpy_dtype(tensor.dtype):
         raise ValueError(
             f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
         )

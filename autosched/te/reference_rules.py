@@ -29,14 +29,21 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.expr import DTYPES
+from autosched.ir.half import HALVES, numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
 
 # The reference computes in float64, so for float64 its own rounding is counted as well: twice the unit.
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-52}
-TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
+# Casts to float16 and bfloat16 are all that rounds in these two; of float16, nobody flushes what underflows.
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-52}
+TINY = {"float16": 2.0**-25, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 EXACT_INTEGER = {"float32": 2.0**24, "float64": 2.0**53}
-_LARGEST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 2.0**128 - 2.0**120,
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
 _FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
 _NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
 
@@ -61,7 +68,7 @@ def working_type(dtype: str) -> str:
 def constant(value: bool | int | float, dtype: str) -> Val:
     """A constant as the kernel sees it: rounded to its dtype."""
     if is_float(dtype):
-        return Val(np.asarray(np.dtype(dtype).type(value), dtype="float64"))
+        return Val(np.asarray(numpy_dtype(dtype).type(value), dtype="float64"))
     return Val(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
 
 
@@ -83,7 +90,8 @@ def _exact(value: Array, dtype: str) -> bool:
     head = value.flat[:64]
     if dtype == "float64":
         return integral(head) and integral(value) and bool(np.abs(value).max(initial=0.0) <= EXACT_INTEGER[dtype])
-    return all(np.array_equal(part, part.astype(dtype)) for part in (head, value))
+    kind = numpy_dtype(dtype)
+    return all(np.array_equal(part, part.astype(kind).astype("float64")) for part in (head, value))
 
 
 def integral(value: Array) -> bool:
@@ -324,5 +332,7 @@ def cast(x: Val, source: str, target: str) -> Val:
             return Val(cut.value.astype(target), cut.err)
         return Val(x.value.astype(target), x.err)
     value = x.value.astype("float64")
+    if target in HALVES:  # err may be as large as the rounding, so what is rounded is v + err
+        return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target)
     narrows = (not is_float(source) and DTYPES[source][1] >= 4) or (source == "float64" and target == "float32")
     return rounded(value, x.err, target) if narrows else Val(value, x.err)

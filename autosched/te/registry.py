@@ -2,16 +2,21 @@
 
 The first fourteen are the operator set of the auto-scheduling literature (Ansor, OSDI 2020, section 7.1);
 their arguments are positional, in the order of the shape tuples.
+
+float16 and bfloat16 are computed in float32 and rounded once, at the end; with out_dtype=float32 they are not rounded.
+Products of int8 and uint8 are int32. w_dtype is another type for the second operand of matmul, dense and conv2d.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import UsageError
+from autosched.ir.half import HALVES
 from autosched.te import operators_conv as conv
 from autosched.te import operators_elementwise as elementwise
 from autosched.te import operators_gemm as gemm
@@ -19,10 +24,11 @@ from autosched.te import operators_normalise as normalise
 from autosched.te import operators_pool as pool
 from autosched.te.dag import ComputeDAG
 from autosched.te.operators_transposed import t2d
+from autosched.te.operators_window import stored
 from autosched.te.operators_winograd import winograd
 from autosched.te.tensor import Tensor
 
-FLOATS = ("float32", "float64")
+FLOATS = ("float32", "float64", "float16", "bfloat16")
 NUMBERS = (*FLOATS, "int8", "uint8", "int32", "int64")
 EVERYTHING = (*NUMBERS, "bool")
 
@@ -210,15 +216,38 @@ def build(
         values.update(zip(workload.numbers, _checked_shape(workload, shape), strict=False))
     chosen = dict(settings or {})
     wanted = str(chosen.pop("dtype", dtype or "float32"))
+    types: dict[str, str] = {key: str(chosen.pop(key)) for key in ("w_dtype", "out_dtype") if key in chosen}
     for key, value in chosen.items():
         values[_argument(workload, key)] = value
     args = {key: _value(workload, key, value) for key, value in values.items()}
     if batch is not None:
         _apply_batch(workload, args, batch)
-    if wanted not in workload.dtypes:
-        raise UsageError(f"{name}: dtype must be one of {', '.join(workload.dtypes)} but is {wanted!r}")
-    dag = ComputeDAG(workload.function(*args.values(), dtype=wanted))
-    return dag, {"name": name, "args": args, "dtype": wanted}
+    _check_dtype(name, "dtype", wanted, workload.dtypes)
+    dag = ComputeDAG(_outputs(workload, args, wanted, types))
+    return dag, {"name": name, "args": {**args, **types}, "dtype": wanted}
+
+
+def _outputs(
+    workload: Workload, args: Mapping[str, int | str], dtype: str, types: Mapping[str, str]
+) -> Tensor | tuple[Tensor, ...]:
+    """The operator's tensors; `types` are w_dtype and out_dtype where they are given."""
+    weights = {key: value for key, value in types.items() if key == "w_dtype"}
+    if weights:
+        if "w_dtype" not in inspect.signature(workload.function).parameters:
+            raise UsageError(f"{workload.name} has no argument 'w_dtype'; its operands are of one type")
+        _check_dtype(workload.name, "w_dtype", weights["w_dtype"], workload.dtypes)
+    narrow = dtype in HALVES
+    if "out_dtype" in types:
+        _check_dtype(workload.name, f"out_dtype for {dtype}", types["out_dtype"], (dtype, "float32")[: 1 + narrow])
+    result = workload.function(*args.values(), dtype=dtype, **weights)
+    if not narrow or types.get("out_dtype") == "float32":
+        return result
+    return tuple(stored(t, dtype) for t in result) if isinstance(result, tuple) else stored(result, dtype)
+
+
+def _check_dtype(name: str, what: str, dtype: str, accepted: Sequence[str]) -> None:
+    if dtype not in accepted:
+        raise UsageError(f"{name}: {what} must be one of {', '.join(accepted)} but is {dtype!r}")
 
 
 def resolve(spec: Mapping[str, Any]) -> ComputeDAG:

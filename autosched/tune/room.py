@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autosched.errors import UsageError
+from autosched.ir.expr import DTYPES
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -59,7 +58,7 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors)
+    return sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in tensors)
 
 
 def _free_memory() -> int:

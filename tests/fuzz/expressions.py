@@ -91,6 +91,8 @@ def mixed(rng: random.Random, values: Sequence[Expr]) -> Expr:
     elif rng.random() < 0.08:
         wider = [d for d in ("int32", "int64", "float32", "float64") if te_wider(d, value.dtype)]
         value = te.cast(value, rng.choice(wider)) if wider else value
+    elif value.dtype == "float32" and rng.random() < 0.05:
+        value = te.cast(value, rng.choice(("float16", "bfloat16")))
     return value
 
 

@@ -24,7 +24,9 @@ LONG_REDUCTIONS = (256, 300, 513, 1025)
 MAX_POINTS = 1 << 14  # of a stage's domain
 MAX_STAGES = 6
 MAX_RANK = 5
-DTYPE_WEIGHTS = {"float32": 12, "float64": 3, "int32": 3, "int64": 2, "int8": 2, "uint8": 2, "bool": 1}
+DTYPE_WEIGHTS = {
+    "float32": 12, "float64": 3, "int32": 3, "int64": 2, "int8": 2, "uint8": 2, "bool": 1, "float16": 1, "bfloat16": 1,
+}  # fmt: skip
 
 Index = tuple[Expr | int, int]  # an index expression, and the extent a dimension needs for it
 

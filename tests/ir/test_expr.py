@@ -289,7 +289,7 @@ def test_a_call_takes_the_dtype_of_its_argument():
         (lambda: ~i, r"~ needs a bool but got int64"),
         (lambda: call("gamma", x), r"unknown function 'gamma'"),
         (lambda: select(i, x, y), r"condition of select must be bool but i is int64"),
-        (lambda: cast(x, "float16"), r"dtype 'float16' is not supported; use one of bool"),
+        (lambda: cast(x, "float8"), r"dtype 'float8' is not supported; use one of bool"),
         (lambda: const(1.5), r"the constant 1.5 is not an integer but int64 was expected"),
     ],
 )

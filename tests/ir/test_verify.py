@@ -151,7 +151,7 @@ BUFFERS = [
         "the size i of T is not a closed form",
     ),
     (copy_with(Allocate(buffer("T", (t,), scope=Scope.LOCAL), set_c)), "the size t of T is not a constant"),
-    (copy_with(Allocate(buffer("T", (4,), "float16", Scope.LOCAL), set_c)), "T has the unknown dtype 'float16'"),
+    (copy_with(Allocate(buffer("T", (4,), "float8", Scope.LOCAL), set_c)), "T has the unknown dtype 'float8'"),
     (
         copy_with(Allocate(replace(local, layout=Layout((1, 0))), set_c)),
         "the layout order (1, 0) of T is not a permutation",
@@ -213,7 +213,7 @@ def test_must_fail(bad, message):
         (Const(1, F32), "a constant of float32 holds the int 1"),
         (Const(1.0, I64), "a constant of int64 holds the float 1.0"),
         (Const(True, "int32"), "a constant of int32 holds the bool True"),
-        (Const(1, "float16"), "unknown dtype 'float16'"),
+        (Const(1, "float8"), "unknown dtype 'float8'"),
         (Binary("add", i, load("A", 0, 0)), "add of int64 and float32"),
         (Binary("plus", i, i), "unknown operation 'plus'"),
         (Binary("and", i, i), "and needs bool operands, not int64"),
@@ -229,7 +229,7 @@ def test_must_fail(bad, message):
         (Select(i, j, k), "the condition of select is int64, not bool"),
         (Select(i < 1, i, load("A", 0, 0)), "select of int64 and float32"),
         (Load("A", (i < 1,), F32), "an index of A is bool, not int64"),
-        (Cast(i, "float16"), "unknown dtype 'float16'"),
+        (Cast(i, "float8"), "unknown dtype 'float8'"),
     ],
 )
 def test_ill_typed_nodes(e, problem):

@@ -345,7 +345,7 @@ REFUSED = {
     "too few arguments": (lambda: stage(lambda i: A1[i], (4, 4)), r"takes 1 arguments \(i\) but the shape has 2"),
     "no function": (lambda: stage(A1), r"function of stage C is .*pass a lambda"),
     "name": (lambda: te.placeholder((2,), name="a b"), r"name 'a b' is not usable"),
-    "dtype": (lambda: te.placeholder((2,), "float16"), r"dtype 'float16' of placeholder input is not supported"),
+    "dtype": (lambda: te.placeholder((2,), "complex64"), r"dtype 'complex64' of placeholder input is not supported"),
     "cast": (lambda: stage(lambda i: te.cast(A1[i], "half")), r"stage C: dtype 'half' is not supported; use one of"),
     "const dtype": (lambda: te.const(1, "bf16"), r"dtype 'bf16' is not supported"),
     "const range": (lambda: te.const(300, "uint8"), r"constant 300 does not fit in uint8, whose range is 0 to 255"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autosched.codegen.llvm.halves import narrow, widen
 from autosched.codegen.llvm.words import (
     ARITHMETIC,
     INTRINSICS,
@@ -17,6 +18,7 @@ from autosched.codegen.llvm.words import (
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.ir.expr import DTYPES
+from autosched.ir.half import HALVES
 from autosched.target import Target
 
 _NAN = literal(math.nan, "float64")  # in LLVM's text the same for float32
@@ -173,6 +175,10 @@ class Arithmetic:
     def cast(self, a: Val, dtype: str) -> Val:
         if a.dtype == dtype:
             return a
+        if a.dtype in HALVES:
+            return widen(self, a)
+        if dtype in HALVES:
+            return narrow(self, a, dtype)
         source, kind = DTYPES[a.dtype][0], DTYPES[dtype][0]
         old, new = value_type(a.dtype, a.lanes), value_type(dtype, a.lanes)
         if dtype == "bool":
@@ -190,6 +196,25 @@ class Arithmetic:
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
         return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+
+    def number(self, value: int | float, dtype: str) -> Val:
+        return Val(literal(value, dtype), dtype, 1)
+
+    def emitted(self, text: str, like: Val) -> Val:
+        """The result of an instruction whose type is that of `like`."""
+        return Val(self.writer.value(text), like.dtype, like.lanes)
+
+    def converted(self, word: str, a: Val, kind: str, dtype: str = "") -> Val:
+        """`a` by LLVM's conversion `word` to its type `kind`, known as `dtype` from there on."""
+        old = _kind(a.dtype, a.lanes)
+        name = self.writer.value(f"{word} {old} {a.name} to {_kind(kind, a.lanes)}")
+        return Val(name, dtype or kind, a.lanes)
+
+
+def _kind(name: str, lanes: int) -> str:
+    """LLVM's type for a dtype of ours, or for its own scalar type."""
+    scalar = value_type(name) if name in DTYPES else name
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
 def has_avx512(target: Target) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from autosched.ir.half import HALVES, bits
+
 # dtype -> (type of a value, type in memory)
 TYPES: dict[str, tuple[str, str]] = {
     "bool": ("i1", "i8"),
@@ -11,6 +13,8 @@ TYPES: dict[str, tuple[str, str]] = {
     "uint8": ("i8", "i8"),
     "int32": ("i32", "i32"),
     "int64": ("i64", "i64"),
+    "float16": ("i16", "i16"),  # bits, since there is no arithmetic in these two: see `arithmetic.cast`
+    "bfloat16": ("i16", "i16"),
     "float32": ("float", "float"),
     "float64": ("double", "double"),
 }
@@ -69,6 +73,8 @@ def suffix(dtype: str, lanes: int = 1) -> str:
 def literal(value: bool | int | float, dtype: str) -> str:
     if dtype == "bool":
         return "true" if value else "false"
+    if dtype in HALVES:
+        return str(bits(value, dtype))
     if dtype not in ("float32", "float64"):
         return str(int(value))
     number = float(value)

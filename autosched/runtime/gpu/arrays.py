@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autosched.errors import DeviceError, UsageError
+from autosched.ir.half import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
 from autosched.runtime.gpu.devices import DRIVERS, shared_device
@@ -238,7 +239,7 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cud
     """An uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array); no memory of the host is taken for the first
     two. Raises DeviceError when there is no such device or not enough memory."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    kind = np.dtype(dtype)
+    kind = numpy_dtype(dtype)
     if any(n < 0 for n in sizes):
         raise UsageError(f"an array cannot have the shape {sizes}; sizes are 0 or more")
     where = _kind(device)
