@@ -20,7 +20,7 @@ import numpy as np
 
 from autosched.ir.expr import COMPARISON, DTYPES
 from autosched.ir.half import HALVES, nearest
-from autosched.ir.verify import integer_range
+from autosched.ir.types import integer_range
 
 Value: TypeAlias = Any
 Function: TypeAlias = Callable[[Value], Value]

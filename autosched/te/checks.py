@@ -15,7 +15,7 @@ from typing import Any
 from autosched.errors import ExpressionError
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.verify import integer_range
+from autosched.ir.types import integer_range
 from autosched.te.tensor import ComputeOp, postorder
 
 MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64

@@ -13,7 +13,7 @@ from typing import Any
 from autosched.errors import ExpressionError
 from autosched.ir.expr import DTYPES, INDEX, Call, Const, Expr, Load, Var, binary, cast, const, select, widened
 from autosched.ir.stmt import Reducer
-from autosched.ir.verify import integer_range
+from autosched.ir.types import integer_range
 from autosched.te.tensor import AxisVar, Tensor, postorder
 
 # Sums and products of narrow types would overflow at once; they accumulate in int32.

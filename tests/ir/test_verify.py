@@ -10,7 +10,8 @@ import pytest
 from autosched.errors import AutoschedError
 from autosched.ir.expr import Binary, Call, Cast, Const, Load, Param, Select, Var, const, imin
 from autosched.ir.stmt import Allocate, ForKind, Func, If, Layout, Prefetch, Reducer, Scope, Seq, Store
-from autosched.ir.verify import IRError, integer_range, type_problem, verify
+from autosched.ir.types import integer_range, type_problem
+from autosched.ir.verify import IRError, verify
 from tests.ir.nests import F32, F64, I64, argmax, buffer, func, i, j, k, load, loop, num, reducer, store
 
 A, B, C = buffer("A", (4, 5)), buffer("B", (5, 6)), buffer("C", (4, 6))

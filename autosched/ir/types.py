@@ -1,0 +1,101 @@
+"""Whether the dtypes of an expression's node go together, and the ranges of integers."""
+
+from __future__ import annotations
+
+from autosched.ir.expr import (
+    ARITHMETIC,
+    BITWISE,
+    CALLS,
+    COMPARISON,
+    DTYPES,
+    FLOAT_CALLS,
+    INDEX,
+    INT_ONLY,
+    LOGICAL,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Select,
+    Var,
+)
+from autosched.ir.half import HALVES
+
+
+def type_problem(e: Expr) -> str | None:
+    """What is wrong with the dtypes of one node, its operands taken as right; None when nothing is."""
+    match e:
+        case Const(value, dtype):
+            return _const_problem(value, dtype)
+        case Binary(op, a, b):
+            if a.dtype != b.dtype:
+                return f"{op} of {a.dtype} and {b.dtype}"
+            return _operation_problem(op, a.dtype)
+        case Call(fn, args):
+            return _call_problem(fn, args)
+        case Select(cond, a, b):
+            if cond.dtype != "bool":
+                return f"the condition of select is {cond.dtype}, not bool"
+            return f"select of {a.dtype} and {b.dtype}" if a.dtype != b.dtype else None
+        case Load(name, indices, _):
+            wrong = [i.dtype for i in indices if i.dtype != INDEX]
+            return f"an index of {name} is {wrong[0]}, not {INDEX}" if wrong else None
+        case Var() | Cast() | Param():
+            return None if e.dtype in DTYPES else f"unknown dtype {e.dtype!r}"
+    return f"{type(e).__name__} is not an expression"
+
+
+def _const_problem(value: bool | int | float, dtype: str) -> str | None:
+    if dtype not in DTYPES:
+        return f"unknown dtype {dtype!r}"
+    kind, nbytes = DTYPES[dtype]
+    expected = {"b": bool, "f": float}.get(kind, int)
+    if type(value) is not expected:
+        return f"a constant of {dtype} holds the {type(value).__name__} {value}"
+    if kind in "iu":
+        low, high = integer_range(dtype)
+        if not low <= value <= high:
+            return f"the constant {value} does not fit {dtype} ({8 * nbytes} bits)"
+    return None
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    kind, nbytes = DTYPES[dtype]
+    bits = 8 * nbytes
+    return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _operation_problem(op: str, dtype: str) -> str | None:
+    if dtype in HALVES:
+        return f"{op} of {dtype}, in which there is no arithmetic"
+    kind = DTYPES[dtype][0] if dtype in DTYPES else "?"
+    if op in COMPARISON:
+        return None
+    if op in LOGICAL:
+        return None if kind == "b" else f"{op} needs bool operands, not {dtype}"
+    if op in INT_ONLY or op in BITWISE:
+        return None if kind in "iu" else f"{op} needs integers, not {dtype}"
+    if op not in ARITHMETIC:
+        return f"unknown operation {op!r}"
+    if op == "div":
+        return None if kind == "f" else f"div needs floats, not {dtype}"
+    if kind == "b" and op not in ("min", "max"):
+        return f"{op} needs numbers, not bool"
+    return None
+
+
+def _call_problem(fn: str, args: tuple[Expr, ...]) -> str | None:
+    if fn not in CALLS:
+        return f"unknown function {fn!r}"
+    if len(args) != 1:
+        return f"{fn} takes 1 argument, not {len(args)}"
+    kind = DTYPES[args[0].dtype][0] if args[0].dtype in DTYPES else "?"
+    if fn in FLOAT_CALLS and kind != "f":
+        return f"{fn} needs a float, not {args[0].dtype}"
+    if (fn == "not") != (kind == "b"):
+        return f"{fn} does not take {args[0].dtype}"
+    return None
