@@ -101,7 +101,7 @@ REFERENCES: dict[str, Callable[[Array], Array]] = {
     "cos": np.cos,
 }
 BOUNDS = {
-    "float32": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 2, "cos": 2},
+    "float32": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 2, "sin": 2, "cos": 2},
     "float64": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 3, "cos": 3},
 }
 # Intervals sampled evenly; "log" ones are sampled evenly in the exponent.
