@@ -8,21 +8,30 @@
       the host stage writes the tile
 
 It is Rfactor over the outer part of K, the partial sums living in registers.
+
+Where there are few rows, nothing is packed and K runs in short blocks: a long operand that is read once or a few times
+passes by in a handful of streams, each along its memory, while the sums wait in the cache. In whole columns of it each
+step would be on another page.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.domains import reduction_block, register_tile, tile_count, vector_width
+from search_spaces.cpu.domains import reduction_block, register_tile, short_block, tile_count, vector_width
 from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import Read, extent, panel_dim, reads_of, row_tiles
+from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
+FEW_ROWS = 32  # that use an element of the vectorised operand, for it to be streamed
 
 
 def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
@@ -32,17 +41,8 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
     panels = {r.load.buffer: found for r in rows if (found := _panel(r, stage, v)) is not None}
     if extent(k) < MIN_REDUCTION or not panels or stage.op.guards:
         return None
-    draft, host, acc = choose_host(draft, stage)
+    draft, tiles, acc = _blocks(draft, stage, v, context, reduction_block)
     partial = f"{acc}.rf"
-    block = reduction_block(f"{acc}.{k.name}.b", extent(k))
-    draft = draft.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer"))
-    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context)
-    draft = tiles.split_host(draft)
-    draft = draft.apply(ComputeAt(acc, host, tiles.task_loop))
-    draft = tiles.split_tile(draft, acc, f"{k.name}.o")
-    middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
-    draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
-    draft = unrolled_accumulator(draft, draft.state.stage(partial), draft.state.stage(acc).op.axes[tiles.v].name)
     for read in {r.load.buffer: r for r in rows if r.load.buffer in panels}.values():
         axis, dim = panels[read.load.buffer]
         at = None if read.load.buffer in draft.state.constants else (acc, f"{k.name}.o")
@@ -52,9 +52,38 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
             draft = pack_rows(draft, read.load.buffer, partial, tiled.dims, widths, at)
         else:
             draft = pack_panels(draft, read.load.buffer, partial, dim, width, at)
-    return draft.finish(host, acc, partial, note=f"{stage.name}:v{tiles.v}-blocked").with_row_loop(
-        host, tiles.task_loop
-    )
+    return tiles.finish(draft, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
+
+
+def streamed_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
+    """The alternative for few rows, or None where there are many, K is short, or rows are not along the memory."""
+    k = stage.op.reduce_axes[-1]
+    wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
+    users = [math.prod(extent(a) for a in stage.op.axes if not r.moves(a.name)) for r in wide]
+    far = [r for r in wide if r.strides[v.name] == 1 and (r.strides[k.name] or 0) >= extent(v)]
+    if extent(k) < MIN_REDUCTION or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
+        return None
+    draft, tiles, acc = _blocks(draft, stage, v, context, short_block)
+    return tiles.finish(draft, acc, f"{acc}.rf", f"{stage.name}:v{tiles.v}-streamed")
+
+
+def _blocks(
+    draft: Draft, stage: Stage, v: StageAxis, context: Context, domain: Callable[[str, int], Param]
+) -> tuple[Draft, _Tiles, str]:
+    """K in blocks of `domain` around the register tiles of a task, nothing packed; and the accumulating stage."""
+    k = stage.op.reduce_axes[-1]
+    draft, host, acc = choose_host(draft, stage)
+    partial = f"{acc}.rf"
+    block = domain(f"{acc}.{k.name}.b", extent(k))
+    draft = draft.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer"))
+    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context)
+    draft = tiles.split_host(draft)
+    draft = draft.apply(ComputeAt(acc, host, tiles.task_loop))
+    draft = tiles.split_tile(draft, acc, f"{k.name}.o")
+    middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
+    draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
+    v_name = draft.state.stage(acc).op.axes[tiles.v].name
+    return unrolled_accumulator(draft, draft.state.stage(partial), v_name), tiles, acc
 
 
 def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | None:
@@ -78,6 +107,9 @@ class _Tiles:
 
     def width(self, n: int) -> str:
         return f"{self.host.name}.{self.host.op.axes[n].name}.r"
+
+    def finish(self, draft: Draft, acc: str, partial: str, note: str) -> Draft:
+        return draft.finish(self.host.name, acc, partial, note=note).with_row_loop(self.host.name, self.task_loop)
 
     def split_host(self, draft: Draft) -> Draft:
         host = self.host

@@ -89,6 +89,11 @@ def reduction_block(name: str, extent: int) -> Param:
     return Param(name, tuple(b for b in (96, 128, 192, 256, 320, 384, 512, 768, 1024) if b <= extent), "tile")
 
 
+def short_block(name: str, extent: int) -> Param:
+    """Iterations of a reduction that run together while an operand passes by: as many streams, on as many pages."""
+    return Param(name, tuple(b for b in (4, 8, 16, 24, 32, 64) if b <= extent), "tile")
+
+
 def blocks(name: str, extent: int, threads: int) -> Param:
     """Block lengths that cut an axis in a few pieces for each thread."""
     pieces = [threads * n for n in (1, 2, 3, 4, 8, 16)]
