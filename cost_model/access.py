@@ -22,10 +22,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
-from autosched.ir.visit import free_vars, is_closed
+from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
 from cost_model.formula import absolute, is_one, is_zero, least, minus, most, over, real, times
 
 ZERO: Expr = Const(0, INDEX)
@@ -216,9 +216,8 @@ def make_access(
         for d in range(view.depth + 1)
     ]
     lines_of = tuple(lines)
-    resident = tuple(
-        _resident(n, [c[d] for c in counts], strides, buffer.itemsize, line_bytes) for d, n in enumerate(lines)
-    )
+    steps = _steps(shape, buffer.itemsize, line_bytes)
+    resident = tuple(_resident(n, [c[d] for c in counts], steps, line_bytes) for d, n in enumerate(lines))
     return Access(
         buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, line_bytes
     )
@@ -259,21 +258,43 @@ def _lines(
     return times(lines, product(counts[:-2]))
 
 
-def _resident(lines: Expr, counts: list[Expr], strides: list[Expr], itemsize: int, line_bytes: int) -> Expr:
-    """`lines` and what they make useless. Distances that are not constant are those of dense copies."""
-    if not all(isinstance(s, Const) for s in strides):
+def _steps(shape: list[Expr], itemsize: int, line_bytes: int) -> list[int] | None:
+    """Bytes, or what divides them, that a step along each dimension moves; None where that says too little: the dense
+    tiles of a packed copy."""
+    steps = []
+    sizes = [_fixed(e) for e in shape]
+    for n in range(len(shape)):
+        inner = sizes[n + 1 :]
+        known = math.prod(int(e.value) for e in inner if isinstance(e, Const)) * itemsize
+        if known < line_bytes and not all(isinstance(e, Const) for e in inner):
+            return None
+        steps.append(known)
+    return steps
+
+
+def _fixed(size: Expr) -> Expr:
+    """A dimension that a copy has whole, whatever the tiles are: its extent; else as it is."""
+    params = {e for e in subexpressions(size) if isinstance(e, Param)}
+    found = {substitute(size, {p: Const(v, INDEX) for p in params}) for v in (1, 3, 8)} if params else {size}
+    return found.pop() if len(found) == 1 else size
+
+
+def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_bytes: int) -> Expr:
+    """`lines` and what they make useless."""
+    if steps is None:
         return lines
-    steps = [int(s.value) * itemsize for s in strides if isinstance(s, Const)]
     if not any(math.gcd(s, PAGE_BYTES) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
         return lines
-    used: Expr = real(1)  # sets
+    near: Expr = real(1)  # sets that a dense piece covers
+    rows: Expr = real(1)  # places in a page where such pieces begin
+    apart = PAGE_BYTES
     for step, count in reversed(list(zip(steps, counts, strict=True))):
-        if count is ONE:
-            continue
-        if step < line_bytes:
-            used = most(1.0, times(times(count, step / line_bytes), used))
-        else:
-            used = times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), used)
+        if count is not ONE and step < line_bytes:
+            near = most(1.0, times(times(count, step / line_bytes), near))
+        elif count is not ONE:
+            apart = math.gcd(step, apart)
+            rows = least(times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), rows), PAGE_BYTES // apart)
+    used = times(near, rows)
     sets = PAGE_BYTES // line_bytes
     return most(lines, times(minus(over(lines, least(sets, used)), SPARE), sets))
 

@@ -289,3 +289,12 @@ def test_rows_at_distances_of_a_page_crowd_in_few_sets(columns: int, rows: int, 
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
     assert evaluate([read.resident[update.block]], values) == [want]
+
+
+def test_rows_of_two_dimensions_share_their_sets() -> None:
+    """A tile of 7 x 4 pixels of 512 channels, 7 pixels a row: all are multiples of 2048 bytes apart, in two sets."""
+    func = nests.conv(7, 7, 512, 16, 1, 1)
+    read = next(a for a in analyse(func).statements[0].accesses if a.buffer.name == "x")
+    values = {"th": 7, "tw": 4, "tc": 16}
+    at = next(d for d, n in enumerate(evaluate(list(read.lines), values)) if n == 28)
+    assert evaluate([read.resident[at]], values) == [64 * (28 / 2 - 3.5)]
