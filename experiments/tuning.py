@@ -82,6 +82,7 @@ def tune(
     seed: int = 0,
     target: str | None = None,
     budget_s: float | None = None,
+    weights: Sequence[str] = (),
     timeout_s: float,
 ) -> dict[str, Any]:
     """The object of `autosched tune --json`, run in a process of its own; {"error": ...} where there is none."""
@@ -91,6 +92,7 @@ def tune(
     command += [] if batch == 1 else ["--batch", str(batch)]
     command += [] if threads is None else ["--threads", str(threads)]
     command += [] if target is None else ["--target", target]
+    command += ["--weights", ",".join(weights)] if weights else []
     command += [] if budget_s is None else ["--budget", f"{budget_s:.1f}s"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)

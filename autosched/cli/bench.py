@@ -51,8 +51,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "workload", nargs="*", help="built-in names, each at all its benchmark shapes (default: all at the first one)"
     )
     parser.add_argument(
-        "--peers", metavar="NAMES", help="torch,torch.compile,numpy (default: torch and numpy, where installed)"
-    )
+        "--peers", metavar="NAMES",
+        help="torch,torch.compile,torch.prepacked,numpy (default: torch and numpy, where installed)",
+    )  # fmt: skip
     parser.add_argument("--trials", type=options.integer(1), default=TRIALS, metavar="N", help="default 64")
     options.add_workload(parser)
     options.add_target(parser)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -100,7 +100,22 @@ def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) 
     return Call(compiled, lambda: np.asarray(ours(compiled())))
 
 
-PEERS: dict[str, Peer] = {"torch": torch_call, "torch.compile": torch_compiled_call, "numpy": numpy_call}
+def torch_prepacked_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+    """Convolutions with weights that are packed ahead of time: beside autosched's kernels with `weights`."""
+    if workload not in PREPACKED:
+        return None
+    import torch
+
+    run, ours = _prepacked(PREPACKED[workload](params, [torch.from_numpy(a) for a in arrays]))
+    return Call(run, lambda: np.asarray(ours(run())))
+
+
+PEERS: dict[str, Peer] = {
+    "torch": torch_call,
+    "torch.compile": torch_compiled_call,
+    "torch.prepacked": torch_prepacked_call,
+    "numpy": numpy_call,
+}
 
 # NumPy: what one call does, into memory that is kept where the call allows it.
 
@@ -171,16 +186,30 @@ def _same(y: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def _conv2d(p: Params, a: Tensors) -> Formulation:
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of 2 or 3 dimensions as PyTorch takes it; `ours` brings its value into autosched's layout."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    ours: Callable[[torch.Tensor], torch.Tensor]
+    stride: int = 1
+    pad: int = 0
+    dilation: int = 1
+    groups: int = 1
+    bias: torch.Tensor | None = None
+    relu: bool = False
+    flat: bool = False  # images one pixel high, which are not padded above and below
+
+
+def _conv2d(p: Params, a: Tensors) -> Convolution:
     import torch
-    from torch.nn import functional
 
     x, w = _image(p, a[0]), a[1]
     if _is_last(p):
         w = w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
-    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
-    dilation, groups = _number(p, "dilation", 1), _number(p, "groups", 1)
-    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, groups), _to_ours(p)
+    numbers = (_number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1), _number(p, "groups", 1))
+    return Convolution(x, w, _to_ours(p), *numbers)
 
 
 def _conv1d(p: Params, a: Tensors) -> Formulation:
@@ -191,26 +220,23 @@ def _conv1d(p: Params, a: Tensors) -> Formulation:
     return lambda: functional.conv1d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 1)
 
 
-def _conv3d(p: Params, a: Tensors) -> Formulation:
+def _conv3d(p: Params, a: Tensors) -> Convolution:
     import torch
-    from torch.nn import functional
 
     x = a[0].permute(0, 4, 1, 2, 3)
     w = a[1].permute(4, 3, 0, 1, 2).contiguous(memory_format=torch.channels_last_3d)
-    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
-    return lambda: functional.conv3d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 3, 4, 1)
+    return Convolution(x, w, lambda y: y.permute(0, 2, 3, 4, 1), _number(p, "stride", 1), _number(p, "pad", 0))
 
 
-def _depthwise(p: Params, a: Tensors) -> Formulation:
+def _depthwise(p: Params, a: Tensors) -> Convolution:
     import torch
-    from torch.nn import functional
 
     x = _image(p, a[0])
     w = (a[1].permute(2, 0, 1) if _is_last(p) else a[1]).unsqueeze(1)
     if _is_last(p):
         w = w.contiguous(memory_format=torch.channels_last)
-    stride, pad, dilation = _number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1)
-    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, x.shape[1]), _to_ours(p)
+    numbers = (_number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1))
+    return Convolution(x, w, _to_ours(p), *numbers, groups=x.shape[1])
 
 
 def _transposed(p: Params, a: Tensors) -> Formulation:
@@ -223,22 +249,55 @@ def _transposed(p: Params, a: Tensors) -> Formulation:
     return lambda: functional.conv_transpose2d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 3, 1)
 
 
-def _capsule(p: Params, a: Tensors) -> Formulation:
-    """One convolution: the rows of the 4x4 matrices join the batch, (q, CI) are channels in, (j, CO) channels out."""
+def _capsule(p: Params, a: Tensors) -> Convolution:
+    """The rows of the 4x4 matrices join the batch, (q, CI) are channels in, (j, CO) channels out."""
     import torch
-    from torch.nn import functional
 
     n, h, w, _, _, ci = a[0].shape
     k, co = a[1].shape[0], a[1].shape[5]
     x = a[0].permute(0, 3, 4, 5, 1, 2).reshape(n * 4, 4 * ci, h, w).contiguous(memory_format=torch.channels_last)
     weights = a[1].permute(3, 5, 2, 4, 0, 1).reshape(4 * co, 4 * ci, k, k)
     weights = weights.contiguous(memory_format=torch.channels_last)
-    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
 
     def ours(y: torch.Tensor) -> torch.Tensor:
         return y.reshape(n, 4, 4, co, *y.shape[2:]).permute(0, 4, 5, 1, 2, 3)
 
-    return lambda: functional.conv2d(x, weights, None, stride, pad), ours
+    return Convolution(x, weights, ours, _number(p, "stride", 1), _number(p, "pad", 0))
+
+
+def _folded(p: Params, a: Tensors) -> Convolution:
+    """cbr with its batch normalisation folded into weights and bias, as one does before inference."""
+    c = _conv2d(p, a)
+    return replace(c, w=c.w * a[3].view(-1, 1, 1, 1), bias=a[2] * a[3] + a[4], relu=True)
+
+
+def _rows_as_images(p: Params, a: Tensors) -> Convolution:
+    """c1d as a convolution of images that are one pixel high."""
+    one = _conv2d(p, [a[0].unsqueeze(1), a[1].unsqueeze(0)])
+    return replace(one, ours=lambda y: y.permute(0, 2, 3, 1).squeeze(1), flat=True)
+
+
+def _eager(operands: Callable[[Params, Tensors], Convolution]) -> Callable[[Params, Tensors], Formulation]:
+    def formulation(p: Params, a: Tensors) -> Formulation:
+        from torch.nn import functional
+
+        c = operands(p, a)
+        convolve = functional.conv3d if c.x.dim() == 5 else functional.conv2d
+        return lambda: convolve(c.x, c.w, c.bias, c.stride, c.pad, c.dilation, c.groups), c.ours
+
+    return formulation
+
+
+def _prepacked(c: Convolution) -> Formulation:
+    """Through oneDNN, with the weights in its own blocked layout: what a frozen graph of TorchInductor calls."""
+    import torch
+
+    pads = [0, c.pad] if c.flat else [c.pad] * (c.x.dim() - 2)
+    strides, dilations = [c.stride] * len(pads), [c.dilation] * len(pads)
+    reorder = torch._C._nn.mkldnn_reorder_conv3d_weight if len(pads) == 3 else torch._C._nn.mkldnn_reorder_conv2d_weight
+    packed = reorder(c.w.to_mkldnn(), pads, strides, dilations, c.groups, list(c.x.shape))
+    numbers: tuple[Any, ...] = (pads, strides, dilations, c.groups, "relu" if c.relu else "none", [], "")
+    return lambda: torch.ops.mkldnn._convolution_pointwise(c.x, packed, c.bias, *numbers), c.ours
 
 
 def _conv_bn_relu(p: Params, a: Tensors) -> Formulation:
@@ -361,16 +420,16 @@ def _global_pool(name: str) -> Callable[[Params, Tensors], Formulation]:
 
 TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
     "c1d": _conv1d,
-    "c2d": _conv2d,
-    "c3d": _conv3d,
-    "dil": _conv2d,
-    "grp": _conv2d,
-    "conv2d": _conv2d,
-    "winograd": _conv2d,
-    "dep": _depthwise,
-    "depthwise": _depthwise,
+    "c2d": _eager(_conv2d),
+    "c3d": _eager(_conv3d),
+    "dil": _eager(_conv2d),
+    "grp": _eager(_conv2d),
+    "conv2d": _eager(_conv2d),
+    "winograd": _eager(_conv2d),
+    "dep": _eager(_depthwise),
+    "depthwise": _eager(_depthwise),
     "t2d": _transposed,
-    "cap": _capsule,
+    "cap": _eager(_capsule),
     "cbr": _conv_bn_relu,
     "gmm": _plain("bmm"),
     "matmul": _plain("mm"),
@@ -393,4 +452,18 @@ TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
     "gelu": _gelu,
     "add": _plain("add"),
     "transpose": lambda _, a: ((lambda: a[0].t().contiguous()), _same),
+}
+
+# Those whose weights oneDNN packs ahead of time.
+PREPACKED: dict[str, Callable[[Params, Tensors], Convolution]] = {
+    "c1d": _rows_as_images,
+    "c2d": _conv2d,
+    "c3d": _conv3d,
+    "dil": _conv2d,
+    "grp": _conv2d,
+    "conv2d": _conv2d,
+    "dep": _depthwise,
+    "depthwise": _depthwise,
+    "cap": _capsule,
+    "cbr": _folded,
 }

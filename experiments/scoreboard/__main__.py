@@ -67,6 +67,8 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     if "error" in answer:
         return row | {"error": f"tuning: {answer['error']['message']}"}
     row["tuning"] = tuning_of(answer)
+    if setting.rules.weights and bout.weights:
+        row["weights"] = packed_ahead(bout, setting, database)
     row["wrong"] = sum(answer["failures"].get(kind, 0) for kind in WRONG)
     with processes(bout, setting.rules, directory) as given:
         row["entries"], rates = hold(bout, setting.rules, directory, database, answer["record_id"], given)
@@ -75,6 +77,15 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     row["roof"] = roof(row["flops"], row["bytes"], **rates)
     reasons = [entry["reason"] for name in (OURS, CALL) if "reason" in (entry := row["entries"].get(name, {}))]
     return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
+
+
+def packed_ahead(bout: Bout, setting: Setting, database: Path) -> dict[str, Any]:
+    """The search for the kernel of constant weights, in the same database: it is another task."""
+    answer = tune(
+        bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
+        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S, weights=bout.weights,
+    )  # fmt: skip
+    return {"error": answer["error"]["message"]} if "error" in answer else tuning_of(answer)
 
 
 def revision() -> str | None:
@@ -111,7 +122,7 @@ def setting_of(args: argparse.Namespace) -> Setting:
         peer = MetaSchedule(args.peer_python, cache, target.mcpu, theirs, args.seed, args.peer_cached)
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     budget = args.budget if args.budget is not None else QUICK_BUDGET_S if args.quick else None
-    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer))
+    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer, weights=args.weights))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -129,6 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="one small case of each operator, few trials, without torch.compile")
     add("--resume", action="store_true", help="skip the cases that the file has")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
+    add("--weights", action="store_true", help="also with constant weights, packed ahead of time on both sides")
     add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")
     add("--peer-python", type=Path, help="interpreter with TVM, without PyTorch")
     add("--peer-cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: the user's cache)")

@@ -15,6 +15,7 @@ from autosched.te.registry import WORKLOADS, build
 from experiments.tuning import Case, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
+WITH_WEIGHTS = ("c1d", "c2d", "c3d", "grp", "dil", "dep", "t2d", "cap", "cbr")
 # One case of each family, small ones: to try the script, or a change, in minutes.
 QUICK = "c1d:2,c2d:1,c3d:1,gmm:1,grp:1,dil:1,dep:1,t2d:1,cap:1,nrm:2,sfm:1,cbr:2,tbg:0,tbs:0"
 
@@ -36,6 +37,11 @@ class Bout:
         """The graph, and the workload's arguments by name."""
         dag, spec = build(self.case.workload, self.case.shape, batch=self.batch if self.batch > 1 else None)
         return dag, spec["args"]
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The inputs that never change in a network; none for operators of two data inputs."""
+        return tuple(t.name for t in self.built[0].inputs[1:]) if self.case.workload in WITH_WEIGHTS else ()
 
     def facts(self, target: Target) -> dict[str, Any]:
         """What a row says of the case itself; `level` is the memory that holds its inputs and outputs."""

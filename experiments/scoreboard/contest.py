@@ -21,10 +21,11 @@ from autosched.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import CALL, OURS
+from experiments.scoreboard.contestant import CALL, OURS, WEIGHTS
 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
 PEERS = (TORCH, COMPILED, NUMPY, METASCHEDULE)
+PACKED = "torch.prepacked"  # compared with WEIGHTS, and with nobody else
 BLOCK_S = 0.05
 ROUNDS, SLOW_ROUNDS = 10, 4  # even: each order as often as its reverse
 SLOW_S = 0.25  # calls that take longer have SLOW_ROUNDS rounds
@@ -50,6 +51,7 @@ class Rules:
     block_s: float = BLOCK_S
     rest_s: float = REST_S
     metaschedule: MetaSchedule | None = None
+    weights: bool = False  # also with constant weights, on both sides
 
 
 def variables(threads: int) -> dict[str, str]:
@@ -57,11 +59,16 @@ def variables(threads: int) -> dict[str, str]:
     return dict.fromkeys((*THREAD_VARIABLES, "TVM_NUM_THREADS"), str(threads))
 
 
+def contestants(bout: Bout, rules: Rules) -> tuple[str, ...]:
+    """Who enters, we first."""
+    return (OURS, *rules.peers, *((WEIGHTS, PACKED) if rules.weights and bout.weights else ()))
+
+
 @contextmanager
 def processes(bout: Bout, rules: Rules, directory: Path) -> Iterator[dict[str, Process]]:
     """A process for each contestant, started when first asked; ours by the name OURS."""
     own = [sys.executable, "-m", "experiments.scoreboard.contestant", str(os.getpid())]
-    commands = {name: own for name in (OURS, *rules.peers) if name != METASCHEDULE}
+    commands = {name: own for name in contestants(bout, rules) if name != METASCHEDULE}
     if rules.metaschedule is not None:
         commands[METASCHEDULE] = rules.metaschedule.command(bout.case.label, bout.batch, bout.threads)
     found = {
@@ -87,9 +94,9 @@ def hold(
     request = {
         "op": "enter", "directory": str(directory), "workload": bout.case.workload, "args": dict(args),
         "shape": list(args.values()), "threads": bout.threads, "n_inputs": len(arrays), "block_s": rules.block_s,
-        "database": str(database), "record_id": record_id,
+        "database": str(database), "record_id": record_id, "weights": bout.weights,
     }  # fmt: skip
-    names = (OURS, *rules.peers)
+    names = contestants(bout, rules)
     with ThreadPoolExecutor(len(names)) as pool:  # they start together: nothing is timed yet
         entries = dict(zip(names, pool.map(lambda name: enter(name, request, rules, bout, given), names), strict=True))
     for name, entry in entries.items():

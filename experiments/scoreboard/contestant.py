@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autosched import api
 from autosched.cli import peers
 from autosched.codegen import KernelSource, build_source
 from autosched.kernels import specs
@@ -35,7 +36,7 @@ from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 
-OURS, CALL = "autosched", "autosched.call"
+OURS, CALL, WEIGHTS = "autosched", "autosched.call", "autosched.weights"
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
@@ -106,6 +107,20 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     return clocks, out
 
 
+def enter_weights(request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
+    """Our kernel for constant weights, packed by `bind`, called from Python."""
+    names = list(request["weights"])
+    kernel = api.compile(
+        request["workload"], shape=request["shape"], weights=names, db=request["database"], threads=request["threads"]
+    )
+    assert isinstance(kernel, Kernel)
+    given = {spec.name: array for spec, array in zip(kernel.inputs, arrays, strict=True)}
+    layer = kernel.bind(**{name: given[name] for name in names})
+    rest = [array for name, array in given.items() if name not in names]
+    out = layer(*rest)
+    return python_clock(lambda: layer(*rest, out=out)), out
+
+
 def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
     """PyTorch or NumPy. Raises LookupError where it has no formulation of the operator."""
     library = "numpy" if name == "numpy" else "torch"
@@ -113,8 +128,7 @@ def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing
         if not peers.has_torch():
             raise LookupError("PyTorch is not installed")
         peers.torch_session(request["threads"]).__enter__()  # for the rest of this process
-    make = peers.PEERS["torch.compile" if name == "torch.compile" else library]
-    call = make(request["workload"], request["args"], arrays)
+    call = peers.PEERS[name](request["workload"], request["args"], arrays)
     if call is None:
         raise LookupError("it has no single call for this operator")
     return python_clock(call.run), call.result()
@@ -126,6 +140,9 @@ def enter(request: Request, clocks: Clocks) -> dict[str, Any]:
     found: Mapping[str, timing.Clock]
     if name == OURS:
         found, result = enter_ours(request, arrays)
+    elif name == WEIGHTS:
+        clock, result = enter_weights(request, arrays)
+        found = {name: clock}
     else:
         clock, result = enter_peer(name, request, arrays)
         found = {name: clock}

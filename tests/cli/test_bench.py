@@ -41,7 +41,7 @@ SMALL = {
 }
 CASES = [
     (peer, name, layout)
-    for peer, formulations in (("numpy", peers.NUMPY), ("torch", peers.TORCH))
+    for peer, formulations in (("numpy", peers.NUMPY), ("torch", peers.TORCH), ("torch.prepacked", peers.PREPACKED))
     for name in formulations
     for layout in ("NHWC", "NCHW")[: 1 + ("layout" in WORKLOADS[name].args)]
 ]
@@ -55,7 +55,7 @@ def options(*words: str) -> argparse.Namespace:
 
 @pytest.mark.parametrize(("peer", "name", "layout"), CASES)
 def test_peers_compute_the_same(peer: str, name: str, layout: str) -> None:
-    if peer == "torch":
+    if peers.needs_torch(peer):
         pytest.importorskip("torch")
     dag, spec = build(name, SMALL.get(name, (5, 9)), {"layout": layout} if "layout" in WORKLOADS[name].args else {})
     arrays = bench.random_inputs([(t.name, t.shape, t.dtype) for t in dag.inputs])

@@ -25,7 +25,18 @@ from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
 from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, Rules, alternate, hold
 from experiments.scoreboard.ledger import Ledger, key_of
-from experiments.scoreboard.table import HEADER, best_peer, cells, falls_short, ratio, report, roof, totals, until_near
+from experiments.scoreboard.table import (
+    HEADER,
+    best_peer,
+    cells,
+    falls_short,
+    ratio,
+    report,
+    roof,
+    totals,
+    until_near,
+    weights_ratio,
+)
 from experiments.tuning import Case
 
 BOUT = Bout(Case("gmm", 0), 1, 2)
@@ -177,6 +188,20 @@ def test_a_contestant_enters_and_is_timed(tmp_path):
     missing = contestant.answer({**request, "op": "enter", "name": "numpy", "workload": "cap"}, clocks, repeats)
     assert missing == {"reason": "LookupError: it has no single call for this operator"}
     assert "no 'sing'" in contestant.answer({"op": "sing"}, clocks, repeats)["reason"]
+
+
+def test_constant_weights_are_a_contest_of_their_own(tmp_path):
+    bout = Bout(Case("cbr", 1), 1, 2)
+    assert bout.weights == tuple(t.name for t in bout.built[0].inputs)[1:]
+    assert contest.contestants(BOUT, Rules(("torch",), weights=True)) == (OURS, "torch")  # two data inputs
+    names = contest.contestants(bout, Rules(("torch",), weights=True))
+    assert names == (OURS, "torch", "autosched.weights", "torch.prepacked")
+    one = row("c2d:1", autosched=100.0, torch=90.0, autosched_weights=80.0, torch_prepacked=60.0)
+    assert weights_ratio(one) == pytest.approx(0.75)
+    assert best_peer(one) == ("torch", pytest.approx(0.9))
+    assert totals([one, row(torch=100.0)])["geomean_with_constant_weights"] == pytest.approx(0.75)
+    assert "packed ahead of time" in report([one])
+    assert "packed ahead of time" not in report([row(torch=100.0)])
 
 
 def test_without_our_kernel_nobody_is_timed(tmp_path):
