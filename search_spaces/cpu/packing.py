@@ -48,16 +48,12 @@ def pack_panels(
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [Pack(name, (dim, *numbers), ((dim, width),)), Split(name, f"d{dim}", (width,))]
     others = [f"d{n}" for n in numbers]
-    if extent(axes[numbers[-1]]) <= PANEL_ROWS:
+    if not numbers or extent(axes[numbers[-1]]) <= PANEL_ROWS:
         outer, inner = [f"d{dim}.0", *others[:-1]], others[-1:]
     else:
         steps.append(Split(name, others[-1], (PANEL_ROWS,)))
         outer, inner = [*others[:-1], f"{others[-1]}.0"], [f"d{dim}.0", f"{others[-1]}.1"]
-        if dim < len(axes) - 1:
-            outer, inner = [inner[0], *outer[:-1]], [outer[-1], inner[1]]
     steps += [Reorder(name, (*outer, *inner, f"d{dim}.1")), Vectorize(name, f"d{dim}.1")]
-    if dim < len(axes) - 1:
-        steps.append(Unroll(name, inner[-1]))
     if at is None:
         steps.append(Parallel(name, tuple(outer)))
     return draft.apply(*steps).finish(name)

@@ -84,6 +84,18 @@ def comparison_of_unsure_bools() -> Case:
     return Case(te.ComputeDAG([T]))
 
 
+def panels_of_one_dimension() -> Case:
+    """A packed operand of rank 1 has no dimension beside that of its panels."""
+    A = te.placeholder((2,), "int8", "A")
+    k = te.reduce_axis(2, "k")
+
+    def combine(x: Expr, y: Expr) -> Expr:
+        return x ^ y
+
+    xor = te.reducer(combine, te.const(0, "int32"), "xor")
+    return Case(te.ComputeDAG([te.compute((2, 2), lambda i, j: xor(te.cast(A[j], "int32"), axis=k), "T")]))
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     scalar_input,
     two_reads_of_one_operand,
@@ -92,6 +104,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     vectors_of_two_lengths,
     integer_data_without_loads,
     comparison_of_unsure_bools,
+    panels_of_one_dimension,
 )
 
 
