@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
+from autosched.ir.expr import Binary, Const, Expr, Select, Var, ceildiv, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import (
     BLOCKS,
@@ -50,7 +50,7 @@ from autosched.ir.stmt import (
     Store,
     buffers_of,
 )
-from autosched.ir.visit import free_vars, is_closed, loads
+from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
 from cost_model.access import Access, Free, make_access, same_but_constants, width
 from cost_model.formula import (
     ONE,
@@ -116,6 +116,7 @@ class Statement:
     working_set: tuple[Expr, ...]
     store: Store
     nest: int  # number of the nest at the root that it is in
+    border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
 
     @property
     def depth(self) -> int:
@@ -216,6 +217,7 @@ class _Found:
     accesses: tuple[Access, ...]
     alive: tuple[Buffer, ...]
     nest: int
+    tile: int = 0  # loops around the register tile that it is in, if it is in one
 
 
 @dataclass
@@ -267,7 +269,8 @@ class _Walk:
     def _store(self, store: Store, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
         alive = tuple(self.buffers[name] for name in scopes)
         accesses = tuple(self._accesses(store, loops, scopes))
-        return _Found(store, in_time(loops), weight, accesses, alive, self.nest)
+        tile = min((n for b, n in scopes.items() if self.buffers[b].scope is Scope.REGISTER), default=0)
+        return _Found(store, in_time(loops), weight, accesses, alive, self.nest, tile)
 
     def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
         """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
@@ -320,7 +323,27 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         working_set,
         store,
         found.nest,
+        _border(found),
     )
+
+
+def _border(found: _Found) -> Expr:
+    """Of n tiles in a row one lies at the border that a comparison is about; a single tile has no loop to depend on."""
+    if _lanes(found) != frozenset():
+        return ZERO
+    outer = found.loops[: found.tile]
+    conditions = {e.cond for v in found.store.values for e in subexpressions(v) if isinstance(e, Select)}
+    shares = []
+    for atom in {a for c in conditions for a in _conjuncts(c) if not loads(a)}:
+        tiles = factor(x.trips for x in outer if x.var in free_vars(atom))
+        shares.append(where(real(tiles) > 1.0, over(1.0, tiles), 0.0))
+    return least(1.0, total(sorted(shares, key=str)))
+
+
+def _conjuncts(cond: Expr) -> list[Expr]:
+    if isinstance(cond, Binary) and cond.op == "and":
+        return [*_conjuncts(cond.a), *_conjuncts(cond.b)]
+    return [cond]
 
 
 def _lanes(found: _Found) -> frozenset[Var] | None:

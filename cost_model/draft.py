@@ -145,6 +145,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
         latency,
     ]
     cycles = plus(largest(limits), times(times(spills, most(1.0, length)), m.SPILL))
+    cycles = times(cycles, plus(1.0, times(statement.border, m.BORDER)))
     return Block(
         unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,

@@ -51,6 +51,7 @@ CALL_SLOTS: dict[str, float] = {
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
 STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
 ACROSS = 0.4  # load slots of an element that is transposed in registers, its share of the shuffles with it
+BORDER = 2.0  # how much longer a register tile takes, in its own time, where it tests its reads
 SPILL = 1.5  # cycles of a spilled register, each time the innermost block runs
 ISSUE_WIDTH = 6.0  # instructions a cycle from the micro-op cache
 DECODE_WIDTH = 3.0  # the same for unrolled code that does not fit into it

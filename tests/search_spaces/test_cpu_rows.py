@@ -10,13 +10,16 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
+from autosched.ir.program import Program
 from autosched.lower import lower
+from autosched.lower.instantiate import instantiate
 from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.registry import build
+from cost_model.analysis import analyse
 from cost_model.operations import operations
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch, sample
@@ -74,14 +77,17 @@ def test_windows_may_be_written_out(name, stride):
     assert list(compiled(dag, inline, 1, rows=2))
 
 
-def test_conditions_of_the_border_take_no_slots_in_a_register_tile():
-    dag = workload("dep", N=1, H=9, W=8, C=19, k=3, stride=1, pad=1)
+@pytest.mark.parametrize(("rows", "columns", "share"), [(1, 2, 2 / 8 + 2 / 4), (4, 8, 2 / 2), (8, 2, 2 / 4), (8, 8, 0)])
+def test_conditions_of_the_border_cost_what_the_tiles_at_the_border_cost(rows, columns, share):
+    dag = workload("dep", N=1, H=8, W=8, C=19, k=3, stride=1, pad=1)
     found = next(s for s in sketches(dag, HOST, 1) if s.name.endswith("pad@inline"))
-    from cost_model.analysis import analyse
-
-    (update,) = (s for s in analyse(lower(found.state)).statements if s.updates)
+    sizes = {"depthwise.oh.r": rows, "depthwise.ow.r": columns}
+    values = {p.name: sizes.get(p.name, p.domain[0]) for p in found.params}
+    nest, _ = instantiate(lower(found.state), values)
+    (update,) = (s for s in analyse(nest).statements if s.updates)
     assert update.ops.slots == 1  # a multiply-add
-    assert operations(update.store).slots > 10  # where every thread tests for itself
+    assert operations(update.store).slots > 2  # where every thread tests for itself
+    assert Program([update.border], ())(np.zeros((1, 0), np.int64))[0, 0] == pytest.approx(share)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
