@@ -31,7 +31,7 @@ from search_spaces.facts import Read, extent, panel_dim, reads_of, row_tiles
 from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
-FEW_ROWS = 32  # that use an element of the vectorised operand, for it to be streamed
+FEW_ROWS = 32  # that use an element of the vectorised operand, which then passes by
 
 
 def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
@@ -55,7 +55,7 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
     return tiles.finish(draft, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 
-def streamed_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
+def thin_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
     """The alternative for few rows, or None where there are many, K is short, or rows are not along the memory."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
@@ -64,7 +64,7 @@ def streamed_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Contex
     if extent(k) < MIN_REDUCTION or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
         return None
     draft, tiles, acc = _blocks(draft, stage, v, context, short_block)
-    return tiles.finish(draft, acc, f"{acc}.rf", f"{stage.name}:v{tiles.v}-streamed")
+    return tiles.finish(draft, acc, f"{acc}.rf", f"{stage.name}:v{tiles.v}-thin")
 
 
 def _blocks(

@@ -16,13 +16,15 @@ from autosched.schedule import Stage, Stream
 from autosched.te.dag import ComputeDAG
 from search_spaces.draft import Context, Draft
 
+LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
 MAX_INTENSITY = 8.0  # operations for each byte of inputs and outputs; with more, arithmetic takes longer
 
 
 def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list[Draft]:
     """The drafts once more, with every output that is written in vectors streamed; none where that cannot pay."""
-    n_bytes = sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in (*dag.inputs, *dag.outputs))
-    if n_bytes < context.target.l3_bytes or dag.flops > MAX_INTENSITY * n_bytes:
+    read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in ts) for ts in (dag.inputs, dag.outputs))
+    n_bytes = read + written
+    if n_bytes < context.target.l3_bytes or dag.flops > MAX_INTENSITY * n_bytes or n_bytes > LEAST_SHARE * written:
         return []
     found = []
     for draft in drafts:

@@ -31,7 +31,7 @@ from autosched.schedule import (
 )
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.blocking import blocked_reduction, streamed_reduction
+from search_spaces.cpu.blocking import blocked_reduction, thin_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed
 from search_spaces.draft import Context, Draft, choose_host
@@ -115,7 +115,7 @@ class MultiLevelTiling:
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
             drafts += [_Tiling(context, p).apply(inside, stage) for p in at_root]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
-        more = [rule(draft, stage, a, context) for rule in (blocked_reduction, streamed_reduction) for a in paneled[:1]]
+        more = [rule(draft, stage, a, context) for rule in (blocked_reduction, thin_reduction) for a in paneled[:1]]
         return [*drafts, *(d for d in more if d is not None)]
 
 

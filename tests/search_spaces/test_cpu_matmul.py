@@ -34,9 +34,9 @@ def test_every_sketch_is_exact(target, M, N, K):
     found = sketches(dag, target, 2)
     packed = [s for s in found if "A@task" in s.name or s.name.endswith("blocked")]
     assert len(packed) == (0 if K < 256 else 2)
-    assert any(s.name.endswith("streamed") for s in found) == (K >= 256)
+    assert any(s.name.endswith("thin") for s in found) == (K >= 256)
     for sketch in found:
-        for values in space.sample(sketch, 3 if sketch in packed or sketch.name.endswith("streamed") else 1, rng):
+        for values in space.sample(sketch, 3 if sketch in packed or sketch.name.endswith("thin") else 1, rng):
             check(sketch, dag, values)
 
 
