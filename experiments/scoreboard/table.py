@@ -121,6 +121,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "geomean_vs_best_peer": geomean(list(best.values())),
         **{f"geomean_vs_{peer}": geomean(ratios(good, peer)) for peer in PEERS},
         **{f"compared_with_{peer}": len(ratios(good, peer)) for peer in PEERS},
+        "by_operator": by_operator(good),
         "worst": {name: best[name] for name in worst},
         "below_1": sum(r < 1.0 for r in best.values()),
         f"below_{FLOOR}": sum(r < FLOOR for r in best.values()),
@@ -137,6 +138,15 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         },
         "wrong_trials": sum(row.get("wrong") or 0 for row in good),
     }
+
+
+def by_operator(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Geometric means of the ratios to the best peer of each case."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if best := best_peer(row):
+            found.setdefault(row["workload"], []).append(best[1])
+    return {workload: geomean(some) for workload, some in found.items()}
 
 
 def label(row: Row) -> str:

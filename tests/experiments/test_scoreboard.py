@@ -284,6 +284,7 @@ def test_totals_and_what_falls_short():
     assert found["geomean_vs_metaschedule"] == pytest.approx(4.0)
     assert (found["compared"], found["below_1"], found["below_0.85"]) == (3, 1, 1)
     assert next(iter(found["worst"].items())) == ("c2d:1 N=1 t=2", pytest.approx(0.8))
+    assert found["by_operator"] == pytest.approx({"gmm": 2.0, "c2d": 0.8, "dep": 1.6})
     assert found["without_result"] == ["c3d:0 N=1 t=2"]
     assert found["tuning_time_ratio_vs_metaschedule"] == pytest.approx(10.0)
     assert found["share_of_wall"]["measure"] == pytest.approx(0.5)
