@@ -181,15 +181,15 @@ def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
 
 
 def _across(statement: Statement, access: Access) -> Expr:
-    """A copy whose source is contiguous along an unrolled loop and not along its lanes is transposed by shuffles."""
+    """A copy whose source is contiguous along unrolled loops and not along its lanes is transposed by shuffles."""
     store, inner = statement.store, range(statement.block, statement.depth)
     if access.kind != "read" or store.reducer is not None or not isinstance(store.values[0], Load):
         return ONE
     vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
-    rows = [i for i in inner if statement.loops[i].kind is ForKind.UNROLL and is_one(access.stride[i])]
-    if not rows or any(is_one(s) or is_zero(s) for s in vectors):
+    rows = [i for i in inner if statement.loops[i].kind is ForKind.UNROLL]
+    if not vectors or any(is_one(s) or is_zero(s) for s in vectors) or not any(is_one(access.stride[i]) for i in rows):
         return ONE
-    return where(statement.loops[rows[0]].trips >= 4.0, m.ACROSS, 1.0)
+    return where(factor(statement.loops[i].trips for i in rows) >= 4.0, m.ACROSS, 1.0)
 
 
 def _strided(loop: Loop, stride: Expr, whole: Expr) -> Expr:

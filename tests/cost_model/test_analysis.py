@@ -18,6 +18,8 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse
+from cost_model.draft import make_block
+from cost_model.machine import ACROSS, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -229,6 +231,18 @@ def test_registers_of_a_tile_whose_lanes_do_not_run_along_its_last_axis() -> Non
         sizes = {p.name: 1 for p in sketch.params} | {"phases.qh.r": 2, "phases.co.r": 3, "phases.qw.r": 16}
         (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "phases.acc" and s.updates)
         assert evaluate([update.registers(16)], sizes) == [2 * 3]
+
+
+def test_a_copy_across_four_neighbours_takes_fewer_loads() -> None:
+    """Weights [co][ci][3][3] in panels along co: the nine taps of a channel are adjacent."""
+    settings: dict[str, int | str] = {"H": 6, "W": 6, "CI": 8, "CO": 32, "k": 3, "layout": "NCHW"}
+    target = parse_target("llvm -mcpu=skylake-avx512")
+    sketch = next(s for s in sketches(collapse(build("conv2d", settings=settings)[0]), target, 1) if "W@root" in s.name)
+    copy = next(s for s in analyse(lower(sketch.state)).statements if s.stage == "W.pack")
+    width = next(p.name for p in sketch.params if p.name.endswith(".co.r"))
+    block = make_block(copy, machine(target, 1))
+    sizes = {p.name: p.domain[0] for p in sketch.params} | {width: 16, "W.pack.d1.r": 1}
+    assert evaluate([block.loads], sizes)[0] == pytest.approx(ACROSS * 16 * 9)
 
 
 def test_guard_of_a_single_iteration_counts_once() -> None:
