@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autosched.ir.expr import Binary, Const, Expr, Select, Var, ceildiv, product
+from autosched.ir.expr import Binary, Const, Expr, Load, Select, Var, ceildiv, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import (
     BLOCKS,
@@ -69,7 +69,7 @@ from cost_model.formula import (
     total,
     where,
 )
-from cost_model.operations import Operations, operations
+from cost_model.operations import Operations, is_whole_word, operations
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +184,12 @@ class Analysis:
     resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
 
 
+def _loaded(value: Expr) -> list[Load]:
+    """The loads of a value, of a word that is loaded whole the first part's."""
+    rest = {p for e in subexpressions(value) if is_whole_word(e) for p in e.children[1:]}
+    return [load for load in loads(value) if load not in rest]
+
+
 def analyse(func: Func, line_bytes: int = 64) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
     walk = _Walk(buffers_of(func), line_bytes)
@@ -285,7 +291,7 @@ class _Walk:
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
-            read.update(dict.fromkeys((load.buffer, load.indices) for load in loads(value)))
+            read.update(dict.fromkeys((load.buffer, load.indices) for load in _loaded(value)))
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])

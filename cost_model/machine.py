@@ -48,6 +48,10 @@ CALL_SLOTS: dict[str, float] = {
     "exp": 12, "log": 16, "tanh": 20, "erf": 20, "sigmoid": 18, "sin": 20, "cos": 20, "sqrt": 10, "rsqrt": 8, "pow": 40,
 }  # fmt: skip
 
+# Slots of an instruction that multiplies and adds up words (`ir/dots.py`), in full-width instructions of the FMA pipes.
+DOT_SLOTS: dict[str, float] = {"vdpbf16ps": 1.0, "vpdpbusd": 1.0}
+WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted, combined
+
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
 STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
 ACROSS = 0.4  # load slots of an element that is transposed in registers, its share of the shuffles with it

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Expr, Load, Select, Var
 from autosched.ir.stmt import Store
 from autosched.ir.visit import free_vars, loads, substitute
-from cost_model.machine import CALL_SLOTS, OP_SLOTS
+from cost_model.machine import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
 
 KINDS = tuple(OP_SLOTS)
 FLOPS = {
@@ -56,7 +57,7 @@ def operations(store: Store, lanes: frozenset[Var] | None = None) -> Operations:
     for expr in _nodes(values):
         kind = "" if expr in fused else _kind(expr)
         if kind:
-            counts[kind] = counts.get(kind, 0) + 1
+            counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
             slots += 0.0 if expr in free else _slots(expr, kind)
     return Operations(tuple(sorted(counts.items())), slots)
 
@@ -87,10 +88,28 @@ def _nodes(values: Sequence[Expr]) -> list[Expr]:
 
 
 def _fused_product(expr: Expr) -> Expr | None:
-    """The product that a sum turns into a multiply-add."""
+    """The product, or the products of words, that a sum turns into a multiply-add."""
     if isinstance(expr, Binary) and expr.op in ("add", "sub"):
-        return next((c for c in expr.children if isinstance(c, Binary) and c.op == "mul"), None)
+        return next((c for c in expr.children if isinstance(c, Dot) or (isinstance(c, Binary) and c.op == "mul")), None)
     return None
+
+
+def _dot(expr: Expr) -> Dot | None:
+    found = expr if isinstance(expr, Dot) else _fused_product(expr)
+    return found if isinstance(found, Dot) else None
+
+
+def _multiplicity(expr: Expr) -> int:
+    """Multiply-adds of an element operation."""
+    dot = _dot(expr)
+    return 1 if dot is None else dot.row.depth
+
+
+def is_whole_word(expr: Expr) -> bool:
+    """Whether a word is one load: its parts are neighbours in a row."""
+    if not isinstance(expr, Word) or not all(isinstance(p, Load) and p.indices for p in expr.parts):
+        return False
+    return len({(p.buffer, p.indices[:-1]) for p in expr.parts if isinstance(p, Load)}) == 1
 
 
 def _kind(expr: Expr) -> str:
@@ -114,6 +133,10 @@ def _kind(expr: Expr) -> str:
             return "select_op"
         case Cast():
             return prefix + "other"
+        case Word():
+            return "" if is_whole_word(expr) else "int_other"
+        case Dot():
+            return prefix + "mad"
     return ""
 
 
@@ -122,4 +145,7 @@ def _slots(expr: Expr, kind: str) -> float:
         return CALL_SLOTS[expr.fn]
     if isinstance(expr, Binary) and expr.op == "pow":
         return CALL_SLOTS["pow"]
-    return OP_SLOTS[kind]
+    if isinstance(expr, Word):
+        return WORD_PART_SLOTS * len(expr.parts)
+    dot = _dot(expr)
+    return OP_SLOTS[kind] if dot is None else DOT_SLOTS[dot.intrinsic]

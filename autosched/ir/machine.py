@@ -12,6 +12,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
+from autosched.ir.dots import Dot, Word, packed, unpacked
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.half import HALVES
 from autosched.ir.memory import Clock, Memory, Use, index_text, shape_of
@@ -241,10 +242,28 @@ class Machine:
             case Call(fn, args):
                 function, operand = scalar_function(fn, e.dtype), self.expr(args[0])
                 return lambda: function(operand())
+            case Word(parts):
+                fields, kind = [self.expr(p) for p in parts], parts[0].dtype
+                return lambda: packed([f() for f in fields], kind)
+            case Dot():
+                return self.dot(e)
             case Binary():
                 terms = self.affine(e)
                 return self.binary(e) if terms is None else _linear(env, *terms)
         raise TypeError(f"{type(e).__name__} has no value")
+
+    def dot(self, e: Dot) -> Thunk:
+        row, a, b = e.row, self.expr(e.a), self.expr(e.b)
+        convert = conversion("float64" if row.accumulator == "float32" else "int64", row.accumulator)
+
+        def value() -> Value:
+            x, y = unpacked(a(), row.a, row.depth), unpacked(b(), row.b, row.depth)
+            total = convert(x[0] * y[0])
+            for p, q in zip(x[1:], y[1:], strict=True):
+                total = convert(total + p * q)
+            return total
+
+        return value
 
     def binary(self, e: Binary) -> Thunk:
         a, b = self.expr(e.a), self.expr(e.b)

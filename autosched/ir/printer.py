@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import (
     COMPARISON,
     DTYPES,
@@ -135,6 +136,10 @@ def _text(e: Expr, outer: int, known: bool) -> str:
             return f"{buffer}[{_list(indices)}]"
         case Cast(a, dtype):
             return f"{dtype}({expr_text(a)})"
+        case Word(parts):
+            return f"word({_list(parts)})"
+        case Dot(intrinsic, a, b):
+            return f"{intrinsic}({_list((a, b))})"
         case Select(cond, a, b):
             left, right = _known(a, b, known)
             return f"select({expr_text(cond)}, {_text(a, 0, left)}, {_text(b, 0, right)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autosched.ir import dots
+from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import (
     ARITHMETIC,
     BITWISE,
@@ -43,6 +45,8 @@ def type_problem(e: Expr) -> str | None:
         case Load(name, indices, _):
             wrong = [i.dtype for i in indices if i.dtype != INDEX]
             return f"an index of {name} is {wrong[0]}, not {INDEX}" if wrong else None
+        case Word() | Dot():
+            return dots.problem(e)
         case Var() | Cast() | Param():
             return None if e.dtype in DTYPES else f"unknown dtype {e.dtype!r}"
     return f"{type(e).__name__} is not an expression"

@@ -4,6 +4,7 @@ loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  Stream (lo
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (stage_steps.py)
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
+words    Tensorize                                                          (tensorize.py)
 """
 
 from autosched.schedule.atomic import Atomic
@@ -13,10 +14,11 @@ from autosched.schedule.record import replay, steps_from_json, steps_text, steps
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
+from autosched.schedule.tensorize import Tensorize
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
     "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder",
-    "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Unroll", "Vectorize",
-    "initial_state", "replay", "steps_from_json", "steps_text", "steps_to_json",
+    "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll",
+    "Vectorize", "initial_state", "replay", "steps_from_json", "steps_text", "steps_to_json",
 ]  # fmt: skip

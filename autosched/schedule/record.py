@@ -14,6 +14,7 @@ from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBou
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
+from autosched.schedule.tensorize import Tensorize
 from autosched.te.dag import ComputeDAG
 
 STEPS: dict[str, type[Any]] = {
@@ -21,7 +22,7 @@ STEPS: dict[str, type[Any]] = {
     for cls in (
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
-        Pipeline, Team, Atomic, LaunchBounds, Reindex,
+        Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize,
     )
 }  # fmt: skip
 

@@ -22,13 +22,13 @@ def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
     return replace(op, body=tuple(go(v) for v in op.body))
 
 
-def _insert(state: State, stage: Stage, before: str | None) -> State:
+def insert(state: State, stage: Stage, before: str | None) -> State:
     """A new stage, placed before the stage named (at the front if None)."""
     at = next((i for i, s in enumerate(state.stages) if s.name == before), 0)
     return replace(state, stages=(*state.stages[:at], stage, *state.stages[at:]))
 
 
-def _check_readers(where: str, state: State) -> State:
+def check_readers(where: str, state: State) -> State:
     """Every stage that is computed inside a loop is read only there."""
     for stage in state.stages:
         if stage.at is None:
@@ -39,7 +39,7 @@ def _check_readers(where: str, state: State) -> State:
     return state
 
 
-def _check_untouched(where: str, state: State, stage: Stage) -> None:
+def check_untouched(where: str, state: State, stage: Stage) -> None:
     """The loops are as written: a step that replaces the stage would lose what was done to them."""
     plain = replace(default_stage(stage.op, stage.scope), at=stage.at)
     check(stage == plain and not state.attached(stage.name), f"{where}: do it before any other change of its loops")
@@ -76,7 +76,7 @@ class ComputeAt:
         check(not is_late, f"{where}: the loop is a pipeline already; compute {self.stage} there before")
         state = state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
         check_parallel(where, state, state.stage(self.consumer))
-        return _check_readers(where, state)
+        return check_readers(where, state)
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class CacheRead:
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
         name = f"{self.buffer}.{self.tag}"
         check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
-        shape = _shape(state, self.buffer)
+        shape = shape_of_buffer(state, self.buffer)
         axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
         dtype = found[0].dtype
         body = Load(self.buffer, tuple(a.var for a in axes), dtype)
         op = StageOp(name, axes, (), (body,), None, (name,), (dtype,))
         state = state.with_stage(replace(consumer, op=_replace_reads(consumer.op, self.buffer, name)))
-        return _check_readers(where, _insert(state, default_stage(op), self.consumer))
+        return check_readers(where, insert(state, default_stage(op), self.consumer))
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ class Reindex:
         copy = StageOp(name, axes, (), (body,), None, (name,), (load.dtype,))
         read: dict[Expr, Expr] = {load: Load(name, tuple(a.var for a in moving), load.dtype)}
         state = state.with_stage(replace(consumer, op=replace(op, body=tuple(substitute(v, read) for v in op.body))))
-        return _check_readers(where, _insert(state, default_stage(copy), self.consumer))
+        return check_readers(where, insert(state, default_stage(copy), self.consumer))
 
 
-def _shape(state: State, buffer: str) -> tuple[Expr, ...]:
+def shape_of_buffer(state: State, buffer: str) -> tuple[Expr, ...]:
     producer = state.producer(buffer)
     if producer is not None:
         return tuple(a.extent for a in producer.op.axes)
@@ -182,7 +182,7 @@ class CacheWrite:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"cache_write({self.stage})"
-        _check_untouched(where, state, stage)
+        check_untouched(where, state, stage)
         name = f"{self.stage}.acc"
         buffers = tuple(f"{b}.acc" for b in stage.op.buffers)
         check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already")
@@ -191,7 +191,7 @@ class CacheWrite:
         body = tuple(Load(b, index, d) for b, d in zip(buffers, stage.op.dtypes, strict=True))
         copy = replace(stage.op, reduce_axes=(), body=body, reducer=None, guards=())
         state = state.with_stage(replace(default_stage(copy, stage.scope), at=stage.at))
-        return _check_readers(where, _insert(state, default_stage(inner), self.stage))
+        return check_readers(where, insert(state, default_stage(inner), self.stage))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Rfactor:
         where = f"rfactor({self.stage}, {self.axis})"
         axis = stage.op.axis(self.axis)
         check(axis.reduce, f"{where}: it is not a reduction axis")
-        _check_untouched(where, state, stage)
+        check_untouched(where, state, stage)
         check(self.keep in ("inner", "outer"), f"{where}: keep must be 'inner' or 'outer', got {self.keep!r}")
         check_factor(where, self.factor)
         name = f"{self.stage}.rf"
@@ -242,7 +242,7 @@ class Rfactor:
         check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already; rfactor that one")
         inner, outer = self._factor(stage.op, axis, name, buffers)
         state = state.with_stage(replace(default_stage(outer, stage.scope), at=stage.at))
-        return _check_readers(where, _insert(state, default_stage(inner), self.stage))
+        return check_readers(where, insert(state, default_stage(inner), self.stage))
 
     def _factor(self, op: StageOp, axis: StageAxis, name: str, buffers: tuple[str, ...]) -> tuple[StageOp, StageOp]:
         factor = closed(self.factor)

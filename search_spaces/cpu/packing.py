@@ -40,7 +40,11 @@ def pack_panels(
     them: the strip of one panel would be a line or two of every page. Where it is not, a few neighbours are read at a
     time and copied across.
     """
-    draft, name = _copied(draft, tensor, reader, reindexed)
+    return store_in_panels(*_copied(draft, tensor, reader, reindexed), dim, width, at)
+
+
+def store_in_panels(draft: Draft, name: str, dim: int, width: str, at: Place) -> Draft:
+    """As `pack_panels`, for a stage that is such a copy already."""
     axes = draft.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
         return _panels_across(draft, name, dim, width, at)

@@ -26,6 +26,7 @@ from autosched.schedule import (
     Stage,
     State,
     Step,
+    Tensorize,
     Unroll,
     Vectorize,
 )
@@ -33,7 +34,8 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, thin_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
-from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed
+from search_spaces.cpu.intrinsics import store_words, tensorization
+from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
@@ -81,11 +83,13 @@ class Plan:
     v: int
     panel_first: bool
     copies: tuple[Copy, ...] = ()
+    words: Tensorize | None = None
 
     @property
     def note(self) -> str:
         order = "panel" if self.panel_first else "rows"
-        return "-".join([f"v{self.v}", order, *(f"{c.tensor}@{c.place}" for c in self.copies)])
+        words = [] if self.words is None else [self.words.intrinsic]
+        return "-".join([f"v{self.v}", order, *(f"{c.tensor}@{c.place}" for c in self.copies), *words])
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,11 @@ class MultiLevelTiling:
         axes = vector_axes(stage, rows, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
         axes = axes[:most]
+        words = [(step, a) for a in axes if (step := tensorization(stage, rows, a, context)) is not None]
         plans = [p for axis in axes for p in _plans(draft.state, stage, rows, axis)]
+        if words:  # of the others one remains, for shapes that an instruction does not help
+            tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
+            return [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
@@ -149,6 +157,13 @@ def _plans(state: State, stage: Stage, rows: tuple[Read, ...], axis: StageAxis) 
     )
     others = tuple(r for r in rows if r.load.buffer not in free)
     return [replace(p, copies=(*ahead, *p.copies)) for p in _plans_inside(stage, others, axis, bool(ahead))]
+
+
+def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Plan]:
+    """The operand with the lanes is stored in words, in panels."""
+    v = stage.op.axes.index(axis)
+    panel, root = ((Copy(words.packed, place),) for place in ("panel", "root"))
+    return [Plan(v, True, panel, words), Plan(v, True, root, words), Plan(v, False, root, words)]
 
 
 def constant_panels(
@@ -218,6 +233,8 @@ class _Tiling:
         draft = self._tile_host(draft, host)
         prefix = [x.name for x in draft.state.stage(name).loops]
         attach = prefix[len(prefix) - len(host.op.axes) - 1]
+        if self.plan.words is not None:
+            draft = store_words(draft, acc, self.plan.words)
         draft = draft.apply(ComputeAt(acc, name, attach, Scope.REGISTER.value))
         draft = unrolled_accumulator(draft, draft.state.stage(acc), draft.state.stage(acc).op.axes[self.plan.v].name)
         for copy in self.plan.copies:
@@ -265,6 +282,9 @@ class _Tiling:
         host_stage = draft.state.stage(host)
         at = self._place(host_stage, copy.place)
         reads = [r for r in rows if r.load.buffer == copy.tensor]
+        if self.plan.words is not None:
+            dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
+            return store_in_panels(draft, f"{copy.tensor}.words", dim, self._factors(host_stage, number)[-1], at)
         if copy.rows is not None:
             return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
         if copy.transposed:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
+from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
@@ -60,11 +61,12 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
     """LLVM IR text of a concrete function for `threads` threads."""
     packed, packed_bytes = _offsets(func.prepared)
     run, workspace_bytes = _program(func.name, func.body, func, packed, simplify, target, threads)
-    parts = [_header(func, target, threads), *run]
+    parts = run
     if func.prepare is not None:
         prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
-        parts += prepare
+        parts = [*run, *prepare]
         workspace_bytes = max(workspace_bytes, needed)
+    parts = [_header(func, target, threads), *declarations(parts), *parts]
     return KernelSource(func.name, "\n\n".join(parts) + "\n", workspace_bytes, threads, packed_bytes)
 
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from autosched.codegen.llvm import dots
 from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars, loads
@@ -66,6 +68,10 @@ class Values:
                 return self.arithmetic.cast(self.emit(a), dtype)
             case Call(fn=fn, args=args):
                 return self.arithmetic.call(fn, self.emit(args[0]))
+            case Word():
+                return self._word(expr)
+            case Dot(row=row, a=a, b=b):
+                return dots.dot(self.arithmetic, row, self.emit(a), self.emit(b), None)
         if not loads(expr) and not free_vars(expr) & self.bound.keys():
             if _is_index(expr):
                 return self._index(expr)
@@ -78,6 +84,8 @@ class Values:
 
     def _binary(self, expr: Binary) -> Val:
         a, b = expr.a, expr.b
+        if expr.op == "add" and isinstance(b, Dot):
+            return dots.dot(self.arithmetic, b.row, self.emit(b.a), self.emit(b.b), self.emit(a))
         if expr.op in ("add", "sub") and DTYPES[expr.dtype][0] == "f" and self.arithmetic.target.has_fma:
             if _is_product(b):
                 assert isinstance(b, Binary)
@@ -135,6 +143,29 @@ class Values:
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
         return self._gather(load, access)
+
+    def _word(self, word: Word) -> Val:
+        """Adjacent elements in one load; others are put together from their bits."""
+        places = [self.addresses.access(p.buffer, p.indices) for p in word.parts if isinstance(p, Load)]
+        first = places[0] if len(places) == len(word.parts) else None
+        everywhere = first is not None and (first.lane_stride or self.mask is None or not self._guarded)
+        if first is not None and everywhere and _is_adjacent(word, places):
+            key = (word.parts[0].buffer, first, self.mask, "word")  # type: ignore[attr-defined]
+            if key not in self._loaded:
+                self._loaded[key] = self._whole_word(first, word.parts[0].dtype)
+            return self._loaded[key]
+        return dots.assemble(self.arithmetic, [self.emit(p) for p in word.parts])
+
+    def _whole_word(self, access: Access, dtype: str) -> Val:
+        lanes = self.lanes if access.lane_stride else 1
+        kind, pointer, align = memory_type("int32", lanes), self.pointer(access, dtype), DTYPES[dtype][1]
+        if self.mask is None or lanes == 1:
+            return Val(self.writer.value(f"load {kind}, ptr {pointer}, align {align}"), "int32", lanes)
+        name = self.writer.value(
+            f"call {kind} @llvm.masked.load.{suffix('int32', lanes)}.p0(ptr align {align} {pointer}, "
+            f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
+        )
+        return Val(name, "int32", lanes)
 
     def _lane_binding(self) -> Lanes | None:
         """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
@@ -263,6 +294,18 @@ def _is_index(expr: Expr) -> bool:
             return False  # it may trap, so it stays where it is written
         return expr.op in INTEGER_OPS and _is_index(expr.a) and _is_index(expr.b)
     return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
+
+
+def _is_adjacent(word: Word, places: list[Access]) -> bool:
+    """Whether the parts of each lane's word follow one another, and the words of neighbouring lanes as well."""
+    first, names = places[0], {p.buffer for p in word.parts if isinstance(p, Load)}
+    if len(names) != 1 or first.lane_index is not None or first.lane_stride not in (0, len(places)):
+        return False
+    return all(
+        (p.pointer, p.lane_stride, p.lane_index) == (first.pointer, first.lane_stride, None)
+        and p.offset == first.offset + n
+        for n, p in enumerate(places)
+    )
 
 
 def _is_product(expr: Expr) -> bool:

@@ -1,0 +1,86 @@
+"""Words and their dot products (`ir/dots.py`) in LLVM: the processor's instruction, or the products one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autosched.codegen.llvm.words import value_type
+from autosched.ir.dots import INTRINSICS, WORD_BITS, Form, Intrinsic
+from autosched.ir.expr import DTYPES
+from autosched.ir.half import HALVES
+
+if TYPE_CHECKING:
+    from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+
+
+def declarations(texts: list[str]) -> list[str]:
+    """The declarations of the intrinsics in `texts`: their types differ between LLVM's versions, which adapt them."""
+    found = []
+    for row in INTRINSICS.values():
+        for name, form in {f.llvm: f for f in row.forms}.items():
+            if any(f"@{name}(" in text for text in texts):
+                result, operand = value_type(row.accumulator, form.lanes), _operand(form)
+                found.append(f"declare {result} @{name}({result}, {operand}, {operand})")
+    return found
+
+
+def assemble(m: Arithmetic, parts: list[Val]) -> Val:
+    """The word of some elements."""
+    total: Val | None = None
+    for n, part in enumerate(parts):
+        field = m.converted("zext", part, "i32", "int32")
+        if n:
+            field = m.binary("shl", field, m.number(n * WORD_BITS // len(parts), "int32"))
+        total = field if total is None else m.binary("bitor", total, field)
+    assert total is not None
+    return total
+
+
+def dot(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val:
+    """total + the products of two words in every lane; without `total` the products alone."""
+    lanes = max(v.lanes for v in (a, b, total) if v is not None)
+    start = m.number(0, row.accumulator) if total is None else total
+    form = row.form(m.target.has, lanes)
+    return _one_by_one(m, row, a, b, total) if form is None else _instruction(m, form, a, b, start)
+
+
+def _instruction(m: Arithmetic, form: Form, a: Val, b: Val, total: Val) -> Val:
+    start = m.spread(total, form.lanes)
+    kind, result = _operand(form), value_type(total.dtype, form.lanes)
+    operands = []
+    for word in (a, b):
+        spread = m.spread(word, form.lanes)
+        operands.append(m.writer.value(f"bitcast {value_type('int32', form.lanes)} {spread.name} to {kind}"))
+    arguments = ", ".join((f"{result} {start.name}", *(f"{kind} {x}" for x in operands)))
+    return m.emitted(f"call {result} @{form.llvm}({arguments})", start)
+
+
+def _operand(form: Form) -> str:
+    return f"<{form.lanes * (2 if form.element == 'bfloat' else 1)} x {form.element}>"
+
+
+def _one_by_one(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val:
+    for n in range(row.depth):
+        x, y = _part(m, a, row.a, n), _part(m, b, row.b, n)
+        if total is not None and row.accumulator == "float32" and m.target.has_fma:
+            total = m.fma(x, y, total)
+        else:
+            product = m.binary("mul", x, y)
+            total = product if total is None else m.binary("add", total, product)
+    assert total is not None
+    return total
+
+
+def _part(m: Arithmetic, word: Val, dtype: str, n: int) -> Val:
+    """The n-th element of a word, in the type that is multiplied in."""
+    size = 8 * DTYPES[dtype][1]
+    up = m.binary("shl", word, m.number(WORD_BITS - size * (n + 1), "int32")) if size * (n + 1) < WORD_BITS else word
+    if dtype == "bfloat16":
+        top = m.binary("bitand", up, m.number(-(1 << size), "int32"))
+        return m.converted("bitcast", top, "float", "float32")
+    assert dtype not in HALVES, f"there is no dot product of {dtype}"
+    down = m.number(WORD_BITS - size, "int32")
+    if DTYPES[dtype][0] == "i":
+        return m.binary("shr", up, down)
+    places = m.spread(down, word.lanes)
+    return m.emitted(f"lshr {value_type('int32', word.lanes)} {up.name}, {places.name}", word)

@@ -1,0 +1,147 @@
+"""Dot products of words: two or four small numbers in 32 bits, multiplied pairwise and added up in one instruction.
+
+    Word(parts)            int32: the bits of the parts, the first one lowest
+    Dot(intrinsic, a, b)   sum over the parts of a and b of their products, in the intrinsic's accumulator type
+
+Which intrinsics there are is the table INTRINSICS. What a `Dot` means does not depend on the processor: one that
+lacks the instruction gets the products one by one. Of float32 the order of the additions is not defined, and the
+processor may take subnormal operands and results for zero (Intel's and AMD's VDPBF16PS do).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load
+from autosched.ir.half import HALVES, bits
+
+WORD_BITS = 32
+
+
+@dataclass(frozen=True)
+class Form:
+    """An intrinsic at one width: it needs LLVM's processor feature `feature`; `element` is LLVM's type of operands."""
+
+    feature: str
+    lanes: int
+    llvm: str
+    element: str
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """Lanes of `accumulator` += the products of `depth` pairs of `a` and `b`; forms in the order of preference."""
+
+    name: str
+    a: str
+    b: str
+    depth: int
+    accumulator: str
+    forms: tuple[Form, ...]
+
+    def form(self, has: Callable[[str], bool], lanes: int) -> Form | None:
+        """The form for so many lanes on a processor with features `has`."""
+        return next((f for f in self.forms if f.lanes == lanes and has(f.feature)), None)
+
+
+def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple[Form, ...]:
+    return tuple(
+        Form(f, n, f"llvm.x86.{llvm}.{WORD_BITS * n}", element) for f, sizes in features.items() for n in sizes
+    )
+
+
+# Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; LLVM's IntrinsicsX86.td.
+INTRINSICS: dict[str, Intrinsic] = {
+    row.name: row
+    for row in (
+        Intrinsic("vdpbf16ps", "bfloat16", "bfloat16", 2, "float32",
+                  _x86("avx512bf16.dpbf16ps", {"avx512bf16": (16, 8, 4)}, "bfloat")),
+        Intrinsic("vpdpbusd", "uint8", "int8", 4, "int32",
+                  _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Word(Expr):
+    """Two elements of 2 bytes or four of 1 byte as one int32, the first in the lowest bits."""
+
+    parts: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return "int32"
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dot(Expr):
+    """The sum of products of two words; `intrinsic` is a name of INTRINSICS, which says what the words hold."""
+
+    intrinsic: str
+    a: Expr
+    b: Expr
+
+    @property
+    def row(self) -> Intrinsic:
+        return INTRINSICS[self.intrinsic]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.row.accumulator
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+
+def problem(e: Word | Dot) -> str | None:
+    """What is wrong with the dtypes of a word or a dot product, for the verifier."""
+    if isinstance(e, Dot):
+        wrong = [x.dtype for x in e.children if x.dtype != "int32"]
+        return f"{e.intrinsic} takes words, not {wrong[0]}" if wrong else None
+    kinds = {x.dtype for x in e.parts}
+    sizes = {8 * DTYPES[k][1] for k in kinds}
+    if len(kinds) != 1 or sizes != {WORD_BITS // len(e.parts)} or kinds == {"bool"}:
+        return f"a word of {len(e.parts)} parts holds {', '.join(sorted(kinds))}"
+    return None
+
+
+def packed(values: list[object], dtype: str) -> int:
+    """The word of some numbers of `dtype`, as an int32."""
+    size = WORD_BITS // len(values)
+    total = 0
+    for n, value in enumerate(values):
+        field = bits(float(value), dtype) if dtype in HALVES else int(value) % (1 << size)  # type: ignore[arg-type, call-overload]
+        total |= field << (n * size)
+    return total - (1 << WORD_BITS) if total >> (WORD_BITS - 1) else total
+
+
+def unpacked(word: int, dtype: str, count: int) -> list[int | float]:
+    """The numbers of a word."""
+    size = WORD_BITS // count
+    fields = [(word >> (n * size)) & ((1 << size) - 1) for n in range(count)]
+    if dtype in HALVES:
+        return [_number(field, dtype) for field in fields]
+    half = 1 << (size - 1)
+    return [f - 2 * half if dtype.startswith("int") and f >= half else f for f in fields]
+
+
+def _number(field: int, dtype: str) -> float:
+    import numpy as np
+
+    from autosched.ir.half import numpy_dtype
+
+    return float(np.array(field, np.uint16).view(numpy_dtype(dtype)))
+
+
+def factors(value: Expr, accumulator: str) -> tuple[Load, Load] | None:
+    """The two elements whose product in `accumulator` the value is."""
+    match value:
+        case Binary(op="mul", a=Cast(a=Load() as x, dtype=p), b=Cast(a=Load() as y, dtype=q)):
+            return (x, y) if p == q == accumulator else None
+    return None

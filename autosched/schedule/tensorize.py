@@ -1,0 +1,118 @@
+"""Tensorize: a reduction of products by an instruction that adds up several of them (`ir/dots.py`).
+
+    C[i, j] = sum over k of A[i, k] * B[k, j]                                                  depth d
+
+    B.words[k, j] = Word(B[d k, j], ..., B[d k + d - 1, j])                                    a stage of its own
+    C[i, j] = sum over k of Dot(Word(A[i, d k], ..., A[i, d k + d - 1]), B.words[k, j])        ceil(K / d) steps
+
+The other operand's words are read where they lie when they are whole and adjacent; otherwise it gets a stage of words
+as well. What a word has beyond K is zero, so nothing is read outside of an operand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.dots import INTRINSICS, Dot, Word, factors
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, const, select
+from autosched.ir.visit import free_vars, substitute
+from autosched.schedule.loop_steps import check
+from autosched.schedule.stage import StageAxis, StageOp, default_stage
+from autosched.schedule.stage_steps import check_readers, check_untouched, insert, shape_of_buffer
+from autosched.schedule.state import State
+
+
+@dataclass(frozen=True)
+class Tensorize:
+    """Reduce `stage` over `axis` by `intrinsic`; the operand `packed` is stored in words, as stage `<packed>.words`.
+
+    Refused for anything but one sum of products of two different buffers of the intrinsic's types.
+    """
+
+    stage: str
+    axis: str
+    intrinsic: str
+    packed: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"tensorize({self.stage}, {self.axis}, {self.intrinsic})"
+        check(self.intrinsic in INTRINSICS, f"{where}: known are {', '.join(INTRINSICS)}")
+        row, op, axis = INTRINSICS[self.intrinsic], stage.op, stage.op.axis(self.axis)
+        check_untouched(where, state, stage)
+        check(axis.reduce and not op.guards, f"{where}: {self.axis} is not a whole reduction axis")
+        pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and _is_sum(op) else None
+        check(pair is not None, f"{where}: {self.stage} is not a sum of products in {row.accumulator}")
+        assert pair is not None
+        if (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
+            pair = (pair[1], pair[0])
+        check((pair[0].dtype, pair[1].dtype) == (row.a, row.b), f"{where}: the operands are not {row.a} and {row.b}")
+        names = [x.buffer for x in pair]
+        check(len(set(names)) == 2 and self.packed in names, f"{where}: {self.packed} is not one of two operands")
+        words = []
+        for load in pair:
+            dim = word_dim(load, axis.var)
+            check(dim is not None, f"{where}: {self.axis} alone is no index of {load.buffer}")
+            assert dim is not None
+            if load.buffer != self.packed and is_whole(state, load, dim, axis, row.depth):
+                words.append(_word(load, dim, axis.var, row.depth, None))
+                continue
+            state = _with_words(where, state, load, dim, axis, row.depth, self.stage)
+            words.append(Load(f"{load.buffer}.words", load.indices, "int32"))
+        size = const(-(-_length(axis) // row.depth), INDEX)
+        axes = tuple(replace(a, extent=size) if a is axis else a for a in op.reduce_axes)
+        new = replace(op, reduce_axes=axes, body=(Dot(self.intrinsic, words[0], words[1]),))
+        after = replace(default_stage(new, stage.scope), at=stage.at)
+        return check_readers(where, state.with_stage(after))
+
+
+def word_dim(load: Load, axis: Var) -> int | None:
+    """The dimension that is indexed by the axis, which stands nowhere else."""
+    dims = [n for n, i in enumerate(load.indices) if axis in free_vars(i)]
+    return dims[0] if len(dims) == 1 and load.indices[dims[0]] is axis else None
+
+
+def is_whole(state: State, load: Load, dim: int, axis: StageAxis, depth: int) -> bool:
+    """Whether the words of an operand lie in memory as they are: no rest, and neighbours adjacent."""
+    producer = state.producer(load.buffer)
+    plain = producer is None or producer.layout is None
+    return plain and dim == len(load.indices) - 1 and _length(axis) % depth == 0
+
+
+def _length(axis: StageAxis) -> int:
+    assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
+    return int(axis.extent.value)
+
+
+def _is_sum(op: StageOp) -> bool:
+    if op.reducer is None or len(op.reducer.results) != 1:
+        return False
+    total = op.reducer.results[0]
+    return (
+        isinstance(total, Binary) and total.op == "add" and {total.a, total.b} == {op.reducer.lhs[0], op.reducer.rhs[0]}
+    )
+
+
+def _word(load: Load, dim: int, var: Var, depth: int, limit: int | None) -> Expr:
+    """The word of the elements at depth * var + (0 .. depth - 1), zero from `limit` on."""
+    parts = []
+    for n in range(depth):
+        at = var * depth + n
+        element: Expr = Load(load.buffer, tuple(substitute(i, {var: at}) for i in load.indices), load.dtype)
+        zero = const(0, load.dtype)
+        parts.append(element if limit is None else select(at < limit, element, zero))
+    word: Word = Word(tuple(parts))
+    return word
+
+
+def _with_words(where: str, state: State, load: Load, dim: int, axis: StageAxis, depth: int, reader: str) -> State:
+    """The state with a stage that stores the operand in words along dimension `dim`."""
+    name, length = f"{load.buffer}.words", _length(axis)
+    check(not state.taken(name), f"{where}: {name} exists already")
+    shape = list(shape_of_buffer(state, load.buffer))
+    shape[dim] = const(-(-length // depth), INDEX)
+    axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
+    plain = Load(load.buffer, tuple(a.var for a in axes), load.dtype)
+    body = _word(plain, dim, axes[dim].var, depth, length if length % depth else None)
+    op = StageOp(name, axes, (), (body,), None, (name,), ("int32",))
+    return insert(state, default_stage(op), reader)

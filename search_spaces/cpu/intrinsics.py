@@ -1,0 +1,46 @@
+"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`ir/dots.py`)."""
+
+from __future__ import annotations
+
+from autosched.ir.dots import INTRINSICS, factors
+from autosched.schedule import Parallel, Stage, Tensorize, Vectorize
+from autosched.schedule.stage import StageAxis
+from autosched.schedule.tensorize import word_dim
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import Read, extent, panel_dim
+
+
+def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
+    """The step for `stage` where one operand has its lanes along `axis` and the other one stands still along it."""
+    if len(stage.op.body) != 1 or stage.op.guards:
+        return None
+    pair = factors(stage.op.body[0], stage.op.dtypes[0])
+    if pair is None or len({x.buffer for x in pair}) != 2:
+        return None
+    strides = {r.load.buffer: r.strides[axis.name] for r in rows}
+    lanes = [x for x in pair if strides[x.buffer] == 1]
+    if len(lanes) != 1 or {strides[x.buffer] for x in pair} != {0, 1}:
+        return None
+    if any(panel_dim(r, stage, axis) is None for r in rows if r.load is lanes[0]):
+        return None
+    kinds = (pair[0].dtype, pair[1].dtype)
+    for row in INTRINSICS.values():
+        fits = kinds in ((row.a, row.b), (row.b, row.a)) and row.accumulator == stage.op.dtypes[0]
+        if not fits or row.form(context.target.has, context.lanes(4)) is None:
+            continue
+        for k in reversed(stage.op.reduce_axes):
+            if extent(k) > 1 and all(word_dim(x, k.var) is not None for x in pair):
+                return Tensorize(stage.name, k.name, row.name, lanes[0].buffer)
+    return None
+
+
+def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
+    """The step for the accumulating `stage`; words of the other operand, where it needs them, are made at the root."""
+    before = {s.name for s in draft.state.stages}
+    draft = draft.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
+    for name in [s.name for s in draft.state.stages if s.name not in before and s.name != f"{step.packed}.words"]:
+        axes = [a.name for a in draft.state.stage(name).op.axes]
+        draft = draft.apply(Vectorize(name, axes[-1]))
+        draft = draft.apply(Parallel(name, tuple(axes[:-1]))) if len(axes) > 1 else draft
+        draft = draft.finish(name)
+    return draft

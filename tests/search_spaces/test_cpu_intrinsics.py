@@ -1,0 +1,105 @@
+"""Sketches with dot products of words: against the interpreter, and compiled, with and without the instruction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen.llvm.kernel import emit
+from autosched.errors import ScheduleError
+from autosched.ir.dots import INTRINSICS, packed, unpacked
+from autosched.lower import concretise, lower
+from autosched.schedule import Tensorize, initial_state, replay, steps_to_json
+from autosched.target import parse_target
+from autosched.te import ComputeDAG, registry
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from cost_model.analysis import analyse
+from search_spaces import cpu
+from search_spaces.space import Sketch
+from tests.codegen.running import check_outputs, run, targets
+from tests.helpers import check_nest
+
+TARGET = parse_target("llvm -mcpu=znver4")
+BFLOAT = ("bfloat16", {})
+BYTES = ("uint8", {"w_dtype": "int8"})
+CASES = [
+    ("matmul", (5, 33, 8), *BFLOAT),
+    ("matmul", (3, 17, 7), *BFLOAT),
+    ("matmul", (2, 1, 1), *BFLOAT),
+    ("matmul", (1, 17, 3), *BFLOAT),
+    ("matmul", (6, 31, 12), *BYTES),
+    ("matmul", (3, 19, 13), *BYTES),
+    ("matmul", (3, 19, 5), "int8", {"w_dtype": "uint8"}),
+    ("conv2d", (1, 5, 6, 3, 17, 3, 2, 1), *BFLOAT),
+    ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), *BYTES),
+    ("gmm", (2, 3, 17, 5), *BFLOAT),
+]
+
+
+def sketches_with_words(dag: ComputeDAG) -> list[Sketch]:
+    return [s for s in cpu.sketches(dag, TARGET, 2) if any(isinstance(x, Tensorize) for x in s.state.steps)]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "settings"), CASES)
+def test_sketches_compute_the_reference(
+    name: str, shape: tuple[int, ...], dtype: str, settings: dict[str, str]
+) -> None:
+    dag = collapse(registry.build(name, shape, settings, dtype=dtype)[0])
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(len(name) + sum(shape))
+    found = sketches_with_words(dag)
+    assert bool(found) is (min(shape[:3]) > 1 or name != "matmul")
+    for sketch in found[::2]:
+        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        func, simplify = concretise(lower(sketch.state), row)
+        check_nest(func, dag)
+        for target in targets():
+            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
+            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+
+
+def test_code_uses_the_instruction_where_there_is_one() -> None:
+    dag = collapse(registry.build("matmul", (8, 64, 64), dtype="bfloat16")[0])
+    sketch = sketches_with_words(dag)[0]
+    row = {p.name: p.domain[0] for p in sketch.params}
+    func, simplify = concretise(lower(sketch.state), row)
+    assert "dpbf16ps.512" in emit(func, simplify, TARGET, 1).ir
+    assert "dpbf16ps" not in emit(func, simplify, parse_target("llvm -mcpu=haswell"), 1).ir
+    assert not [s for s in cpu.sketches(dag, parse_target("llvm -mcpu=haswell"), 1) if "vdp" in s.name]
+    again = replay(dag, steps_to_json(sketch.state, row))
+    assert concretise(lower(again), {})[0] == func
+
+
+def test_the_model_counts_the_products_and_loads_a_word_once() -> None:
+    dag = collapse(registry.build("matmul", (8, 64, 64), BYTES[1], dtype="uint8")[0])
+    sketch = sketches_with_words(dag)[0]
+    statements = analyse(lower(sketch.state)).statements
+    update = next(s for s in statements if s.updates)
+    assert update.ops.count("int_mad") == INTRINSICS["vpdpbusd"].depth
+    assert [a.count for a in update.accesses if a.buffer.name == "A"] == [1]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "uint8", "int8"])
+def test_words_keep_their_numbers(dtype: str) -> None:
+    count = 2 if dtype == "bfloat16" else 4
+    numbers: list[object] = {"bfloat16": [-1.5, 3e38], "uint8": [0, 1, 128, 255], "int8": [-128, -1, 0, 127]}[dtype]
+    word = packed(numbers, dtype)
+    assert -(2**31) <= word < 2**31
+    got = unpacked(word, dtype, count)
+    np.testing.assert_allclose(got, np.array(numbers, float), rtol=2.0**-8)
+
+
+def test_refusals() -> None:
+    a, b = te.placeholder((4, 4), "uint8", name="A"), te.placeholder((4, 4), "int8", name="B")
+    k = te.reduce_axis(4, name="k")
+    wide = te.compute((4, 4), lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), axis=k), name="C")
+    state = initial_state(ComputeDAG(wide))
+    for step, message in (
+        (Tensorize("C", "k", "vdpwssd", "B"), "known are"),
+        (Tensorize("C", "i", "vpdpbusd", "B"), "reduction axis"),
+        (Tensorize("C", "k", "vdpbf16ps", "B"), "not a sum of products in float32"),
+        (Tensorize("C", "k", "vpdpbusd", "D"), "D is not one of two operands"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            state.apply(step)
