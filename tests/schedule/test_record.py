@@ -63,7 +63,7 @@ VALUES = {"kc": 4, "ti": 3, "tj": 8}
 
 
 def test_every_step_goes_out_and_comes_back():
-    for_gpus = {
+    elsewhere = {
         "Atomic",
         "Bind",
         "Cooperate",
@@ -72,8 +72,9 @@ def test_every_step_goes_out_and_comes_back():
         "Pad",
         "Pipeline",
         "Team",
-    }  # see test_gpu_steps.py and tests/lower/test_pipelining.py
-    assert {type(s).__name__ for s in STEPS_OF_ALL_KINDS} == set(STEPS) - for_gpus
+        "Tensorize",
+    }  # see test_gpu_steps.py, tests/lower/test_pipelining.py, tests/search_spaces/test_cpu_intrinsics.py
+    assert {type(s).__name__ for s in STEPS_OF_ALL_KINDS} == set(STEPS) - elsewhere
     state = initial_state(DAG).apply(*STEPS_OF_ALL_KINDS)
     text = steps_to_json(state, VALUES)
     again = replay(DAG, text)
