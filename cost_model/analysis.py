@@ -321,7 +321,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         store.stage or store.buffers[0],
         found.loops,
         found.weight,
-        operations(store, _lanes(found)),
+        operations(store, _lanes(found), frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)),
         found.accesses[0].buffer.itemsize,
         store.reducer is not None or found.accesses[0].kind == "update",
         found.accesses,

@@ -42,11 +42,12 @@ class Operations:
         return sum(FLOPS.get(kind, 0) * n for kind, n in self.counts)
 
 
-def operations(store: Store, lanes: frozenset[Var] | None = None) -> Operations:
+def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: frozenset[Var] = frozenset()) -> Operations:
     """Counts each distinct subexpression once (code generation shares them) and nothing inside indices.
 
     Where `lanes` are the only variables that a condition may depend on lane by lane, a select by other indices takes
-    no slots: it is a branch, and in register tiles it is decided for the whole tile.
+    no slots: it is a branch, and in register tiles it is decided for the whole tile. Vectors along `vectors` are
+    divided by what is the same in all lanes with one division of scalars.
     """
     counts: dict[str, int] = {}
     slots = 0.0
@@ -58,7 +59,8 @@ def operations(store: Store, lanes: frozenset[Var] | None = None) -> Operations:
         kind = "" if expr in fused else _kind(expr)
         if kind:
             counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
-            slots += 0.0 if expr in free else _slots(expr, kind)
+            shared = kind == "float_divmod" and vectors and not free_vars(expr.children[1]) & vectors
+            slots += 0.0 if expr in free else OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
     return Operations(tuple(sorted(counts.items())), slots)
 
 

@@ -157,3 +157,12 @@ def test_rows_of_a_task_divide_all_rows(rows):
         counts = [p.domain for p in sketch.params if p.kind == "tile"]
         assert counts == ([] if rows == 1 else [tuple(d for d in range(1, rows + 1) if rows % d == 0)])
         assert list(compiled(dag, sketch, 1, rows=3))
+
+
+def test_a_row_is_divided_by_its_sum_with_one_division():
+    (sketch,) = sketches(workload("softmax", M=6, N=64), HOST, 1)
+    statements = {s.stage: s for s in analyse(lower(sketch.state)).statements}
+    assert statements["softmax"].ops.slots == 1
+    x, y = te.placeholder((6, 64), name="X"), te.placeholder((6, 64), name="Y")
+    (each,) = sketches(ComputeDAG(te.compute((6, 64), lambda i, j: x[i, j] / y[i, j], name="Z")), HOST, 1)
+    assert analyse(lower(each.state)).statements[0].ops.slots > 1
