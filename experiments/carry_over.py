@@ -26,7 +26,7 @@ import numpy as np
 
 from cost_model.ranker import Ranker, Rows, labels
 from experiments.cost_model_quality import LEAST, family_folds, shape_folds
-from experiments.programs import COMMITTED, Floats, Ints, Table, from_database, read, tabulate
+from experiments.programs import COMMITTED, Floats, Ints, Table, from_databases, read, tabulate
 
 ROUNDS = (4, 8)  # the first one, and all others
 FIRST = 8
@@ -113,10 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.carry_over", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--db", type=Path, help="take the programs of this database")
+    parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     args = parser.parse_args(argv)
-    found = summary(compare(tabulate(from_database(args.db) if args.db else read(COMMITTED))))
+    found = summary(compare(tabulate(from_databases(args.db) if args.db else read(COMMITTED))))
     if args.json:
         print(json.dumps({"schema_version": 1, **found}))
         return 0

@@ -38,7 +38,7 @@ from autosched.te.registry import find
 from cost_model.features import DRAFT_COLUMN
 from cost_model.metrics import pairwise_accuracy, recall_at_k
 from cost_model.ranker import Ranker, labels
-from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_database, read, tabulate
+from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_databases, read, tabulate
 
 K = 30
 LEAST = 40  # valid programs of a workload that counts
@@ -108,8 +108,7 @@ def shape_folds(table: Table) -> Ints:
 
 def without_batch(task: Measured) -> tuple[int, ...]:
     """The numbers of a workload but for the first, its batch size; all of an operator on plain matrices."""
-    numbers = tuple(int(v) for v in task.spec["args"].values() if isinstance(v, int))
-    return numbers[1:] if find(task.family).args[0] in ("N", "B") else numbers
+    return task.shape[1:] if find(task.family).args[0] in ("N", "B") else task.shape
 
 
 def family_folds(table: Table) -> Ints:
@@ -186,12 +185,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.cost_model_quality", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--db", type=Path, help="take the programs of this database")
+    parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     parser.add_argument("--data", type=Path, default=COMMITTED, help="or of this file (default: the committed one)")
     parser.add_argument("--fit-threads", type=int, default=1, metavar="N", help="default 1")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     args = parser.parse_args(argv)
-    table = tabulate(from_database(args.db) if args.db else read(args.data))
+    table = tabulate(from_databases(args.db) if args.db else read(args.data))
     scores = all_scores(table, args.fit_threads)
     found = report(table, scores, args.fit_threads)
     if args.json:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from cost_model import prior
 from cost_model.ranker import Ranker, labels
-from experiments.programs import COMMITTED, from_database, read, tabulate
+from experiments.programs import COMMITTED, from_databases, read, tabulate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.pretrain", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--db", type=Path, help="take the programs of this database")
+    parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     args = parser.parse_args(argv)
-    table = tabulate(from_database(args.db) if args.db else read(COMMITTED))
+    table = tabulate(from_databases(args.db) if args.db else read(COMMITTED))
     ranker = Ranker()
     ranker.fit(table.features, labels(table.seconds, table.task), table.task)
     path = prior.path()

@@ -15,8 +15,8 @@ import argparse
 import json
 import lzma
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from autosched.store import Database, Record
 from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
-from autosched.te.registry import resolve
+from autosched.te.registry import find, resolve
 from autosched.tune.recorder import NOT_BUILT
 from cost_model.features import FEATURES, evaluate
 from cost_model.model import sketch_model
@@ -67,8 +67,13 @@ class Measured:
 
     @property
     def label(self) -> str:
-        numbers = ",".join(str(v) for v in self.spec["args"].values())
-        return f"{self.family} {numbers} threads={self.threads}"
+        return f"{self.family} {','.join(map(str, self.shape))} threads={self.threads}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The numbers among the workload's arguments, in its own order (a database has them sorted by name)."""
+        args = self.spec["args"]
+        return tuple(int(args[name]) for name in find(self.family).numbers)
 
     @property
     def family(self) -> str:
@@ -157,9 +162,18 @@ def _target(data: Mapping[str, Any]) -> Target:
 # From a database
 
 
-def from_database(path: Path) -> tuple[Measured, ...]:
-    """The programs of all built-in workloads on processors; what could not be built is none."""
-    tasks: list[Measured] = []
+def from_databases(paths: Sequence[Path]) -> tuple[Measured, ...]:
+    """The programs of all built-in workloads on processors; what could not be built is none. A task that is in several
+    databases is one."""
+    tasks: dict[str, list[Measured]] = {}
+    for path in paths:
+        for found in _from_database(path):
+            key = json.dumps([found.spec, asdict(found.target), found.threads], sort_keys=True)
+            tasks.setdefault(key, []).append(found)
+    return tuple(replace(same[0], sketches=tuple(s for t in same for s in t.sketches)) for same in tasks.values())
+
+
+def _from_database(path: Path) -> Iterator[Measured]:
     with Database(path, create=False) as database:
         workloads = {w.hash: w for w in database.workloads()}
         targets = database.targets()
@@ -167,10 +181,12 @@ def from_database(path: Path) -> tuple[Measured, ...]:
             records = [r for r in database.records(key, name, threads) if r.failure != NOT_BUILT]
             try:
                 spec, target = json.loads(workloads[key].spec), _target(json.loads(targets[name]))
-                tasks.append(_measured(spec, target, threads, records))
+                found = _measured(spec, target, threads, records)
             except (AutoschedError, ValueError, TypeError, KeyError) as error:
                 print(f"{len(records)} records of {key[:8]} are left out: {error}", file=sys.stderr)
-    return tuple(t for t in tasks if len(t))
+                continue
+            if len(found):
+                yield found
 
 
 def _measured(spec: Mapping[str, Any], target: Target, threads: int, records: Sequence[Record]) -> Measured:
@@ -238,10 +254,10 @@ def _features(dag: ComputeDAG, measured: Measured, programs: Programs) -> npt.ND
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.programs", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--db", type=Path, required=True, help="a record database")
+    parser.add_argument("--db", type=Path, nargs="+", required=True, help="record databases")
     parser.add_argument("--out", type=Path, default=COMMITTED, help=f"default {COMMITTED.name} of the experiments")
     args = parser.parse_args(argv)
-    tasks = from_database(args.db)
+    tasks = from_databases(args.db)
     write(args.out, tasks)
     print(f"{sum(map(len, tasks))} programs of {len(tasks)} tasks, {args.out.stat().st_size} bytes")
     return 0

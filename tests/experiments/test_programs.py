@@ -64,11 +64,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tasks(database: Path) -> tuple[programs.Measured, ...]:
-    return programs.from_database(database)
+    return programs.from_databases([database])
 
 
 def test_a_file_gives_back_what_a_database_held(tasks, tmp_path):
-    assert len(tasks) == len(SHAPES)
+    assert sorted(t.shape for t in tasks) == sorted(SHAPES)
     path = tmp_path / "programs.json.xz"
     programs.write(path, tasks)
     again = programs.read(path)
@@ -93,6 +93,11 @@ def test_features_are_those_of_the_search(tasks):
     assert error.std() < 0.3
     assert (table.sketch == "of long ago").sum() == len(SHAPES)
     assert (~np.isfinite(table.seconds)).sum() >= 1
+
+
+def test_a_task_of_several_databases_is_one(database, tasks):
+    twice = programs.from_databases([database, database])
+    assert [len(t) for t in twice] == [2 * len(t) for t in tasks]
 
 
 @pytest.mark.parametrize(
@@ -140,5 +145,5 @@ def test_the_report_has_what_is_promised(database, capsys):
     for key in ("pairwise_accuracy", "recall_at_30", "loo_pairwise_accuracy", "loo_recall_at_30"):
         assert 0.5 < found[key] <= 1.0
     assert found["failed"] == len(SHAPES)
-    assert found["programs"] + found["failed"] == sum(map(len, programs.from_database(database)))
+    assert found["programs"] + found["failed"] == sum(map(len, programs.from_databases([database])))
     assert found["pairwise_accuracy"] > found["chance_pairwise_accuracy"]
