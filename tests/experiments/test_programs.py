@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import lzma
 from dataclasses import asdict
@@ -147,3 +148,12 @@ def test_the_report_has_what_is_promised(database, capsys):
     assert found["failed"] == len(SHAPES)
     assert found["programs"] + found["failed"] == sum(map(len, programs.from_databases([database])))
     assert found["pairwise_accuracy"] > found["chance_pairwise_accuracy"]
+
+
+def test_the_committed_programs_can_be_read_and_lowered():
+    tasks = programs.read(programs.COMMITTED)
+    assert sum(map(len, tasks)) > 3000
+    assert {t.family for t in tasks} >= {"c1d", "c2d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr"}
+    assert programs.COMMITTED.stat().st_size < 2_000_000
+    some = [dataclasses.replace(t, sketches=t.sketches[:2]) for t in tasks[:: len(tasks) // 8]]
+    assert len(programs.tabulate(some)) == sum(map(len, some))
