@@ -93,6 +93,8 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val])
     if not isinstance(expr, Load):
         return None
     source = tensors[expr.buffer]
+    if expr.dtype == "bfloat16" and rules.has_subnormals(source.value):
+        return None
     ranges = {name: (0, extent) for name, extent in extents.items()}
     steps = element_strides(source.value.shape)
     forms: list[Form] = []

@@ -12,8 +12,12 @@ own rounding to what the operands' errors become (Higham, "Accuracy and Stabilit
     log, rsqrt, tanh, erf, sigmoid, sin, cos: derivative bound times ea, plus 8u |v| (4 ulp of a fast version)
 
 `err is None` means no error at all: inputs, copies, integer arithmetic, and float results that are exactly
-representable (`_exact`). Underflow, flushed or not, adds the smallest normal number. A result that may
-overflow the dtype has an infinite bound. An infinity or NaN of the exact evaluation has bound 0: it is expected.
+representable (`_exact`). Underflow, flushed or not, adds the smallest normal number.
+A product of two bfloat16 is exact in float32, so instructions that add up several (VDPBF16PS) differ from a chain of
+multiply-adds in the order and number of roundings only, which a sum's bound covers, and in taking subnormal operands
+and products for zero: the first is an error of the operand where it becomes a float32, the second is underflow.
+A result that may overflow the dtype has an infinite bound. An infinity or NaN of the exact evaluation has
+bound 0: it is expected.
 Steps (floor, comparisons, casts to integers) of an inexact value are sound: where the step may fall on
 either side, the bound holds the jump.
 """
@@ -322,6 +326,12 @@ def select(cond: Val, a: Val, b: Val) -> Val:
     return Val(value, err)
 
 
+def has_subnormals(value: Array) -> bool:
+    """Whether some numbers are too small for bfloat16's normal ones, which processors may take for zero."""
+    size = np.abs(value)
+    return bool(((size > 0) & (size < TINY["bfloat16"])).any())
+
+
 def cast(x: Val, source: str, target: str) -> Val:
     """Conversion between dtypes; floats become integers by truncation, anything becomes a bool by != 0."""
     if target == "bool":
@@ -332,6 +342,9 @@ def cast(x: Val, source: str, target: str) -> Val:
             return Val(cut.value.astype(target), cut.err)
         return Val(x.value.astype(target), x.err)
     value = x.value.astype("float64")
+    if source == "bfloat16" and has_subnormals(x.value):
+        lost = np.where(np.abs(value) < TINY[source], np.abs(value), 0.0)
+        return Val(value, errors(x.err, lost))
     if target in HALVES:  # err may be as large as the rounding, so what is rounded is v + err
         return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target)
     narrows = (not is_float(source) and DTYPES[source][1] >= 4) or (source == "float64" and target == "float32")

@@ -18,6 +18,7 @@ from autosched.schedule import Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.inputs import make_inputs
+from autosched.te.reference import evaluate, within
 from search_spaces import cpu
 from tests.codegen.running import build, check_outputs, run, targets
 from tests.helpers import check_nest
@@ -132,3 +133,15 @@ def test_tensors_of_other_libraries() -> None:
     np.testing.assert_array_equal(out.astype(np.float32), expected)
     with pytest.raises(UsageError, match="must be bfloat16"):
         kernel(Shared(given.astype(np.float16)))
+
+
+def test_subnormal_operands_may_count_as_zero() -> None:
+    """As VDPBF16PS takes them: 2^-130 * 2^100 is 2^-30, or nothing."""
+    dag, _ = registry.build("matmul", (2, 16, 2), {"out_dtype": "float32"}, dtype="bfloat16")
+    a, b = np.full((2, 2), 2.0**-130), np.full((2, 16), 2.0**100)
+    inputs = {"A": a.astype(numpy_dtype("bfloat16")), "B": b.astype(numpy_dtype("bfloat16"))}
+    (expected,) = evaluate(dag, inputs)
+    exact = np.full((2, 16), 2.0**-29)
+    assert within(expected, exact).all()
+    assert within(expected, 0 * exact).all()
+    assert not within(expected, 3 * exact).any()
