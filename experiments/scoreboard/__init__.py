@@ -32,6 +32,7 @@ minutes a case, so its best kernel is kept in a cache, by processor, threads, tr
 measured anew. --peer-cached takes what is there and tunes nothing.
 
 Results are in one JSON file, written again after each case: a run may be done in pieces, a run of one more case adds to
-it, and --resume skips what is done. The table and the chart (a PNG beside the file) are of the whole file; --report
-makes them without measuring. Run it on a machine that does nothing else.
+it, and --resume skips what is done. A case in which the peak of the processor was low, or our interval wide, was
+disturbed by other work: it is listed, and --resume measures it again. The table and the chart (a PNG beside the file)
+are of the whole file; --report makes them without measuring. Run it on a machine that does nothing else.
 """

@@ -22,7 +22,7 @@ from experiments.scoreboard.chart import draw
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
 from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.ledger import Ledger
-from experiments.scoreboard.table import cells, report, roof, totals, until_near
+from experiments.scoreboard.table import cells, disturbed, report, roof, totals, until_near
 from experiments.tuning import WRONG, load_now, tune
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "scoreboard.json"
@@ -30,6 +30,7 @@ TRIALS, QUICK_TRIALS = 64, 16
 QUICK_BUDGET_S, QUICK_ROUNDS = 8.0, 4
 QUICK_PEERS = tuple(name for name in PEERS if name != COMPILED)  # which takes longest to start
 TUNING_TIMEOUT_S = 1800.0
+ATTEMPTS = 3  # of a resumed run at a case in which the machine did something else
 KEPT = (
     "trials", "failed", "failures", "best_s", "best_ci_s", "gflops", "peak_gflops", "wall_s", "search_s", "model_s",
     "build_s", "check_s", "measure_s", "first_result_s", "sketch", "values", "trials_to_95", "seconds_to_95",
@@ -97,14 +98,20 @@ def revision() -> str | None:
         return None
 
 
+def pending(bouts: Sequence[Bout], ledger: Ledger) -> list[Bout]:
+    """What a resumed run has to do; a case that is disturbed each time is left after ATTEMPTS."""
+    missing = [bout for bout in bouts if not ledger.done(bout.label)]
+    again = {name for name in disturbed(list(ledger.rows.values())) if ledger.rows[name].get("attempts", 1) < ATTEMPTS}
+    return [*missing, *(bout for bout in bouts if bout.label in again)]
+
+
 def run(bouts: Sequence[Bout], ledger: Ledger, resume: bool, play_one: Callable[[Bout, Path], dict[str, Any]]) -> None:
-    """Plays the cases in order; with `resume` those that have no result yet."""
-    for bout in bouts:
-        if resume and ledger.done(bout.label):
-            continue
+    """Plays the cases in order; with `resume` those that have no result yet, then those that were disturbed."""
+    for bout in pending(bouts, ledger) if resume else bouts:
         with tempfile.TemporaryDirectory(prefix="autosched-scoreboard-") as directory:
             row = play_one(bout, Path(directory))
-        ledger.record(row)
+        attempts = ledger.rows.get(bout.label, {}).get("attempts", 0) if resume else 0
+        ledger.record({**row, "attempts": attempts + 1})
         print("  ".join(cells(row)), file=sys.stderr, flush=True)
 
 
@@ -138,7 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--budget", type=float, metavar="S", help="at most S seconds for a search")
     add("--seed", type=int, default=0, metavar="S", help="default 0")
     add("--quick", action="store_true", help="one small case of each operator, few trials, without torch.compile")
-    add("--resume", action="store_true", help="skip the cases that the file has")
+    add("--resume", action="store_true", help="skip what is done; repeat cases that were disturbed by other work")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
     add("--weights", action="store_true", help="also with constant weights, packed ahead of time on both sides")
     add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")

@@ -23,6 +23,7 @@ Row = Mapping[str, Any]
 FLOOR = 0.85  # a ratio below this is a case that must not be
 LOW_SHARE = 0.75  # of the roofline, below which a case is listed even where all peers are slower
 NEAR = 0.95  # of the final best throughput: trials and seconds until a search was there
+QUIET_PEAK, QUIET_SPREAD = 0.93, 0.25  # see `disturbed`
 PHASES = ("search", "model", "build", "check", "measure")
 HEADER = (
     "case", "N", "thr", "ours us", "called", "torch", "compile", "numpy", "metas.", "best peer", "ratio", "of roof",
@@ -117,6 +118,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "cases": len(rows),
         "without_result": [label(row) for row in rows if "error" in row],
+        "disturbed": disturbed(rows),
         "compared": len(best),
         "geomean_vs_best_peer": geomean(list(best.values())),
         **{f"geomean_vs_{peer}": geomean(ratios(good, peer)) for peer in PEERS},
@@ -138,6 +140,29 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         },
         "wrong_trials": sum(row.get("wrong") or 0 for row in good),
     }
+
+
+def disturbed(rows: Sequence[Row]) -> list[str]:
+    """Labels of cases that were measured beside other work, as it seems.
+
+    Either the processor reached less than QUIET_PEAK of the best peak in all rows of as many threads, or the interval
+    of our time is wider than QUIET_SPREAD of it.
+    """
+    good = [row for row in rows if "error" not in row]
+    peaks: dict[int, float] = {}
+    for row in good:
+        peaks[row["threads"]] = max(peaks.get(row["threads"], 0.0), row["rates"]["peak_gflops"])
+
+    def spread(row: Row) -> float:
+        ours = row["entries"][OURS]
+        low, high = ours.get("ci") or (0.0, 0.0)
+        return float(high - low) / float(ours["seconds"])
+
+    return [
+        label(row)
+        for row in good
+        if row["rates"]["peak_gflops"] < QUIET_PEAK * peaks[row["threads"]] or spread(row) > QUIET_SPREAD
+    ]
 
 
 def by_operator(rows: Sequence[Row]) -> dict[str, float | None]:
