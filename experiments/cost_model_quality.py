@@ -17,6 +17,8 @@ What a program's score comes from:
     family_out_             leave one operator out: fitted on the other operators alone
     draft_                  the analytic latency, nothing fitted
     chance_                 random scores
+    repeat_                 no scores: programs that were timed twice, ordered by the one time and judged by the other,
+                            over workloads with at least REPEATED of them; no model can be expected to do better
     online_N                fitted on N random programs of the same workload alone, judged on the others of it, with
                             `recall_at_10`; `online_N_draft_` is the draft on the same programs
 
@@ -39,11 +41,13 @@ from cost_model.features import DRAFT_COLUMN
 from cost_model.metrics import pairwise_accuracy, recall_at_k
 from cost_model.ranker import Ranker, labels
 from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_databases, read, tabulate
+from experiments.tuning import write_results
 
 K = 30
 LEAST = 40  # valid programs of a workload that counts
 SPLITS = 5
 SHAPE_FOLDS = 4  # an operator has four benchmark shapes
+REPEATED = 32
 ONLINE = (16, 32, 64)
 ONLINE_LEAST = 16  # programs left to judge by
 ONLINE_K = 10
@@ -93,7 +97,16 @@ def fitted(table: Table, rows: Bools, threads: int) -> Ranker:
 
 
 def random_folds(table: Table) -> Ints:
-    return np.random.default_rng(0).permutation(len(table)) % SPLITS
+    """All times of one program share a fold."""
+    program = identities(table)
+    return np.random.default_rng(0).permutation(int(program.max(initial=-1)) + 1)[program] % SPLITS
+
+
+def identities(table: Table) -> Ints:
+    """`[n]` equal numbers for different times of one program, and for programs of a sketch that no feature tells apart."""
+    sketch = np.unique(table.sketch, return_inverse=True)[1].reshape(-1)
+    rows = np.column_stack([table.task.astype(np.float32), sketch.astype(np.float32), table.features])
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def shape_folds(table: Table) -> Ints:
@@ -134,6 +147,16 @@ def online(table: Table, n: int, threads: int) -> tuple[Quality, Quality]:
     return tuple(quality(s, table, judged, ONLINE_K, ONLINE_LEAST) for s in (scores, draft))  # type: ignore[return-value]
 
 
+def repeated(table: Table) -> Quality:
+    """How well one time of a program predicts another."""
+    program, first = identities(table), np.full(len(table), np.nan)
+    for p in np.flatnonzero(np.bincount(program) > 1):
+        rows = np.flatnonzero((program == p) & np.isfinite(table.seconds))
+        if len(rows) > 1:
+            first[rows[1]] = -table.seconds[rows[0]]
+    return quality(first, table, np.isfinite(first), least=REPEATED)
+
+
 Scores = dict[str, Floats]
 FOLDS: dict[str, Callable[[Table], Ints]] = {"": random_folds, "loo_": shape_folds, "family_out_": family_folds}
 
@@ -152,6 +175,8 @@ def report(table: Table, scores: Scores, threads: int) -> dict[str, object]:
     for prefix, score in scores.items():
         q = quality(score, table)
         found |= {f"{prefix}pairwise_accuracy": _known(q.pairwise), f"{prefix}recall_at_{K}": _known(q.recall)}
+    repeats = repeated(table)
+    found |= {"repeat_pairwise_accuracy": _known(repeats.pairwise), f"repeat_recall_at_{K}": _known(repeats.recall)}
     found["programs"] = int(np.isfinite(table.seconds).sum())
     found["failed"] = int((~np.isfinite(table.seconds)).sum())
     found["workloads"] = len(table.tasks)
@@ -170,14 +195,16 @@ def _known(value: float) -> float | None:
 
 
 def by_family(table: Table, scores: Scores) -> list[str]:
-    """The same for each operator, as lines of a table."""
+    """The same for each operator and number of threads, as lines of a table."""
     names = list(scores)
     lines = ["operator  programs  " + "  ".join(f"{(p.rstrip('_') or 'split'):>10}" for p in names)]
     families = np.array([t.family for t in table.tasks])[table.task]
-    for family in sorted(set(families.tolist())):
-        mine = families == family
-        cells = [quality(scores[p], table, mine) for p in names]
-        lines.append(f"{family:8}  {mine.sum():8}  " + "  ".join(f"{q.pairwise:.3f}/{q.recall:.2f}" for q in cells))
+    threads = np.array([f"{t.threads} threads" for t in table.tasks])[table.task]
+    for label in (families, threads):
+        for name in np.unique(label):
+            mine = label == name
+            cells = [quality(scores[p], table, mine) for p in names]
+            lines.append(f"{name:9} {mine.sum():8}  " + "  ".join(f"{q.pairwise:.3f}/{q.recall:.2f} " for q in cells))
     return lines
 
 
@@ -188,11 +215,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     parser.add_argument("--data", type=Path, default=COMMITTED, help="or of this file (default: the committed one)")
     parser.add_argument("--fit-threads", type=int, default=1, metavar="N", help="default 1")
+    parser.add_argument("--out", type=Path, help="write the figures, with the facts of this machine, to this file")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     args = parser.parse_args(argv)
     table = tabulate(from_databases(args.db) if args.db else read(args.data))
     scores = all_scores(table, args.fit_threads)
     found = report(table, scores, args.fit_threads)
+    if args.out:
+        write_results(args.out, found)
     if args.json:
         print(json.dumps(found))
         return 0

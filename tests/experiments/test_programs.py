@@ -121,6 +121,15 @@ def test_quality_counts_within_workloads(tasks):
     assert cost_model_quality.quality(-perfect, table).pairwise == 0.0
 
 
+def test_times_of_one_program_share_a_fold_and_judge_each_other(database):
+    table = programs.tabulate(programs.from_databases([database, database]))
+    program, fold = cost_model_quality.identities(table), cost_model_quality.random_folds(table)
+    assert len(set(zip(program.tolist(), fold.tolist(), strict=True))) == len(set(program.tolist())) <= len(table) // 2
+    found = cost_model_quality.repeated(table)
+    assert found.pairwise == pytest.approx(1.0, abs=0.03)
+    assert cost_model_quality.repeated(programs.tabulate(programs.from_databases([database])[:0])).pairwise != 1.0
+
+
 def test_a_program_is_never_scored_by_a_model_that_has_seen_it(tasks, monkeypatch):
     table = programs.tabulate(tasks)
     seen: list[np.ndarray] = []
