@@ -103,7 +103,7 @@ def random_folds(table: Table) -> Ints:
 
 
 def identities(table: Table) -> Ints:
-    """`[n]` equal numbers for different times of one program, and for programs of a sketch that no feature tells apart."""
+    """`[n]` equal numbers for times of one program, and for programs of a sketch that no feature tells apart."""
     sketch = np.unique(table.sketch, return_inverse=True)[1].reshape(-1)
     rows = np.column_stack([table.task.astype(np.float32), sketch.astype(np.float32), table.features])
     return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
