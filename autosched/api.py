@@ -109,7 +109,7 @@ def tune(
     from autosched.tune.session import Settings
 
     limits = Settings(trials, budget_s, seed, policy or FULL)
-    space = _Space(tuple(rules), narrow, limits.policy.draft)
+    space = _Space(tuple(rules), narrow, limits.policy.draft, limits.policy.prior)
     task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, space)
     if directory is not None:
         _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])
@@ -170,12 +170,14 @@ def best(
 class _Space:
     """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
 
-    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
+    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing. With `prior` it
+    starts from the forest that is shipped, if there is one for the device's kind.
     """
 
     rules: tuple[SketchRule, ...] = ()
     narrow: Narrow | None = None
     analytic: bool = True
+    prior: bool = True
 
 
 def _search(
@@ -234,6 +236,7 @@ def _make_task(
     from autosched.schedule import steps_to_json
     from autosched.tune.task import Task
     from cost_model import CostModel
+    from cost_model.prior import shipped
     from search_spaces import space
 
     chosen = chosen or _Space()
@@ -243,7 +246,8 @@ def _make_task(
         raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
+    forest = shipped() if chosen.prior and chosen.analytic and device.target.kind == "cpu" else None
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, prior=forest)
 
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))

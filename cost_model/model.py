@@ -165,6 +165,7 @@ class CostModel:
         """
         self.sketches = tuple(sketch_model(f, p, target, threads) for f, p in zip(funcs, param_names, strict=True))
         self.ranker = Ranker(seed, fit_threads, prior)
+        self._start = Ranker(seed, fit_threads, prior) if prior is not None and analytic else None
         self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []
@@ -197,6 +198,12 @@ class CostModel:
         """float64 `[n]`: analytic latency in seconds."""
         seconds: Floats = self.sketches[i].draft_program(matrix)[0]
         return seconds
+
+    def expected(self, i: int, matrix: Ints) -> Floats:
+        """float64 `[n]`: seconds before anything was measured, the draft's or corrected by the prior."""
+        if self._start is None:
+            return self.draft(i, matrix)
+        return np.exp2(-self._start.predict(self.features(i, matrix)).astype(np.float64))
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""

@@ -14,12 +14,14 @@ class Policy:
         Policy(random=True)                        random legal rows only
         Policy(learned=False)                      the draft alone judges, nothing is learned from measurements
         Policy(draft=False)                        random first rounds; the model learns from measurements alone
+        Policy(prior=False)                        nothing is known of other workloads
         Policy(crossover=0.0), Policy(descent_share=0.0)
     """
 
     random: bool = False
     learned: bool = True
     draft: bool = True
+    prior: bool = True
 
     first_batch: int = 4  # a small first round: a verified result soon
     batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
@@ -28,6 +30,7 @@ class Policy:
     draft_per_sketch: int = 512  # ... but at least so many for each
     draft_retries: int = 3  # further draws for a sketch with few legal rows
     draft_generations: int = 3  # generations of evolution under the analytic latency
+    draft_judged: int = 4096  # of its best rows are ordered by what is known of other workloads
     draft_trials: int = 12  # measurements that follow the draft alone
     cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
     shortlist: int = 4  # rows of a sketch and vector width from which its first one is taken
