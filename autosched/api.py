@@ -171,13 +171,13 @@ class _Space:
     """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
 
     Without `analytic` the cost model does not know its own analytic latency: it learns from nothing. With `prior` it
-    starts from the forest that is shipped, if there is one for the device's kind.
+    starts from what other workloads taught, if there is such a forest for the device's kind.
     """
 
     rules: tuple[SketchRule, ...] = ()
     narrow: Narrow | None = None
     analytic: bool = True
-    prior: bool = True
+    prior: bool = False
 
 
 def _search(
@@ -236,7 +236,7 @@ def _make_task(
     from autosched.schedule import steps_to_json
     from autosched.tune.task import Task
     from cost_model import CostModel
-    from cost_model.prior import shipped
+    from cost_model.prior import forest
     from search_spaces import space
 
     chosen = chosen or _Space()
@@ -246,8 +246,8 @@ def _make_task(
         raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
-    forest = shipped() if chosen.prior and chosen.analytic and device.target.kind == "cpu" else None
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, prior=forest)
+    prior = forest() if chosen.prior and chosen.analytic and device.target.kind == "cpu" else None
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, prior=prior)
 
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))

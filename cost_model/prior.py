@@ -1,8 +1,9 @@
-"""The ranker that is shipped: what measurements of other workloads say of the draft's errors.
+"""What measurements of other workloads say of the draft's errors: a ranker to start from.
 
-It is a forest in xgboost's own binary JSON, made by `python -m experiments.pretrain` from committed measurements. A
-session's ranker grows its own trees on top of it. The file is named after the table of features that it was made for;
-where that is another one than today's it is not found, and the session starts from the draft.
+It is a forest in xgboost's own binary JSON, made by `python -m experiments.pretrain` from committed measurements; none
+comes with the package. A session with `Policy(prior=True)` grows its own trees on top of it. The file is named after
+the table of features that it was made for; where that is another one than today's it is not found, and the session
+starts from the draft.
 """
 
 from __future__ import annotations
@@ -24,6 +25,6 @@ def path(table: Sequence[Feature] = FEATURES) -> Path:
 
 
 @lru_cache(maxsize=1)
-def shipped() -> bytes | None:
-    """The forest for processors; None where there is none for today's features."""
+def forest() -> bytes | None:
+    """That for processors; None where there is none for today's features."""
     return path().read_bytes() if path().is_file() else None

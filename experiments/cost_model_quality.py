@@ -13,7 +13,7 @@ What a program's score comes from:
     (no prefix)             five random splits 80/20 of all programs, so that each is scored once by a model fitted on
                             programs of all workloads that are not itself
     loo_                    leave one workload out: fitted without all programs of the operator at that shape, with
-                            whatever batch size and threads, one shape of each operator at a time
+                            whatever batch size and threads
     family_out_             leave one operator out: fitted on the other operators alone
     draft_                  the analytic latency, nothing fitted
     chance_                 random scores
@@ -46,7 +46,6 @@ from experiments.tuning import write_results
 K = 30
 LEAST = 40  # valid programs of a workload that counts
 SPLITS = 5
-SHAPE_FOLDS = 4  # an operator has four benchmark shapes
 REPEATED = 32
 ONLINE = (16, 32, 64)
 ONLINE_LEAST = 16  # programs left to judge by
@@ -110,13 +109,10 @@ def identities(table: Table) -> Ints:
 
 
 def shape_folds(table: Table) -> Ints:
-    """Programs of an operator at one shape, all batch sizes and threads, share a fold; its shapes are spread."""
-    known: dict[str, dict[tuple[int, ...], int]] = {}
-    numbers = []
-    for task in table.tasks:
-        shapes = known.setdefault(task.family, {})
-        numbers.append(shapes.setdefault(without_batch(task), len(shapes)) % SHAPE_FOLDS)
-    return np.array(numbers)[table.task]
+    """Programs of an operator at one shape, all batch sizes and threads, are a fold."""
+    shapes = [(t.family, without_batch(t)) for t in table.tasks]
+    known = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
+    return np.array([known[shape] for shape in shapes])[table.task]
 
 
 def without_batch(task: Measured) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""Makes the forest that is shipped with the cost model, from the committed programs.
+"""Makes the forest that `Policy(prior=True)` starts from, of the committed programs.
 
     python -m experiments.pretrain
 
-Run it after a change of features or of the draft; the file is named after the features, older ones are removed.
+Programs for one thread teach it: of the committed times those with two threads repeat too badly. Run it after a change of features or of the draft; the file is named after the features, older ones are removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.pretrain", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     args = parser.parse_args(argv)
-    table = tabulate(from_databases(args.db) if args.db else read(COMMITTED))
+    tasks = from_databases(args.db) if args.db else read(COMMITTED)
+    table = tabulate([task for task in tasks if task.threads == 1])
     ranker = Ranker()
     ranker.fit(table.features, labels(table.seconds, table.task), table.task)
     path = prior.path()

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 class Policy:
     """What the search does with its trials; the defaults are what tuning uses.
 
+    `prior`: starts from what other workloads taught (`cost_model.prior`), where `experiments.pretrain` has made a
+    forest of it; off, because searches on a device have not shown yet what replayed ones did.
+
     Shares are of the trials or of the time, whichever is further. Without the full system:
 
         Policy(random=True)                        random legal rows only
         Policy(learned=False)                      the draft alone judges, nothing is learned from measurements
         Policy(draft=False)                        random first rounds; the model learns from measurements alone
-        Policy(prior=False)                        nothing is known of other workloads
         Policy(crossover=0.0), Policy(descent_share=0.0)
     """
 
     random: bool = False
     learned: bool = True
     draft: bool = True
-    prior: bool = True
+    prior: bool = False
 
     first_batch: int = 4  # a small first round: a verified result soon
     batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
