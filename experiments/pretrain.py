@@ -2,7 +2,8 @@
 
     python -m experiments.pretrain
 
-Programs for one thread teach it: of the committed times those with two threads repeat too badly. Run it after a change of features or of the draft; the file is named after the features, older ones are removed.
+Programs for one thread teach it: of the committed times those with two threads repeat too badly. Run it
+after a change of features or of the draft; the file is named after the features, older ones are removed.
 """
 
 from __future__ import annotations
