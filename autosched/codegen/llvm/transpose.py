@@ -88,8 +88,11 @@ def _is_across(tile: Tile, addresses: Addresses) -> bool:
             read.append(addresses.access(tile.load.buffer, tile.load.indices))
             written.append(addresses.access(tile.store.buffers[0], tile.store.indices))
         first = read[0]
-        adjacent = [Access(first.pointer, first.offset + n, first.lane_stride) for n in range(tile.rows)]
-        found &= read == adjacent and first.lane_stride not in (None, 0, 1) and all(w.lane_stride == 1 for w in written)
+        adjacent = all(
+            (x.pointer, x.offset, x.lane_stride) == (first.pointer, first.offset + n, first.lane_stride)
+            for n, x in enumerate(read)
+        )
+        found &= adjacent and first.lane_stride not in (None, 0, 1) and all(w.lane_stride == 1 for w in written)
     for var in (tile.inner.var, *tile.outer):
         del env[var]
     return found
