@@ -71,8 +71,8 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
         axes.set_title(f"N={batch}, {threads} thread{'s' * (threads > 1)}", fontsize="medium")
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-        if n == 0:
-            axes.legend(ncols=len(present), fontsize="small", loc="lower left")
+        if n == len(parts) - 1:  # below the last panel, where it hides no bar
+            axes.legend(ncols=len(present), fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1))
     figure.suptitle(title, fontsize="medium")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
