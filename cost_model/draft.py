@@ -244,4 +244,6 @@ def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
     if machine.threads == 1:
         return tasks, ONE
     waves = round_up(over(tasks, float(machine.threads)))
-    return tasks, least(1.0, over(waves, tasks))
+    inner = [x for x in statement.loops if x.kind is not ForKind.PARALLEL and x.trips is not real(x.bound)]
+    whole = factor(over(real(x.bound), x.trips) for x in inner)  # work of a task away from the borders, in mean ones
+    return tasks, least(1.0, over(most(waves, whole), tasks))

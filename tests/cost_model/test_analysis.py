@@ -18,7 +18,7 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse
-from cost_model.draft import make_block
+from cost_model.draft import make_block, statement_cost
 from cost_model.machine import ACROSS, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
@@ -243,6 +243,16 @@ def test_a_copy_across_four_neighbours_takes_fewer_loads() -> None:
     block = make_block(copy, machine(target, 1))
     sizes = {p.name: p.domain[0] for p in sketch.params} | {width: 16, "W.pack.d1.r": 1}
     assert evaluate([block.loads], sizes)[0] == pytest.approx(ACROSS * 16 * 9)
+
+
+def test_the_longer_of_two_tasks_is_what_both_threads_wait_for() -> None:
+    target = parse_target("llvm -mcpu=skylake-avx512")
+    sketch = next(s for s in sketches(collapse(build("gmm", (1, 64, 256, 32))[0]), target, 2) if ":v1-panel" in s.name)
+    update = next(s for s in analyse(lower(sketch.state)).statements if s.updates)
+    share = statement_cost(update, machine(target, 2)).share
+    sizes = {p.name: p.domain[0] for p in sketch.params} | {"matmul.i.m": 8, "matmul.i.r": 8, "matmul.j.r": 16}
+    found = [evaluate([share], sizes | {"matmul.j.m": m})[0] for m in (8, 10, 12, 16)]
+    assert found == pytest.approx([128 / 256, 160 / 256, 192 / 256, 1])
 
 
 def test_guard_of_a_single_iteration_counts_once() -> None:
