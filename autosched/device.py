@@ -32,7 +32,10 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
 
 def check_dtypes(dag: ComputeDAG, target: Target) -> None:
     """Raises UsageError for a type that kernels for `target` cannot have."""
-    for dtype in sorted({t.dtype for t in dag.tensors.values()} & HALVES):
+    from autosched.te.tensor import postorder
+
+    inside = {e.dtype for op in dag.stages for e in postorder(op.body)}
+    for dtype in sorted(({t.dtype for t in dag.tensors.values()} | inside) & HALVES):
         if target.kind != "cpu":
             raise UsageError(f"{dtype} is not supported on {target.kind} yet: use float32 there, or the target cpu")
 

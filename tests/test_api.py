@@ -89,7 +89,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "search_spaces.cpu", rules)
     monkeypatch.setattr(search_spaces, "cpu", rules, raising=False)  # set where something imported it before
     monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
-    monkeypatch.setattr(cost_model, "CostModel", lambda *args: Model(()), raising=False)
+    monkeypatch.setattr(cost_model, "CostModel", lambda *args, **kwargs: Model(()), raising=False)
     monkeypatch.setattr(autosched.codegen, "build_source", source, raising=False)
     monkeypatch.setattr(autosched.schedule, "replay", lambda dag, steps: json.loads(steps))
     monkeypatch.setattr(

@@ -120,6 +120,10 @@ def test_gpus_refuse_them(target: str) -> None:
     dag, _ = registry.build("matmul", (2, 3, 4), dtype="bfloat16")
     with pytest.raises(UsageError, match=f"bfloat16 is not supported on {target} yet"):
         check_dtypes(dag, parse_target(target))
+    A = te.placeholder((2,), name="A")
+    rounded = te.compute((2,), lambda i: te.cast(te.cast(A[i], "float16"), "float32"), "rounded")
+    with pytest.raises(UsageError, match=f"float16 is not supported on {target} yet"):
+        check_dtypes(te.ComputeDAG([rounded]), parse_target(target))
 
 
 def test_tensors_of_other_libraries() -> None:

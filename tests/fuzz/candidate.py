@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.codegen import build_gpu_source, build_source
+from autosched.device import check_dtypes
+from autosched.errors import UsageError
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
@@ -88,6 +90,15 @@ def step(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise Fault(f"{name}: {type(error).__name__}", " ".join(str(error).split())[:600] or repr(error)) from error
+
+
+def has_types(dag: ComputeDAG, target: str) -> bool:
+    """Whether kernels for the target can have all types of the program."""
+    try:
+        check_dtypes(dag, parse_target(target))
+    except UsageError:
+        return False
+    return True
 
 
 def is_gpu(target: str) -> bool:

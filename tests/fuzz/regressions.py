@@ -96,6 +96,18 @@ def panels_of_one_dimension() -> Case:
     return Case(te.ComputeDAG([te.compute((2, 2), lambda i, j: xor(te.cast(A[j], "int32"), axis=k), "T")]))
 
 
+def a_branch_under_a_mask() -> Case:
+    """What stands still is gathered under a condition; the branch without a load stayed one number."""
+    A = te.placeholder((2, 7), "float32", "A")
+
+    def body(i: Expr, j: Expr) -> Expr:
+        first = te.select(i < 1, A[i, 0] * A[i + 1, 2], te.const(0.0, "float32"))
+        return te.select((j >= 2) & (j < 7), first + A[i, j - 2], te.const(0.0, "float32"))
+
+    T = te.compute((2, 3), body, "T")
+    return Case(te.ComputeDAG([T]), "llvm -mcpu=nehalem", 1, "default", (("T.j.r", 4),))
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     scalar_input,
     two_reads_of_one_operand,
@@ -105,6 +117,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     integer_data_without_loads,
     comparison_of_unsure_bools,
     panels_of_one_dimension,
+    a_branch_under_a_mask,
 )
 
 

@@ -13,7 +13,18 @@ import numpy as np
 from autosched.runtime.jit import compile_object, load_object
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
+from tests.fuzz.candidate import (
+    Candidate,
+    Fault,
+    Subject,
+    all_sketches,
+    check_model,
+    draw,
+    has_types,
+    is_gpu,
+    signature,
+    step,
+)
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
 from tests.fuzz.shrink import Failing, shrink
@@ -148,6 +159,8 @@ def _program(plan: Plan, at: int, begin: int, directory: Path, send: Send) -> No
     try:
         with step("generate"):
             dag = random_dag(seed)
+        if not has_types(dag, target):
+            return
         subject = Subject(dag, directory, at, target)
         found = all_sketches(dag, target, threads)
     except Fault as fault:

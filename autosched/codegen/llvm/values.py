@@ -266,7 +266,8 @@ class Values:
         loaded, memo = dict(self._loaded), dict(self._memo)
         self.writer.emit(f"br i1 {cond.name}, label %{then}, label %{other}")
         arms: list[tuple[Val, str]] = []
-        needs_lanes = self._has_lanes(expr)
+        guarded = self.mask is not None and self._guarded  # then even what stands still is gathered, lane by lane
+        needs_lanes = guarded or self._has_lanes(expr)
         for label, arm in ((then, expr.a), (other, expr.b)):
             self.writer.label(label)
             self._loaded, self._memo = dict(loaded), dict(memo)
