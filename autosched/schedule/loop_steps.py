@@ -9,7 +9,7 @@ from autosched.ir.stmt import BLOCKS, THREADS, ForKind
 from autosched.schedule.stage import Loop, Num, PrefetchHint, Stage
 from autosched.schedule.state import State
 
-MAX_FACTOR = 1 << 20
+MAX_FACTOR = 1 << 40  # beyond any extent of a tensor in memory
 
 
 def check(condition: bool, message: str) -> None:

@@ -52,7 +52,7 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     # split
     (MATMUL, (SPLIT_I,), Split("C", "i", (2,)), "split(C, i): the axis is split already; give all factors at once"),
     (MATMUL, (), Split("C", "i", ()), "split(C, i): no factors given"),
-    (MATMUL, (), Split("C", "i", (0,)), "split(C, i): factor 0 is not an integer from 1 to 1048576"),
+    (MATMUL, (), Split("C", "i", (0,)), "split(C, i): factor 0 is not an integer from 1 to 1099511627776"),
     (MATMUL, (), Split("C", "i", (2, -1)), "split(C, i): factor -1 is not an integer"),
     (MATMUL, (), Split("C", "i", (1 << 21,)), "split(C, i): factor 2097152 is not an integer"),
     (MATMUL, (), Split("C", "i", (True,)), "split(C, i): factor True is not an integer"),

@@ -13,7 +13,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.program import Program
 from autosched.lower import lower
 from autosched.lower.instantiate import instantiate
-from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state
+from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -166,3 +166,11 @@ def test_a_row_is_divided_by_its_sum_with_one_division():
     x, y = te.placeholder((6, 64), name="X"), te.placeholder((6, 64), name="Y")
     (each,) = sketches(ComputeDAG(te.compute((6, 64), lambda i, j: x[i, j] / y[i, j], name="Z")), HOST, 1)
     assert analyse(lower(each.state)).statements[0].ops.slots > 1
+
+
+def test_blocks_of_long_reductions_stand_in_records():
+    """A factor had to be at most 2**20, and a record with a longer block could not be replayed."""
+    dag = collapse(build("nrm", (1, 4096, 1024))[0])
+    for sketch in sketches(dag, parse_target("cpu"), 2):
+        values = {p.name: p.domain[-1] for p in sketch.params}
+        assert len(replay(dag, steps_to_json(sketch.state, values)).stages) == len(sketch.state.stages)
