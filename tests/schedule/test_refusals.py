@@ -54,7 +54,7 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (MATMUL, (), Split("C", "i", ()), "split(C, i): no factors given"),
     (MATMUL, (), Split("C", "i", (0,)), "split(C, i): factor 0 is not an integer from 1 to 1099511627776"),
     (MATMUL, (), Split("C", "i", (2, -1)), "split(C, i): factor -1 is not an integer"),
-    (MATMUL, (), Split("C", "i", (1 << 21,)), "split(C, i): factor 2097152 is not an integer"),
+    (MATMUL, (), Split("C", "i", (1 << 41,)), "split(C, i): factor 2199023255552 is not an integer"),
     (MATMUL, (), Split("C", "i", (True,)), "split(C, i): factor True is not an integer"),
     (MATMUL, (Unroll("C", "i"),), Split("C", "i", (2,)), "split(C, i): the loop is fused or annotated; split it before"),
     (DENSE, (ComputeAt("C", "D", "i"),), Split("D", "i", (2,)), "split(D, i): a stage is computed at this loop"),
