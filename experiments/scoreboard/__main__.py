@@ -171,8 +171,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = list(ledger.rows.values())
         print(report(rows))
         chart = args.chart or args.out.with_suffix(".png")
-        draw(rows, chart, "Throughput in parts of the best contestant's, geometric mean over shapes")
-        print(f"results: {args.out}\nchart: {chart}")
+        print(f"results: {args.out}")
+        try:
+            draw(rows, chart, "Throughput in parts of the best contestant's, geometric mean over shapes")
+            print(f"chart: {chart}")
+        except UsageError as missing:  # what was measured is worth its results without a chart
+            print(missing, file=sys.stderr)
     except AutoschedError as error:
         parser.error(str(error))
     except KeyboardInterrupt:
