@@ -48,6 +48,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
     except ImportError as error:
         raise UsageError("the chart needs matplotlib: pip install 'autosched[plot]'") from error
     parts = {key: bars(some) for key, some in panels(rows).items()}
@@ -64,7 +65,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
             places = [x for x, bar in enumerate(some.values()) if name in bar]
             heights = [bar[name] for bar in some.values() if name in bar]
             left = (i - (len(present) - 1) / 2) * width
-            axes.bar([x + left for x in places], heights, width, label=name, color=COLOURS[name])
+            axes.bar([x + left for x in places], heights, width, color=COLOURS[name])
         axes.set_xticks(range(len(some)), list(some))
         axes.set_ylim(0.0, 1.05)
         axes.set_ylabel("normalised throughput")
@@ -72,7 +73,9 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         if n == len(parts) - 1:  # below the last panel, where it hides no bar
-            axes.legend(ncols=len(present), fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1))
+            names = [Patch(color=COLOURS[name], label=name) for name in present]
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1)}
+            axes.legend(handles=names, ncols=len(present), fontsize="small", **below)
     figure.suptitle(title, fontsize="medium")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
