@@ -45,7 +45,7 @@ OPERATORS: tuple[tuple[str, tuple[int, ...] | None, dict[str, Any]], ...] = (
 )  # fmt: skip
 ROWS = 1000  # drawn from each sketch
 BEST = 10  # one of so many by analytic latency
-SLACK = 128  # bytes: gaps between arrays, and what the closed form keeps for exchanges that single warps go without
+SLACK = 64  # bytes: gaps between arrays, and what the closed form keeps for an exchange that a single warp goes without
 
 
 @dataclass(frozen=True)

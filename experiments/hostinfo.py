@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,10 +49,10 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def package_versions() -> dict[str, str]:
-    """The installed ones of PACKAGES, without importing them."""
+def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """The installed ones of `names`, without importing them."""
     found = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -130,10 +130,12 @@ def _by_shuffles(x: Crossing, warp: int) -> Stmt:
 def _between_warps(x: Crossing, size: Const) -> Stmt:
     """Each team's warps have a value in their first lanes."""
     team = x.team
-    parts, each = x.shared("parts", ceildiv(team.members * team.teams, size)), Var(f"{x.stage}.warp")
+    warps = ceildiv(team.members, size)
+    # one element where a team is one warp: nothing is allocated then, and the closed form should not count it
+    many = select(binary("gt", warps, ONE), ceildiv(team.members * team.teams, size), ONE)
+    parts, each = x.shared("parts", many), Var(f"{x.stage}.warp")
     first = binary("lt", team.place % size, ONE)
     write = If(first, Store(tuple(b.name for b in parts), (team.place // size,), x.values, None, x.stage))
-    warps = ceildiv(team.members, size)
     start = (team.number * team.members) // size
     rounds = For(each, warps, warps, ForKind.UNROLL, x.combine(_loads(parts, start + each)))
     return _allocated(parts, Seq((*x.before(), write, Barrier(), x.start(), rounds)))

@@ -5,7 +5,6 @@ The context on the device is made when the problem is loaded, so that a spare wo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from autosched.measure.protocol import (
     Samples,
     Setup,
 )
+from autosched.measure.slots import Slots
 from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
 from autosched.runtime.gpu.device import Call, Device, DeviceFault, Memory
 from autosched.runtime.gpu.devices import compiler_for, open_device
@@ -62,14 +62,14 @@ class Held:
     reps: int = 0
 
 
-class GpuRunner:
+class GpuRunner(Slots[Held]):
     """State of a running worker: the device, the data sets on it, the kernels held by slot."""
 
     def __init__(self, setup: Setup) -> None:
+        super().__init__()
         self._setup = setup
         self._opened: Device | None = None
         self._loaded: GpuData | None = None
-        self._held: dict[int, Held] = {}
 
     def handle(self, message: Message) -> Message:
         """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
@@ -151,41 +151,14 @@ class GpuRunner:
         self._device.synchronise()
         self._data.examine(number, workspace)
 
-    def _measure(self, message: Measure) -> Message:
-        held = self._slot(message.slot)
-        samples, early = timing.take_samples(self._clock(held), message.floor_s, message.best_s)
-        return Samples(message.id, samples, early, self._check_again(held))
-
-    def _sample(self, message: Sample) -> Message:
-        held = self._slot(message.slot)
-        run = self._clock(held)
-        if held.reps == 0:
-            held.reps = timing.calibrate(run, message.sample_s)
-        run(1)  # other kernels ran since
-        sample = run(held.reps) / held.reps
-        return Samples(message.id, (sample,), False, self._check_again(held))
-
-    def _slot(self, slot: int) -> Held:
-        if slot not in self._held:
-            raise ProtocolError(f"slot {slot} is empty")
-        return self._held[slot]
-
     def _release(self, slot: int) -> None:
         held = self._held.pop(slot, None)
         if held is not None:
             _free(held.workspace)
 
-    def _check_again(self, held: Held) -> float:
-        """One more launch after the timing loop, outputs poisoned, scratch as the loop left it; seconds it took."""
-        start = time.monotonic()
+    def _launch_again(self, held: Held) -> None:
         buffers = self._data.buffers(held.source, 0, _memory(held.workspace))
-        try:
-            self._launch(self._device.prepare(held.kernels, held.source, buffers), 0, held.workspace)
-        except CandidateError as fault:
-            if fault.fault == "wrong_result":
-                raise CandidateError("unstable_result", f"correct before timing, then: {fault}") from None
-            raise
-        return time.monotonic() - start
+        self._launch(self._device.prepare(held.kernels, held.source, buffers), 0, held.workspace)
 
     def _clock(self, held: Held) -> Callable[[int], float]:
         return lambda reps: self._device.time(held.round, reps)

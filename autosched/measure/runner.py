@@ -27,6 +27,7 @@ from autosched.measure.protocol import (
     Samples,
     Setup,
 )
+from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
 
 _TIMER = ctypes.CFUNCTYPE(
@@ -45,10 +46,11 @@ class Held:
     reps: int = 0
 
 
-class Runner:
+class Runner(Slots[Held]):
     """State of a running worker: the compiled timing loop, the data sets, the kernels held by slot."""
 
     def __init__(self, setup: Setup) -> None:
+        super().__init__()
         self._setup = setup
         names = (timing.TIME_ENTRY, timing.CANARY_ENTRY)
         self._library, addresses = load_library(timing.HELPER_IR, setup.target, names)
@@ -56,7 +58,6 @@ class Runner:
         self._canary_address = addresses[timing.CANARY_ENTRY]
         self._clock_address = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
         self._data: list[DataSet] = []
-        self._held: dict[int, Held] = {}
 
     def handle(self, message: Message) -> Message:
         """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
@@ -97,35 +98,8 @@ class Runner:
         self._held[message.slot] = Held(loaded, prepare, kernel)
         return Done(message.id)
 
-    def _measure(self, message: Measure) -> Message:
-        held = self._slot(message.slot)
-        samples, early = timing.take_samples(self._clock(held), message.floor_s, message.best_s)
-        return Samples(message.id, samples, early, self._check_again(held))
-
-    def _sample(self, message: Sample) -> Message:
-        held = self._slot(message.slot)
-        run = self._clock(held)
-        if held.reps == 0:
-            held.reps = timing.calibrate(run, message.sample_s)
-        run(1)  # other kernels ran since
-        sample = run(held.reps) / held.reps
-        return Samples(message.id, (sample,), False, self._check_again(held))
-
-    def _slot(self, slot: int) -> Held:
-        if slot not in self._held:
-            raise ProtocolError(f"slot {slot} is empty")
-        return self._held[slot]
-
-    def _check_again(self, held: Held) -> float:
-        """One more launch after the timing loop, outputs poisoned, scratch as the loop left it; seconds it took."""
-        start = time.monotonic()
-        try:
-            launch(held.kernel, self._data[0])
-        except CandidateError as fault:
-            if fault.fault == "wrong_result":
-                raise CandidateError("unstable_result", f"correct before timing, then: {fault}") from None
-            raise
-        return time.monotonic() - start
+    def _launch_again(self, held: Held) -> None:
+        launch(held.kernel, self._data[0])
 
     def _clock(self, held: Held) -> Callable[[int], float]:
         kernel = held.kernel

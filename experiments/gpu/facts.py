@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from autosched.errors import DeviceError
@@ -13,6 +12,7 @@ from autosched.measure.gpu_rates import measure_rates
 from autosched.runtime.gpu.compile import nvrtc_version
 from autosched.runtime.gpu.devices import cuda_driver
 from autosched.target import Target
+from experiments.hostinfo import package_versions
 
 PACKAGES = (
     "torch",
@@ -35,19 +35,9 @@ def device_report(target: Target) -> dict[str, Any]:
         rates = asdict(measure_rates(target.kind))
     except DeviceError as error:
         rates = {"error": str(error)}
-    found: dict[str, Any] = {"gpu": asdict(target.gpu), "rates": rates, "packages": _versions()}
+    found: dict[str, Any] = {"gpu": asdict(target.gpu), "rates": rates, "packages": package_versions(PACKAGES)}
     if target.kind == "cuda":
         found |= {"driver": cuda_driver(), "nvrtc": nvrtc_version(), "nvidia_smi": _nvidia_smi()}
-    return found
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -73,7 +73,7 @@ def test_fixed_seed_on_opencl(opencl: None) -> None:
 
 
 def test_fixed_seed() -> None:
-    done = fuzz("--dags", "100", "--candidates", "4", "--seed", "0", "--shrink", "2", "--shrink-seconds", "20")
+    done = fuzz("--dags", "200", "--candidates", "5", "--seed", "0", "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
