@@ -11,58 +11,32 @@ Largest errors, in units in the last place of the exact result, with and without
     sin, cos  2        3        |x| <= 1e6; beyond, an absolute error of |x| 2**-52; NaN above 2**30
     pow       2        4 + 2 |y log x|   integer y for negative x, else NaN there
 
-NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2;
-log by x = 2**e m with sqrt(1/2) <= m < sqrt(2); tanh from exp(2|x|) - 1; erf from its odd series below 1 and
-above from a polynomial (float32) or 1 - exp(log erfc); sin and cos by multiples of pi/2 in float64. Polynomial
-coefficients were computed by a weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below
-2**-26 and 2**-54. Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
+NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2
+(float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
+Zen 4; other widths are computed in whole registers there, so that every lane gives the same bits); log by x = 2**e m
+with sqrt(1/2) <= m < sqrt(2); tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial
+(float32) or 1 - exp(log erfc); sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
+weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between
+the 32 powers). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
 """
 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+
+from autosched.codegen.vector_lanes import Format, Lanes
 
 # Functions that are one LLVM intrinsic; rounding is to even, as NumPy's.
 INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "abs": "fabs"}
-
-
-@dataclass(frozen=True)
-class _Format:
-    """A floating-point format and the constants and coefficients (lowest power first) of its functions."""
-
-    name: str
-    bits: int
-    fraction: int  # stored bits of the significand
-    bias: int
-    suffix: str
-    smallest_normal: float
-    sqrt_half: int  # the bit pattern of sqrt(1/2)
-    exp_low: float  # exp is 0 below
-    exp_high: float  # exp is infinite above
-    ln2: tuple[float, float]  # high part with trailing zeros, low part
-    exp: tuple[float, ...]  # (e**r - 1 - r) / r**2 on |r| <= ln2 / 2, for e**r
-    expm1: tuple[float, ...]  # the same, for e**r - 1
-    tanh_high: float  # tanh is 1 above
-    erf_series: tuple[float, ...]  # erf(x) / x - 1 in x**2, |x| < 1
-    erf_tail: tuple[float, ...]  # see _erf
-    erf_high: float  # erf is 1 above
-    sin: tuple[float, ...]  # (sin(r) - r) / r**3 in r**2, |r| <= pi/4
-    cos: tuple[float, ...]  # (cos(r) - 1 + r**2 / 2) / r**4 in r**2
-
-    @property
-    def magic(self) -> float:
-        """1.5 * 2**fraction: adding it rounds to an integer, which then stands in the low bits."""
-        return 1.5 * 2.0**self.fraction
 
 
 _FLOAT32_ERF_TAIL = (
     0.9994967, 0.0026562088, -0.0065357485, 0.009832828, -0.009904965, 0.0067981537, -0.00296312,
     0.0004615697, 0.00039067873, -0.00030136696, 5.1896404e-05, 2.5363142e-05, -9.166921e-06,
 )  # fmt: skip
-_FLOAT32 = _Format(
+_FLOAT32 = Format(
     name="float",
     bits=32,
     fraction=23,
@@ -74,6 +48,8 @@ _FLOAT32 = _Format(
     exp_high=89.0,
     ln2=(0.693359375, -2.12194440e-4),
     exp=(0.49999994, 0.166665211, 0.0416682586, 0.00836867187, 0.00138212263),
+    powers=32,
+    exp_near=(1.0000146627426147, 0.4999999),
     expm1=(0.5, 0.166666657, 0.0416664928, 0.00833354518, 0.00139323168, 0.000197622765),
     tanh_high=10.0,
     erf_series=(0.128379166, -0.37612626, 0.11283581, -0.0268535353, 0.00518769957, -0.000800412905, 7.83262367e-05),
@@ -105,7 +81,7 @@ _FLOAT64_EXP = (
     2.7626277435262486e-07,
     2.506349642519524e-08,
 )
-_FLOAT64 = _Format(
+_FLOAT64 = Format(
     name="double",
     bits=64,
     fraction=52,
@@ -117,6 +93,8 @@ _FLOAT64 = _Format(
     exp_high=710.0,
     ln2=(6.93145751953125e-1, 1.42860682030941723212e-6),
     exp=_FLOAT64_EXP,
+    powers=1,
+    exp_near=(1.0, *_FLOAT64_EXP),
     expm1=_FLOAT64_EXP,
     tanh_high=22.0,
     erf_series=(
@@ -191,119 +169,16 @@ _TWO_OVER_PI = 0.6366197723675814
 _HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)  # 33 + 33 + 53 bits
 
 
-@dataclass(frozen=True)
-class _Lanes:
-    """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane."""
-
-    form: _Format
-    lanes: int
-    fresh: Callable[[], str]
-    out: Callable[[str], None]
-    fused: bool
-    avx512: bool = False
-
-    @property
-    def type(self) -> str:
-        return self._wide(self.form.name)
-
-    @property
-    def integer(self) -> str:
-        return self._wide(f"i{self.form.bits}")
-
-    @property
-    def bool(self) -> str:
-        return self._wide("i1")
-
-    def number(self, value: float) -> str:
-        if self.form.bits == 32:
-            value = struct.unpack("f", struct.pack("f", value))[0]
-        word = f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
-        return word if self.lanes == 1 else f"splat ({self.form.name} {word})"
-
-    def whole(self, value: int) -> str:
-        signed = value - (1 << self.form.bits) if value >> (self.form.bits - 1) else value
-        return str(signed) if self.lanes == 1 else f"splat (i{self.form.bits} {signed})"
-
-    def emit(self, text: str) -> str:
-        name = self.fresh()
-        self.out(f"{name} = {text}")
-        return name
-
-    def op(self, word: str, a: str, b: str) -> str:
-        return self.emit(f"{word} {self.type} {a}, {b}")
-
-    def iop(self, word: str, a: str, b: str) -> str:
-        return self.emit(f"{word} {self.integer} {a}, {b}")
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        """a b + c, in one rounding where the target can."""
-        if not self.fused:
-            return self.op("fadd", self.op("fmul", a, b), c)
-        t = self.type
-        return self.emit(f"call {t} @llvm.fma.{self._suffix}({t} {a}, {t} {b}, {t} {c})")
-
-    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        value = self.number(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            value = self.fma(value, x, self.number(c))
-        return value
-
-    def compare(self, relation: str, a: str, b: str) -> str:
-        return self.emit(f"fcmp {relation} {self.type} {a}, {b}")
-
-    def select(self, condition: str, a: str, b: str) -> str:
-        return self.emit(f"select {self.bool} {condition}, {self.type} {a}, {self.type} {b}")
-
-    def at_most(self, x: str, limit: float) -> str:
-        """min(x, limit), and NaN for NaN."""
-        bound = self.number(limit)
-        return self.select(self.compare("ogt", x, bound), bound, x)
-
-    def at_least(self, x: str, limit: float) -> str:
-        bound = self.number(limit)
-        return self.select(self.compare("olt", x, bound), bound, x)
-
-    def unary(self, intrinsic: str, x: str) -> str:
-        return self.emit(f"call {self.type} @llvm.{intrinsic}.{self._suffix}({self.type} {x})")
-
-    def copysign(self, magnitude: str, sign: str) -> str:
-        t = self.type
-        return self.emit(f"call {t} @llvm.copysign.{self._suffix}({t} {magnitude}, {t} {sign})")
-
-    def bits(self, x: str) -> str:
-        return self.emit(f"bitcast {self.type} {x} to {self.integer}")
-
-    def float(self, bits: str) -> str:
-        return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
-
-    def scale(self, x: str, n: str) -> str:
-        """x * 2**n for a float n that is whole."""
-        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
-        rest = f"{t} {x}, i{self.lanes} -1, i32 4"  # all lanes, the current rounding
-        return self.emit(f"call {t} @llvm.x86.avx512.mask.scalef.{kind}.512({t} {x}, {t} {n}, {rest})")
-
-    def power_of_two(self, biased: str) -> str:
-        """2**k from an integer whose low bits are k + bias."""
-        return self.float(self.iop("shl", biased, self.whole(self.form.fraction)))
-
-    @property
-    def _suffix(self) -> str:
-        return self.form.suffix if self.lanes == 1 else f"v{self.lanes}{self.form.suffix}"
-
-    def _wide(self, scalar: str) -> str:
-        return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
-
-
 def emit_call(
     fn: str, dtype: str, lanes: int, arg: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
     avx512: bool = False,
 ) -> str:  # fmt: skip
     """Write `fn` of `arg`, a value of `lanes` x `dtype` (1: a scalar), line by line to `out`; the result's name.
 
-    `fresh` gives unused names with their %. `avx512`: instructions of AVX-512 may be used for whole registers.
+    `fresh` gives unused names with their %. `avx512`: instructions of AVX-512 may be used.
     Raises KeyError for a function or dtype that is not in the table above.
     """
-    return _FUNCTIONS[fn](_Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512), arg)
+    return _FUNCTIONS[fn](Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512), arg)
 
 
 def emit_pow(
@@ -311,7 +186,7 @@ def emit_pow(
     avx512: bool = False,
 ) -> str:  # fmt: skip
     """Write x ** y with C's rules for zeros, infinities and negative x; float32 is computed in float64."""
-    narrow = _Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512)
+    narrow = Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512)
     wide = replace(narrow, form=_FORMATS["float64"])
     if dtype == "float32":
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
@@ -319,7 +194,7 @@ def emit_pow(
     return result if dtype == "float64" else narrow.emit(f"fptrunc {wide.type} {result} to {narrow.type}")
 
 
-def _reduced(v: _Lanes, x: str, bias: int) -> tuple[str, str]:
+def _reduced(v: Lanes, x: str, bias: int) -> tuple[str, str]:
     """(r, z) with x = n ln2 + r, |r| <= ln2 / 2, and n + bias in the low bits of the float z."""
     shift = v.number(v.form.magic + bias)
     z = v.fma(x, v.number(1.0 / math.log(2.0)), shift)
@@ -328,41 +203,52 @@ def _reduced(v: _Lanes, x: str, bias: int) -> tuple[str, str]:
     return v.fma(n, v.number(-v.form.ln2[1]), r), z
 
 
-def _exp_of_reduced(v: _Lanes, r: str) -> str:
+def _exp_of_reduced(v: Lanes, r: str) -> str:
     one = v.number(1.0)
     return v.fma(v.fma(v.polynomial(r, v.form.exp), r, one), r, one)
 
 
-def _scales(v: _Lanes) -> bool:
-    """Whether the target multiplies by powers of two in one instruction."""
-    return v.avx512 and v.lanes * v.form.bits == 512
+def _exp_scaled(v: Lanes, x: str) -> str:
+    """exp in AVX-512, for any x, in whole registers: x = n ln2 + r with n in steps of 1 / powers, 2**n exp(r).
+
+    The fraction of n selects a power of two, its whole part is applied by one instruction, which is right however large
+    n is and passes NaN on. So only r, which is then any number or NaN, has to be kept in bounds.
+    """
+    powers, shift = v.form.powers, v.number(v.form.magic / v.form.powers)
+    z = v.fma(x, v.number(1.0 / math.log(2.0)), shift)
+    n = v.op("fsub", z, shift)
+    r = v.fma(n, v.number(-v.form.ln2[0]), x)
+    r = v.bounded(v.fma(n, v.number(-v.form.ln2[1]), r), 0.36 / powers)
+    rest = v.polynomial(r, v.form.exp_near)
+    if powers == 1:
+        return v.scale(v.fma(rest, r, v.number(1.0)), n)
+    power = v.entry([2.0 ** (j / powers) for j in range(powers)], z)
+    return v.scale(v.fma(v.op("fmul", power, r), rest, power), n)
 
 
-def _exp_upto(v: _Lanes, x: str) -> str:
-    """exp for x <= exp_high. 2**n is applied by one instruction, whose result is rounded once however small, or else in
-    two halves, so that neither leaves the range before the result does."""
-    x = v.at_least(x, v.form.exp_low)
-    if _scales(v):
-        r, z = _reduced(v, x, 0)
-        return v.scale(_exp_of_reduced(v, r), v.op("fsub", z, v.number(v.form.magic)))
-    r, z = _reduced(v, x, 2 * v.form.bias)
+def _exp_upto(v: Lanes, x: str) -> str:
+    """exp for x <= exp_high."""
+    if v.avx512:
+        return v.in_registers(_exp_scaled, x)
+    r, z = _reduced(v, v.at_least(x, v.form.exp_low), 2 * v.form.bias)
     both = v.bits(z)
     half = v.iop("lshr", both, v.whole(1))  # what is above the low bits is even, and shifted out
+    # 2**n is applied in two halves, so that neither leaves the range before the result does
     scaled = v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(half))
     return v.op("fmul", scaled, v.power_of_two(v.iop("sub", both, half)))
 
 
-def _exp(v: _Lanes, x: str) -> str:
-    return _exp_upto(v, v.at_most(x, v.form.exp_high))
+def _exp(v: Lanes, x: str) -> str:
+    return _exp_upto(v, x if v.avx512 else v.at_most(x, v.form.exp_high))
 
 
-def _exp_small(v: _Lanes, x: str) -> str:
+def _exp_small(v: Lanes, x: str) -> str:
     """exp where the result is a normal number."""
     r, z = _reduced(v, x, v.form.bias)
     return v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(v.bits(z)))
 
 
-def _split(v: _Lanes, x: str) -> tuple[str, str]:
+def _split(v: Lanes, x: str) -> tuple[str, str]:
     """(e, m) as floats with x = 2**e m and sqrt(1/2) <= m < sqrt(2), for positive x."""
     form = v.form
     tiny = v.compare("olt", x, v.number(form.smallest_normal))
@@ -378,7 +264,7 @@ def _split(v: _Lanes, x: str) -> tuple[str, str]:
     return e, v.float(v.iop("add", fraction, v.whole(form.sqrt_half)))
 
 
-def _log(v: _Lanes, x: str) -> str:
+def _log(v: Lanes, x: str) -> str:
     e, m = _split(v, x)
     f = v.op("fsub", m, v.number(1.0))
     half_square = v.op("fmul", v.op("fmul", f, f), v.number(0.5))
@@ -401,7 +287,7 @@ def _log(v: _Lanes, x: str) -> str:
     return v.select(v.compare("ogt", x, zero), value, edge)
 
 
-def _tanh(v: _Lanes, x: str) -> str:
+def _tanh(v: Lanes, x: str) -> str:
     y = v.at_most(v.unary("fabs", x), v.form.tanh_high)
     r, z = _reduced(v, v.op("fadd", y, y), v.form.bias)
     small = v.fma(v.op("fmul", r, r), v.polynomial(r, v.form.expm1), r)  # exp(r) - 1
@@ -410,7 +296,7 @@ def _tanh(v: _Lanes, x: str) -> str:
     return v.copysign(v.op("fdiv", expm1, v.op("fadd", expm1, v.number(2.0))), x)
 
 
-def _sigmoid(v: _Lanes, x: str) -> str:
+def _sigmoid(v: Lanes, x: str) -> str:
     """1 / (1 + exp(-x)) with exp of negative numbers only: nothing overflows, small results keep their digits."""
     e = _exp_upto(v, v.emit(f"fneg {v.type} {v.unary('fabs', x)}"))
     one = v.number(1.0)
@@ -418,7 +304,7 @@ def _sigmoid(v: _Lanes, x: str) -> str:
     return v.op("fdiv", numerator, v.op("fadd", e, one))
 
 
-def _erf(v: _Lanes, x: str) -> str:
+def _erf(v: Lanes, x: str) -> str:
     """Tail: a polynomial in t - 2.46 in float32; in float64 log(erfc) is one in t - 2, whose terms stay small."""
     one = v.number(1.0)
     series = v.fma(x, v.polynomial(v.op("fmul", x, x), v.form.erf_series), x)
@@ -433,7 +319,7 @@ def _erf(v: _Lanes, x: str) -> str:
     return v.select(v.compare("olt", t, one), series, tail)
 
 
-def _sin_cos(v: _Lanes, x: str, quarter: int) -> str:
+def _sin_cos(v: Lanes, x: str, quarter: int) -> str:
     """sin(x + quarter pi/2). The reduction runs in float64 for both formats."""
     wide = replace(v, form=_FORMATS["float64"])
     y = x if v.form.bits == 64 else v.emit(f"fpext {v.type} {x} to {wide.type}")
@@ -464,15 +350,15 @@ def _sin_cos(v: _Lanes, x: str, quarter: int) -> str:
     return v.float(v.iop("xor", v.bits(value), sign))
 
 
-def _sin(v: _Lanes, x: str) -> str:
+def _sin(v: Lanes, x: str) -> str:
     return _sin_cos(v, x, 0)
 
 
-def _cos(v: _Lanes, x: str) -> str:
+def _cos(v: Lanes, x: str) -> str:
     return _sin_cos(v, x, 1)
 
 
-def _pow(v: _Lanes, x: str, y: str) -> str:
+def _pow(v: Lanes, x: str, y: str) -> str:
     zero, one = v.number(0.0), v.number(1.0)
     magnitude = v.unary("fabs", x)
     value = _exp(v, v.op("fmul", y, _log(v, magnitude)))
@@ -486,7 +372,7 @@ def _pow(v: _Lanes, x: str, y: str) -> str:
     return v.select(v.compare("oeq", y, zero), one, value)
 
 
-_FUNCTIONS: dict[str, Callable[[_Lanes, str], str]] = {
+_FUNCTIONS: dict[str, Callable[[Lanes, str], str]] = {
     "exp": _exp,
     "log": _log,
     "tanh": _tanh,

@@ -125,7 +125,7 @@ DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
         "cos": [(-7, 7), (-1e6, 1e6)],
     },
 }
-FEW_LANES = {"float32": [16, 8, 1], "float64": [8, 4, 1]}
+FEW_LANES = {"float32": [16, 32, 8, 2, 1], "float64": [8, 16, 4, 1]}
 
 
 def _samples(fn: str, low: float, high: float, dtype: str) -> Array:
@@ -180,7 +180,7 @@ EDGES: dict[str, list[tuple[float, float]]] = {
 @pytest.mark.parametrize("dtype", list(SCALARS))
 @pytest.mark.parametrize("fn", list(EDGES))
 def test_edges(fn: str, dtype: str) -> None:
-    x = np.zeros(16, dtype)
+    x = np.zeros(32, dtype)
     x[: len(EDGES[fn])] = [value for value, _ in EDGES[fn]]
     expected = np.array([result for _, result in EDGES[fn]], dtype)
     for lanes in FEW_LANES[dtype]:

@@ -1,0 +1,183 @@
+"""Instructions on vectors of any width, written as LLVM IR line by line: what elementary functions are made of."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format and the constants and coefficients (lowest power first) of its functions."""
+
+    name: str
+    bits: int
+    fraction: int  # stored bits of the significand
+    bias: int
+    suffix: str
+    smallest_normal: float
+    sqrt_half: int  # the bit pattern of sqrt(1/2)
+    exp_low: float  # exp is 0 below
+    exp_high: float  # exp is infinite above
+    ln2: tuple[float, float]  # high part with trailing zeros, low part
+    exp: tuple[float, ...]  # (e**r - 1 - r) / r**2 on |r| <= ln2 / 2, for e**r
+    powers: int  # entries of a table of 2**(j / powers), where shuffles can look them up
+    exp_near: tuple[float, ...]  # (e**r - 1) / r on |r| <= ln2 / 2 / powers
+    expm1: tuple[float, ...]  # the same, for e**r - 1
+    tanh_high: float  # tanh is 1 above
+    erf_series: tuple[float, ...]  # erf(x) / x - 1 in x**2, |x| < 1
+    erf_tail: tuple[float, ...]  # see _erf
+    erf_high: float  # erf is 1 above
+    sin: tuple[float, ...]  # (sin(r) - r) / r**3 in r**2, |r| <= pi/4
+    cos: tuple[float, ...]  # (cos(r) - 1 + r**2 / 2) / r**4 in r**2
+
+    @property
+    def magic(self) -> float:
+        """1.5 * 2**fraction: adding it rounds to an integer, which then stands in the low bits."""
+        return 1.5 * 2.0**self.fraction
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane."""
+
+    form: Format
+    lanes: int
+    fresh: Callable[[], str]
+    out: Callable[[str], None]
+    fused: bool
+    avx512: bool = False
+
+    @property
+    def type(self) -> str:
+        return self._wide(self.form.name)
+
+    @property
+    def integer(self) -> str:
+        return self._wide(f"i{self.form.bits}")
+
+    @property
+    def bool(self) -> str:
+        return self._wide("i1")
+
+    def number(self, value: float) -> str:
+        word = self._literal(value)
+        return word if self.lanes == 1 else f"splat ({self.form.name} {word})"
+
+    def _literal(self, value: float) -> str:
+        if self.form.bits == 32:
+            value = struct.unpack("f", struct.pack("f", value))[0]
+        return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
+
+    def whole(self, value: int) -> str:
+        signed = value - (1 << self.form.bits) if value >> (self.form.bits - 1) else value
+        return str(signed) if self.lanes == 1 else f"splat (i{self.form.bits} {signed})"
+
+    def emit(self, text: str) -> str:
+        name = self.fresh()
+        self.out(f"{name} = {text}")
+        return name
+
+    def op(self, word: str, a: str, b: str) -> str:
+        return self.emit(f"{word} {self.type} {a}, {b}")
+
+    def iop(self, word: str, a: str, b: str) -> str:
+        return self.emit(f"{word} {self.integer} {a}, {b}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a b + c, in one rounding where the target can."""
+        if not self.fused:
+            return self.op("fadd", self.op("fmul", a, b), c)
+        t = self.type
+        return self.emit(f"call {t} @llvm.fma.{self._suffix}({t} {a}, {t} {b}, {t} {c})")
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        value = self.number(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            value = self.fma(value, x, self.number(c))
+        return value
+
+    def compare(self, relation: str, a: str, b: str) -> str:
+        return self.emit(f"fcmp {relation} {self.type} {a}, {b}")
+
+    def select(self, condition: str, a: str, b: str) -> str:
+        return self.emit(f"select {self.bool} {condition}, {self.type} {a}, {self.type} {b}")
+
+    def at_most(self, x: str, limit: float) -> str:
+        """min(x, limit), and NaN for NaN."""
+        bound = self.number(limit)
+        return self.select(self.compare("ogt", x, bound), bound, x)
+
+    def at_least(self, x: str, limit: float) -> str:
+        bound = self.number(limit)
+        return self.select(self.compare("olt", x, bound), bound, x)
+
+    def unary(self, intrinsic: str, x: str) -> str:
+        return self.emit(f"call {self.type} @llvm.{intrinsic}.{self._suffix}({self.type} {x})")
+
+    def copysign(self, magnitude: str, sign: str) -> str:
+        t = self.type
+        return self.emit(f"call {t} @llvm.copysign.{self._suffix}({t} {magnitude}, {t} {sign})")
+
+    def scale(self, x: str, n: str) -> str:
+        """x * 2**n, n rounded down, in AVX-512; rounded once however small the result is, infinite beyond the range."""
+        return self._avx512("scalef", x, n, f"{self.type} {x}")
+
+    def bounded(self, x: str, limit: float) -> str:
+        """x between -limit and limit, in AVX-512; some number between them for NaN."""
+        return self._avx512("range", x, self.number(limit), f"i32 2, {self.type} {x}")  # 2: smaller, with the sign of x
+
+    def entry(self, numbers: Sequence[float], index: str) -> str:
+        """The table's entry at the low bits of `index`, a float, in each lane, in AVX-512; two registers of entries."""
+        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
+        texts = [f"{self.form.name} {self._literal(x)}" for x in numbers]
+        low, high = (", ".join(texts[n : n + self.lanes]) for n in (0, self.lanes))
+        numbers_at = f"{t} <{low}>, {self.integer} {self.bits(index)}, {t} <{high}>"
+        return self.emit(f"call {t} @llvm.x86.avx512.vpermi2var.{kind}.512({numbers_at})")
+
+    def _avx512(self, name: str, x: str, y: str, rest: str) -> str:
+        """An instruction on all lanes of whole registers, with the current rounding."""
+        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
+        return self.emit(
+            f"call {t} @llvm.x86.avx512.mask.{name}.{kind}.512({t} {x}, {t} {y}, {rest}, i{self.lanes} -1, i32 4)"
+        )
+
+    def bits(self, x: str) -> str:
+        return self.emit(f"bitcast {self.type} {x} to {self.integer}")
+
+    def float(self, bits: str) -> str:
+        return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
+
+    def in_registers(self, function: Callable[[Lanes, str], str], x: str) -> str:
+        """`function` of x in whole registers of AVX-512: every lane is computed alike, however many there are."""
+        whole = replace(self, lanes=512 // self.form.bits)
+        if self.lanes == whole.lanes:
+            return function(whole, x)
+        if self.lanes == 1:
+            register = self.emit(f"insertelement {whole.type} poison, {self.type} {x}, i64 0")
+            return self.emit(f"extractelement {whole.type} {function(whole, register)}, i64 0")
+        if self.lanes < whole.lanes:
+            return whole._picked(function(whole, self._picked(x, 0, whole.lanes)), 0, self.lanes)
+        half = replace(self, lanes=self.lanes // 2)
+        parts = [half.in_registers(function, self._picked(x, n, half.lanes)) for n in (0, half.lanes)]
+        picks = ", ".join(f"i32 {n}" for n in range(self.lanes))
+        return self.emit(
+            f"shufflevector {half.type} {parts[0]}, {half.type} {parts[1]}, <{self.lanes} x i32> <{picks}>"
+        )
+
+    def _picked(self, x: str, first: int, lanes: int) -> str:
+        """`lanes` lanes of x from number `first` on; anything for those that are not there."""
+        picks = ", ".join(f"i32 {min(n, self.lanes)}" for n in range(first, first + lanes))
+        return self.emit(f"shufflevector {self.type} {x}, {self.type} poison, <{lanes} x i32> <{picks}>")
+
+    def power_of_two(self, biased: str) -> str:
+        """2**k from an integer whose low bits are k + bias."""
+        return self.float(self.iop("shl", biased, self.whole(self.form.fraction)))
+
+    @property
+    def _suffix(self) -> str:
+        return self.form.suffix if self.lanes == 1 else f"v{self.lanes}{self.form.suffix}"
+
+    def _wide(self, scalar: str) -> str:
+        return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
