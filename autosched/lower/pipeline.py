@@ -3,6 +3,7 @@
 once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py, weights.py)
 for each measured row     instantiate         integers for parameters, canonical expressions
                           overlap_iterations  shared buffers are filled ahead of the iteration that reads them
+                          join_passes         a row is used while it is being made, in vectors of the same width
                           specialise_tails    constant extents for unrolled and vectorised loops
                           specialise_interior register tiles away from borders lose their conditions
 """
@@ -16,6 +17,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Func, Seq, Stmt
 from autosched.lower.instantiate import instantiate, simplify_stmt
 from autosched.lower.interior import specialise_interior
+from autosched.lower.joining import join_passes
 from autosched.lower.pipelining import overlap_iterations
 from autosched.lower.symbolic import lower
 from autosched.lower.tails import specialise_tails
@@ -26,7 +28,7 @@ def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]
     concrete, simplify = instantiate(func, values)
 
     def finished(body: Stmt) -> Stmt:
-        body = overlap_iterations(body, simplify)
+        body = join_passes(overlap_iterations(body, simplify), simplify)
         body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
         return specialise_interior(body, simplify)
 
