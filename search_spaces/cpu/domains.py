@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from autosched.ir.expr import Const, Expr
+from autosched.ir.expr import Param as Number
+from autosched.ir.linear import ONE
+from autosched.ir.visit import subexpressions, substitute
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
+ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
 _COUNTS = (
     1,
     2,
@@ -60,12 +64,28 @@ def tile_count(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(sorted(values)), "tile", group, extent)
 
 
-def row_count(name: str, extent: int) -> Param:
-    """How many rows are a task: divisors, so that a stage computed for a row is never asked for one that is not there.
+def row_levels(name: str, extent: int) -> list[Param]:
+    """How many rows are a task, in blocks of rows that are taken together, stage by stage: the end of one's reduction
+    hides behind the next one. Divisors, so that a stage computed for a row is never asked for one that is not there.
 
     With all rows in one task no thread is woken.
     """
-    return Param(name, tuple(sorted({r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if extent % r == 0} | {extent})), "tile")
+    together = tuple(r for r in (1, 2, 4, 8) if extent % r == 0)
+    blocks_of_all = extent // together[-1]
+    counts = {r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if blocks_of_all % r == 0} | {blocks_of_all}
+    levels = [Param(f"{name}.m", tuple(sorted(counts)), "tile"), Param(f"{name}{ROW_BLOCK}", together, "tile")]
+    return [p for p in levels if len(p.domain) > 1]
+
+
+def of_one_row(extent: Expr) -> Expr:
+    """The extent of a region, or of a loop, where rows are taken one by one."""
+    sizes = (e for e in subexpressions(extent) if isinstance(e, Number) and e.name.endswith(ROW_BLOCK))
+    return substitute(extent, dict.fromkeys(sizes, ONE))
+
+
+def is_row_block(extent: Expr) -> bool:
+    """Whether the extent is one row, or as many as a block of rows has."""
+    return of_one_row(extent) is ONE
 
 
 def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> Param:

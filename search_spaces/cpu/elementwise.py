@@ -15,7 +15,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
-from search_spaces.cpu.domains import across_tile, tile_count, vector_width
+from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, tile_count, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     extent,
@@ -202,11 +202,12 @@ def _computed_once(draft: Draft, stage: Stage) -> bool:
     host = draft.state.stage(at.stage)
     domains = infer_domains(draft.state)
     around = host.loops[: host.position(at.loop) + 1]
-    inside = {axis for x in host.loops[len(around) :] for axis, _ in x.parts}
-    whole = {axis for x in around for axis, _ in x.parts} - inside  # all levels of these are outside
+    bounds = domains[host.name].bounds
+    inside = {axis for x in host.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
+    whole = {axis for x in around for axis, _ in x.parts} - inside  # all levels of these are outside, but for a block
     rows = [a.extent for a in host.op.all_axes if a.name in whole]
-    rows += [domains[host.name].bounds[x.name] for x in around if not {axis for axis, _ in x.parts} <= whole]
-    regions = ((a, domains[stage.name].regions[a.name].extent) for a in stage.op.axes)
+    rows += [bounds[x.name] for x in around if not {axis for axis, _ in x.parts} <= whole]
+    regions = ((a, of_one_row(domains[stage.name].regions[a.name].extent)) for a in stage.op.axes)
     region = [e if isinstance(e, Const) else a.extent for a, e in regions]  # at most
     total = product([*rows, *region])
     return total is product([a.extent for a in stage.op.axes])
@@ -218,7 +219,7 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
         return draft
     last = stage.op.axes[-1]
     region = infer_domains(draft.state)[stage.name].regions[last.name].extent
-    if isinstance(region, Const) and int(region.value) == 1:
+    if is_row_block(region):
         return draft  # one value for each row
     lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))

@@ -4,8 +4,8 @@
     SplitReduction  few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer);
                     SplitTiledReduction does it for tiled reductions
 
-A reduction that shares its leading axes with the stage that uses it is computed there row by row, so
-that several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
+A reduction that shares its leading axes with the stage that uses it is computed there row by row, or for a few rows
+at a time, so that several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES, Const
+from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.domains import blocks, row_count, vector_width
+from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, lane_reduction, points, reads_of
@@ -156,7 +156,7 @@ def _finish_root(draft: Draft, name: str) -> Draft:
 
 
 def _place(draft: Draft, name: str) -> Draft:
-    """Compute the stage inside the row loop of the stage that uses it, where one row needs one value of it."""
+    """Compute the stage inside the row loop of the stage that uses it, where a row needs one value of it."""
     state = draft.state
     stage = state.stage(name)
     host = _host(draft, stage)
@@ -172,11 +172,8 @@ def _place(draft: Draft, name: str) -> Draft:
         placed = draft.apply(ComputeAt(name, host.name, loop))
     except ScheduleError:
         return draft  # a reader is elsewhere
-    domain = infer_domains(placed.state)[name]
-    one_row = all(isinstance(domain.regions[a.name].extent, Const) for a in stage.op.axes) and all(
-        int(e.value) == 1 for a in stage.op.axes if isinstance(e := domain.regions[a.name].extent, Const)
-    )
-    return placed if one_row else draft
+    regions = infer_domains(placed.state)[name].regions
+    return placed if all(is_row_block(regions[a.name].extent) for a in stage.op.axes) else draft
 
 
 def _host(draft: Draft, stage: Stage) -> Stage | None:
@@ -198,15 +195,15 @@ def schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
 
 
 def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
-    """The first `lead` axes are parallel, several rows a task, and end in the row loop; the last of the others is
-    vectorised."""
+    """The first `lead` axes are parallel, several blocks of rows a task, and end in the loop over these blocks; the
+    last of the others is vectorised."""
     names = [a.name for a in host.op.axes]
     steps: list[Step] = []
     outer, row = names[:lead], names[lead - 1] if lead else ""
     if lead and host.at is None and extent(host.op.axes[lead - 1]) > 1:
-        rows = row_count(f"{host.name}.{row}.m", extent(host.op.axes[lead - 1]))
-        draft = draft.with_params([rows])
-        steps.append(Split(host.name, row, (rows.name,)))
+        levels = row_levels(f"{host.name}.{row}", extent(host.op.axes[lead - 1]))
+        draft = draft.with_params(levels)
+        steps.append(Split(host.name, row, tuple(p.name for p in levels)))
         outer[-1], row = f"{row}.0", f"{row}.1"
     if lead < len(names):
         last: StageAxis = host.op.axes[-1]

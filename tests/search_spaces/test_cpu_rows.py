@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
@@ -149,13 +151,13 @@ def test_a_product_may_be_computed_for_the_rows_that_a_softmax_needs():
         assert list(compiled(dag, sketch, 2, rows=1))
 
 
-@pytest.mark.parametrize("rows", [1, 6, 7])
+@pytest.mark.parametrize("rows", [1, 6, 7, 12])
 def test_rows_of_a_task_divide_all_rows(rows):
     for name in ("softmax", "layer_norm", "rms_norm"):
         dag = workload(name, M=rows, N=37)
         (sketch,) = sketches(dag, HOST, 1)
-        counts = [p.domain for p in sketch.params if p.kind == "tile"]
-        assert counts == ([] if rows == 1 else [tuple(d for d in range(1, rows + 1) if rows % d == 0)])
+        counts = {prod(x) for x in product(*(p.domain for p in sketch.params if p.kind == "tile"))}
+        assert counts == {d for d in range(1, rows + 1) if rows % d == 0}
         assert list(compiled(dag, sketch, 1, rows=3))
 
 
@@ -174,3 +176,23 @@ def test_blocks_of_long_reductions_stand_in_records():
     for sketch in sketches(dag, parse_target("cpu"), 2):
         values = {p.name: p.domain[-1] for p in sketch.params}
         assert len(replay(dag, steps_to_json(sketch.state, values)).stages) == len(sketch.state.stages)
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    ("softmax", {"M": 8, "N": 35}), ("layer_norm", {"M": 12, "N": 17}), ("rms_norm", {"M": 6, "N": 64}),
+])  # fmt: skip
+def test_rows_are_taken_a_few_at_a_time(name, settings):
+    dag = workload(name, **settings)
+    for sketch in sketches(dag, HOST, 2):
+        block = next(p for p in sketch.params if p.name.endswith(".rows"))
+        assert block.domain == tuple(r for r in (1, 2, 4, 8) if settings["M"] % r == 0)
+        roots = [s for s in sketch.state.stages if s.at is None]
+        assert len(roots) == 1  # all else is computed for these rows
+        assert list(compiled(dag, sketch, 2, rows=6))
+
+
+def test_a_prime_number_of_rows_is_taken_one_by_one():
+    dag = workload("softmax", M=7, N=20)
+    for sketch in sketches(dag, HOST, 1):
+        assert not any(p.name.endswith(".rows") for p in sketch.params)
+        assert list(compiled(dag, sketch, 1))
