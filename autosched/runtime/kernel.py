@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from autosched.errors import DeviceError, UsageError
+from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
 from autosched.runtime.tensors import (
     Array,
@@ -18,6 +18,7 @@ from autosched.runtime.tensors import (
     address_of,
     aligned_empty,
     as_input,
+    as_numpy,
     as_output,
     check_apart,
     new_output,
@@ -25,34 +26,35 @@ from autosched.runtime.tensors import (
 from autosched.target import Target
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """What one call in flight owns: the array of pointers and the scratch memory."""
-
-    pointers: Any  # a ctypes array of size_t
-    pointers_address: int
-    workspace: Array
-    workspace_address: int
-
-
 class Kernel:
     """`kernel(A, B)` returns a new array (a tuple for several outputs); `kernel(A, B, out=C)` writes C and returns it.
 
     Takes what `runtime.tensors` accepts; gives torch tensors back when every input was one. May be called from several
     Python threads at a time. `weights` names the inputs that it was tuned to have as weights, see `bind`.
+
+    `fixed`: the kernel's pointers that are the same at every call, None for each that an array gives; without it, the
+    arrays give all of them.
     """
 
     weights: tuple[str, ...] = ()
 
     def __init__(
-        self, loaded: LoadedKernel, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], workspace_bytes: int
+        self,
+        loaded: LoadedKernel,
+        inputs: Sequence[ArraySpec],
+        outputs: Sequence[ArraySpec],
+        workspace_bytes: int,
+        fixed: Sequence[int | None] | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.workspace_bytes = workspace_bytes
         self._specs = self.inputs + self.outputs
         self._loaded = loaded
-        self._idle: list[_Frame] = []  # append and pop are atomic
+        self._fixed = tuple(fixed or (None,) * len(self._specs))
+        self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
+        self._workspaces: list[Array] = []  # as many as there were calls at a time
+        self._idle: list[int] = []  # the addresses of those that no call uses; append and pop are atomic
 
     @property
     def threads(self) -> int:
@@ -66,44 +68,66 @@ class Kernel:
         if len(arrays) != len(self.inputs):
             names = ", ".join(spec.name for spec in self.inputs)
             raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
-        given = [as_input(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
-        addresses = [address_of(array) for array in given]  # `given` and `results` hold the memory until the end
+        if out is None:
+            results: tuple[Any, ...] = tuple([new_output(spec) for spec in self.outputs])
+        else:
+            results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        is_plain = self._passes((*arrays, *results))
+        if not is_plain:
+            self._run(arrays, results)
         if out is not None:
-            results = self._checked_out(out)
-            addresses += [address_of(array) for array in results]
-            check_apart(self._specs, addresses, len(given))
-            self._launch(addresses)
             return out
-        results = []
-        for spec in self.outputs:
-            array, address = new_output(spec)
-            results.append(array)
-            addresses.append(address)
-        self._launch(addresses)
-        wrapped = like_inputs(arrays, results)
+        wrapped = results if is_plain else like_inputs(arrays, results)
         return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
 
-    def _checked_out(self, out: object) -> list[Array]:
-        items = out if isinstance(out, (tuple, list)) else (out,)
-        if len(items) != len(self.outputs):
-            raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(items)}")
-        return [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
+    def _passes(self, arrays: tuple[object, ...]) -> bool:
+        """Whether the gate took the arrays, and the kernel has run."""
+        if self._gate is None:
+            return False
+        workspace = self._workspace()
+        code = self._gate(arrays, workspace)
+        self._idle.append(workspace)
+        if code and code != REFUSED:
+            raise self._failure(code)
+        return code == 0
 
-    def _launch(self, addresses: list[int]) -> None:
-        try:
-            frame = self._idle.pop()
-        except IndexError:
-            frame = self._new_frame(len(addresses))
-        frame.pointers[:] = addresses
-        code = self._loaded(frame.pointers_address, frame.workspace_address)
-        self._idle.append(frame)
+    def _run(self, arrays: tuple[object, ...], results: tuple[object, ...]) -> None:
+        """With arrays of any kind that `runtime.tensors` accepts."""
+        if len(results) != len(self.outputs):
+            raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(results)}")
+        views = tuple([as_numpy(spec, array) for spec, array in zip(self._specs, (*arrays, *results), strict=True)])
+        if self._passes(views):
+            return
+        n = len(arrays)
+        given = [as_input(spec, view) for spec, view in zip(self.inputs, views[:n], strict=True)]
+        written = [as_output(spec, view) for spec, view in zip(self.outputs, views[n:], strict=True)]
+        addresses = [address_of(array) for array in (*given, *written)]  # the lists hold the memory until the end
+        check_apart(self._specs, addresses, n)
+        self._launch(addresses)
+
+    def _launch(self, addresses: Sequence[int]) -> None:
+        """`addresses`: of the arrays, the outputs last."""
+        given = iter(addresses)
+        self._start([next(given) if pointer is None else pointer for pointer in self._fixed])
+
+    def _start(self, pointers: Sequence[int]) -> None:
+        block = (ctypes.c_size_t * len(pointers))(*pointers)
+        workspace = self._workspace()
+        code = self._loaded(ctypes.addressof(block), workspace)
+        self._idle.append(workspace)
         if code:
-            raise DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
+            raise self._failure(code)
 
-    def _new_frame(self, n_pointers: int) -> _Frame:
-        pointers = (ctypes.c_size_t * n_pointers)()
-        workspace = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
-        return _Frame(pointers, ctypes.addressof(pointers), workspace, address_of(workspace))
+    def _workspace(self) -> int:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            made = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
+            self._workspaces.append(made)
+            return address_of(made)
+
+    def _failure(self, code: int) -> DeviceError:
+        return DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
 
 
 def build_object(ir: str, target: Target) -> bytes:
@@ -137,11 +161,11 @@ def torch_of(arrays: Sequence[object]) -> Any:
     return torch
 
 
-def like_inputs(arrays: Sequence[object], results: list[Array]) -> list[Any]:
+def like_inputs(arrays: Sequence[object], results: Sequence[Array]) -> list[Any]:
     """torch tensors for a caller whose inputs all are."""
     torch = torch_of(arrays)
     if torch is None:
-        return results
-    plain = [result.view(np.int16) if result.dtype.name == "bfloat16" else result for result in results]
-    tensors = [torch.from_dlpack(array) for array in plain]
+        return list(results)
+    plain = [result.view(np.int16) if result.dtype.kind == "V" else result for result in results]
+    tensors = [torch.from_numpy(array) for array in plain]
     return [t if p is r else t.view(torch.bfloat16) for t, p, r in zip(tensors, plain, results, strict=True)]

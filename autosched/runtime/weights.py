@@ -26,15 +26,10 @@ class BoundKernel(Kernel):
 
     def __init__(self, whole: WeightsKernel, packed: Array) -> None:
         rest = [spec for spec in whole.inputs if spec.name not in whole.weights]
-        super().__init__(whole.run, rest, whole.outputs, whole.workspace_bytes)
+        fixed = [0 if spec.name in whole.weights else None for spec in (*whole.inputs, *whole.outputs)]
+        super().__init__(whole.run, rest, whole.outputs, whole.workspace_bytes, (*fixed, address_of(packed)))
         self.packed_bytes = whole.packed_bytes
         self._packed = packed
-        self._packed_address = address_of(packed)
-        self._is_weight = [spec.name in whole.weights for spec in (*whole.inputs, *whole.outputs)]
-
-    def _launch(self, addresses: list[int]) -> None:
-        given = iter(addresses)
-        super()._launch([*(0 if weight else next(given) for weight in self._is_weight), self._packed_address])
 
 
 class WeightsKernel(Kernel):
@@ -54,6 +49,7 @@ class WeightsKernel(Kernel):
         self.run = run
         self.weights = tuple(weights)
         self.packed_bytes = packed_bytes
+        self._gate = None  # `_launch` has more to do
         self._prepare = Kernel(prepare, inputs, outputs, workspace_bytes)  # takes the same pointers
 
     def bind(self, **weights: object) -> BoundKernel:
@@ -66,15 +62,15 @@ class WeightsKernel(Kernel):
         addresses = [0 if array is None else address_of(array) for array in given]
         return BoundKernel(self, self._pack([*addresses, *(0 for _ in self.outputs)]))
 
-    def _pack(self, addresses: list[int]) -> Array:
+    def _pack(self, addresses: Sequence[int]) -> Array:
         packed = aligned_empty((self.packed_bytes,), "uint8")
         packed[:] = 0  # what is left between panels may be computed with: no chance denormal numbers, which are slow
-        self._prepare._launch([*addresses, address_of(packed)])
+        self._prepare._start([*addresses, address_of(packed)])
         return packed
 
-    def _launch(self, addresses: list[int]) -> None:
+    def _launch(self, addresses: Sequence[int]) -> None:
         packed = self._pack(addresses)
-        super()._launch([*addresses, address_of(packed)])
+        self._start([*addresses, address_of(packed)])
 
 
 def build_weights_kernel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def test_what_does_not_fit_is_refused(add: GpuKernel) -> None:
     with pytest.raises(
         UsageError, match=r"A is a .*DeviceArray .*runs on the CPU; give at.to_device\(A, device=\"cpu\"\)"
     ):
-        Kernel(lambda *_: 0, (A, B), (C,), 0)(x, y)  # type: ignore[arg-type]
+        Kernel(SimpleNamespace(address=0, threads=1), (A, B), (C,), 0)(x, y)  # type: ignore[arg-type]
 
 
 def test_no_silent_copy_to_the_host(add: GpuKernel) -> None:

@@ -57,9 +57,14 @@ def _kernel(outputs: tuple[ArraySpec, ...] = (C,), status: int = 0) -> Kernel:
     return build_kernel(ir, "add", parse_target("cpu"), (A, B), outputs, workspace_bytes=64, threads=1)
 
 
-@pytest.fixture(scope="module")
-def add() -> Kernel:
-    return _kernel()
+@pytest.fixture(scope="module", params=["gate", "python"])
+def add(request: pytest.FixtureRequest) -> Kernel:
+    """Called through the gate, and as where there is none."""
+    kernel = _kernel()
+    assert kernel._gate is not None
+    if request.param == "python":
+        kernel._gate = None
+    return kernel
 
 
 @pytest.fixture
@@ -167,7 +172,7 @@ def test_torch_in_torch_out(add: Kernel, arrays: tuple[Any, Any], monkeypatch: p
 
     Tensor.__module__ = "torch"
     torch = types.ModuleType("torch")
-    torch.from_dlpack = Tensor  # type: ignore[attr-defined]
+    torch.from_numpy = Tensor  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
     a, b = arrays
     result = add(Tensor(a), Tensor(b))

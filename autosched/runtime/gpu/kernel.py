@@ -121,7 +121,7 @@ class GpuKernel:
             results = [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
             check_apart(self._specs, [address_of(array) for array in (*given, *results)], len(given))
         else:
-            results = [new_output(spec)[0] for spec in self.outputs]
+            results = [new_output(spec) for spec in self.outputs]
         names = (*(f"input {s.name}" for s in self.inputs), *(f"output {s.name}" for s in self.outputs))
         with self._launching:
             self._make_scratch()
