@@ -12,8 +12,15 @@ with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_thread
 How a region runs. The caller is thread 0. Each worker owns one cache line with a word: IDLE, GO, ASLEEP or QUIT. The
 caller sets GO for as many workers as there are further tasks, wakes those that sleep (futex), and takes tasks itself;
 tasks are given out by an atomic counter. A worker takes its GO by compare-and-swap, so when no task is left the caller
-takes back what nobody has taken yet: a region never waits for a thread that the system has not scheduled. Idle workers
-spin for some tens of microseconds, then sleep.
+takes back what nobody has taken yet: a region never waits for a thread that the system has not scheduled.
+
+How a worker idles. It watches its word for 20 to 50 us, which is as long as the other threads of a region may need to
+end it and Python to start the next. For about half a millisecond more it watches it, but offers its core to others
+(sched_yield) every other microsecond; it answers a GO as soon, 0.3 us later on average. Then it sleeps, and at once
+when a yield lasted so long that somebody else must have run: on a machine with more threads than cores, who spins takes
+the time of those who work. To wake a sleeper costs its caller 2 us and more (futex), and a small region ends before it
+comes. Peers watch longer: libgomp and TVM 300,000 pauses, which are 7 ms where a pause takes 24 ns, LLVM's OpenMP
+200 ms.
 
 A region runs on the calling thread alone, with thread_id 0, when the pool is busy (a nested region, another thread's
 region), when there is one task or one thread, and on systems other than Linux. A forked child notices that its workers
@@ -29,6 +36,9 @@ from autosched.errors import TargetError
 from autosched.target import Target
 
 MAX_THREADS = 256
+_PATIENCE = 12  # an idle worker sleeps after so many times the spin that does not yield
+_PAUSES_A_YIELD = 64  # a power of two; 1.5 us, of which a yield takes 0.5
+_LONG_YIELD_NS = 20_000  # of an empty core's yield: below 1 us; a thread that has the core keeps it for longer
 # (pause instruction, its declaration, iterations of the idle spin: 20-50 us, number of the futex system call)
 _ARCH: dict[str, tuple[str, str, int, int]] = {
     "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()", 1500, 202),
@@ -76,6 +86,7 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr) nounwind
 declare i32 @pthread_join(i64, ptr) nounwind
 declare i32 @getpid() nounwind
 declare i32 @sched_yield() nounwind
+declare i32 @clock_gettime(i32, ptr) nounwind
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.smin.i64(i64, i64)
 $declare_pause
@@ -107,6 +118,17 @@ done:
 """
 
 _WORKER = """
+define internal i64 @autosched_now() nounwind { ; nanoseconds
+  %t = alloca [2 x i64], align 16
+  %r = call i32 @clock_gettime(i32 1, ptr %t)
+  %s = load i64, ptr %t
+  %n.p = getelementptr i64, ptr %t, i64 1
+  %n = load i64, ptr %n.p
+  %s.n = mul i64 %s, 1000000000
+  %now = add i64 %s.n, %n
+  ret i64 %now
+}
+
 define internal ptr @autosched_worker(ptr %slot) nounwind {
 entry:
   %id.p = getelementptr %slot, ptr %slot, i64 0, i32 1
@@ -116,15 +138,28 @@ entry:
 idle:
   br label %spin
 spin:
-  %i = phi i32 [ 0, %idle ], [ %i1, %relax ]
+  %i = phi i32 [ 0, %idle ], [ %i1, %relax ], [ %i1, %watch ], [ %i1, %yield ]
   %w = load atomic i32, ptr %slot monotonic, align 64
   switch i32 %w, label %relax [ i32 1, label %take
                                 i32 3, label %quit ]
 relax:
   $pause
   %i1 = add i32 %i, 1
-  %tired = icmp ugt i32 %i1, $spins
-  br i1 %tired, label %sleep, label %spin
+  %fresh = icmp ult i32 %i1, $spins
+  br i1 %fresh, label %spin, label %watch
+watch:
+  %phase = and i32 %i1, $yield_mask
+  %due = icmp eq i32 %phase, 0
+  br i1 %due, label %yield, label %spin
+yield:
+  %before = call i64 @autosched_now()
+  %y = call i32 @sched_yield()
+  %after = call i64 @autosched_now()
+  %taken = sub i64 %after, %before
+  %contested = icmp ugt i64 %taken, $long_yield
+  %tired = icmp ugt i32 %i1, $patience
+  %rest = or i1 %contested, %tired
+  br i1 %rest, label %sleep, label %spin
 sleep:
   %s = cmpxchg ptr %slot, i32 0, i32 2 acq_rel monotonic
   br label %doze
@@ -335,6 +370,9 @@ def _core(target: Target, linkage: str, system: str) -> str:
         pause=pause,
         declare_pause=declare_pause,
         spins=spins,
+        patience=_PATIENCE * spins,
+        yield_mask=_PAUSES_A_YIELD - 1,
+        long_yield=_LONG_YIELD_NS,
         futex=futex,
         max=MAX_THREADS,
         slot_bytes=64 * MAX_THREADS,
