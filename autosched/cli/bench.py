@@ -1,7 +1,8 @@
 """`autosched bench`: tuned kernels against NumPy and PyTorch, side by side.
 
 All contestants of a case are timed in this process in interleaved blocks, in an order that alternates from round to
-round, so that drift of the machine falls on all of them alike. Only times of one run may be compared.
+round, so that drift of the machine falls on all of them alike. Our results are new arrays at each call, as PyTorch's
+are. Only times of one run may be compared.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def run_case(case: Case, args: argparse.Namespace, contestants: Mapping[str, Pee
         calls = {name: peer(case.workload, case.params, arrays) for name, peer in contestants.items()}
         present = {name: call for name, call in calls.items() if call is not None}
         check_same(case.workload, out, present)
-        runs: dict[str, Callable[[], object]] = {"ours": lambda: kernel(*arrays, out=out)}
+        runs: dict[str, Callable[[], object]] = {"ours": lambda: kernel(*arrays)}
         runs.update((name, call.run) for name, call in present.items())
         seconds = time_interleaved(runs)
     return {

@@ -12,7 +12,8 @@ it; every contestant is given as a share of the roofline that these make, which 
 
 Contestants
     autosched       its best kernel after --trials, timed in a compiled loop, as MetaSchedule's is
-    autosched.call  the same kernel called from Python, as PyTorch and NumPy are; these are compared with it
+    autosched.call  the same kernel called from Python, as PyTorch and NumPy are; these are compared with it. Each call
+                    makes its result anew, as PyTorch's do; NumPy's write into memory that is kept, where they can
     torch           PyTorch eager in the layout that it likes best: channels_last images, weights in its order, all
                     brought there outside of the timing
     torch.compile   the same function through TorchInductor

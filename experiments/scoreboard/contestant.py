@@ -102,7 +102,7 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     out = kernel(*arrays)
     clocks = {
         OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),
-        CALL: python_clock(lambda: kernel(*arrays, out=out)),
+        CALL: python_clock(lambda: kernel(*arrays)),
     }
     return clocks, out
 
@@ -118,7 +118,7 @@ def enter_weights(request: Request, arrays: list[Array]) -> tuple[timing.Clock, 
     layer = kernel.bind(**{name: given[name] for name in names})
     rest = [array for name, array in given.items() if name not in names]
     out = layer(*rest)
-    return python_clock(lambda: layer(*rest, out=out)), out
+    return python_clock(lambda: layer(*rest)), out
 
 
 def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
