@@ -98,3 +98,14 @@ def test_without_multiply_add_it_is_products_and_sums():
     assert len(hot) == 1
     assert hot[0].count("addps") == 12
     assert "vfmadd" not in assembly
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "m", "n", "width"), [("haswell", 8, 24, 32), ("znver4", 16, 48, 64), ("nehalem", 8, 24, 16)]
+)
+def test_what_does_not_fit_into_registers_lies_on_whole_cache_lines(mcpu, m, n, width):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    assembly = emit_assembly(build(tile(m, n, 1, 2 * m, 2 * n), target, 1).ir, target)
+    assert STORE_TO_STACK.search(assembly)
+    aligned = f"andq\t$-{width}, %rsp" in assembly
+    assert aligned == (width > 16)  # 16 bytes is what the caller keeps
