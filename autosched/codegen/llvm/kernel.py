@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
+from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
 from autosched.codegen.storage import element_count
@@ -66,7 +67,7 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
         prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
         parts = [*run, *prepare]
         workspace_bytes = max(workspace_bytes, needed)
-    parts = [_header(func, target, threads), *declarations(parts), *parts]
+    parts = [_header(func, target, threads), *declarations(parts), *fill_constants(parts, target.vector_bytes), *parts]
     return KernelSource(func.name, "\n\n".join(parts) + "\n", workspace_bytes, threads, packed_bytes)
 
 

@@ -14,6 +14,7 @@ from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.transpose import BLOCK, Tile, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
+from autosched.codegen.llvm.windows import find_window
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count
@@ -85,6 +86,8 @@ class Statements:
             if tile is not None:
                 self._across(tile)
                 return
+            if self._window(stmt):
+                return
             for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -153,6 +156,27 @@ class Statements:
         tail = min(width, _next_power(rest))
         bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
         self._vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
+
+    def _window(self, stmt: For) -> bool:
+        """Emits the unrolled loops from `stmt` on as a window, if they are one whose operands fit into registers."""
+        window = find_window(stmt, self.addresses)
+        if window is None or self._reduces(window.inner):
+            return False
+        assert isinstance(window.inner.extent, Const)
+        extent, width = int(window.inner.extent.value), vector_lanes(window.inner.body, self.addresses, self.target)
+        vectors = -(-extent // width)
+        if vectors > MAX_CHUNKS or not window.fits(vectors, self.target.n_vector_registers):
+            return False
+        for first in range(0, extent, width):
+            for point in window.points:
+                self.addresses.env.update(zip(window.loops, point, strict=True))
+                if extent - first < width:
+                    self._vector_rest(window.inner, first, extent - first, width)
+                else:
+                    self._vector(window.inner, Lanes(first, width), None)
+        for var in window.loops:
+            del self.addresses.env[var]
+        return True
 
     def _across(self, tile: Tile) -> None:
         """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""

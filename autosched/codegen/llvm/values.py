@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from autosched.codegen.llvm import dots
 from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.words import literal, memory_type, splat, suffix, value_type
+from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
@@ -241,7 +241,7 @@ class Values:
         if not loads(expr.a) and not loads(expr.b):
             return self.arithmetic.select(cond, self.emit(expr.a), self.emit(expr.b))
         if cond.lanes == 1:
-            return self._branch(cond, expr)
+            return self._filled(cond, expr) or self._branch(cond, expr)
         with self._under(cond.name):
             a = self.emit(expr.a)
         inverse = self.writer.value(f"xor <{cond.lanes} x i1> {cond.name}, {splat('true', 'bool', cond.lanes)}")
@@ -259,6 +259,25 @@ class Values:
             yield
         finally:
             self.mask, self._guarded, self._memo = mask, guarded, memo
+
+    def _filled(self, cond: Val, expr: Select) -> Val | None:
+        """Padding: reads beyond the border go to a constant, without a branch; None for other selects."""
+        load, fill = expr.a, expr.b
+        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype == "bool":
+            return None
+        access = self.addresses.access(load.buffer, load.indices)
+        register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
+        everywhere = self.mask is None or not self._guarded
+        if register or access.lane_stride not in (0, 1) or not (access.lane_stride or everywhere):
+            return None
+        lanes = self.lanes if access.lane_stride else 1
+        key = (load.buffer, access, self.mask, lanes, self.addresses.fixed(expr.cond), fill)
+        if key not in self._loaded:
+            constant = fill_name(fill.value, fill.dtype)
+            place = self.pointer(access, load.dtype)
+            chosen = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
+            self._loaded[key] = self._emit_load(load, Access(chosen, 0, access.lane_stride))
+        return self._loaded[key]
 
     def _branch(self, cond: Val, expr: Select) -> Val:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""

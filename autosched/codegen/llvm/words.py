@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterable
 
+from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES, bits
 
 # dtype -> (type of a value, type in memory)
@@ -93,3 +96,22 @@ def _float32(number: float) -> float:
 def splat(text: str, dtype: str, lanes: int) -> str:
     """A vector constant with one value everywhere."""
     return text if lanes == 1 else f"splat ({value_type(dtype)} {text})"
+
+
+_FILL = re.compile(r"@fill\.(\w+)\.([-\w]+)")
+
+
+def fill_name(value: bool | int | float, dtype: str) -> str:
+    """The constant that reads beyond a border go to: `value` in all lanes of the longest vector."""
+    return f"@fill.{memory_type(dtype)}.{literal(value, dtype)}"
+
+
+def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
+    """The definitions of the constants that `parts`, functions, name with `fill_name`."""
+    found = sorted({match.groups() for part in parts for match in _FILL.finditer(part)})
+    sizes = {memory: DTYPES[dtype][1] for dtype, (_, memory) in TYPES.items()}
+    return [
+        f"@fill.{kind}.{text} = private unnamed_addr constant "
+        f"<{vector_bytes // sizes[kind]} x {kind}> splat ({kind} {text}), align {vector_bytes}"
+        for kind, text in found
+    ]

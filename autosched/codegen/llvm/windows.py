@@ -1,0 +1,106 @@
+"""Register tiles over windows: unrolled copies that read the same element stand next to each other.
+
+    for kh, kw, oh, ow unrolled, c in vectors:  A[oh, ow, c] += X[oh + kh, ow + kw, c] * W[kh, kw, c]
+
+In the order of the loops an element of X is needed again when a whole tile of others has passed. Here the vectors are
+outermost, and the copies go along X: each of its elements is read once, used by all outputs that it belongs to, and its
+register is free. What must stay in registers are accumulators and W; where they do not fit, the loops keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from autosched.codegen.llvm.address import Addresses
+from autosched.codegen.storage import flat_index
+from autosched.ir.expr import Const, Expr, Var
+from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
+from autosched.ir.visit import free_vars, loads
+
+Point = tuple[int, ...]
+Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
+
+
+@dataclass(frozen=True)
+class Window:
+    """The unrolled loops, their values in the order of execution, and the vectorised loop inside them."""
+
+    loops: tuple[Var, ...]
+    points: tuple[Point, ...]
+    inner: For
+    accumulators: int
+    operands: int  # of a point's vector: what the copies along X read besides it
+
+    def fits(self, vectors: int, registers: int) -> bool:
+        """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
+        return self.accumulators * vectors + self.operands < registers
+
+
+def find_window(stmt: For, addresses: Addresses) -> Window | None:
+    """The window that the unrolled loops from `stmt` on go over, None where they do something else."""
+    unrolled: list[tuple[Var, int]] = []
+    body: Stmt = stmt
+    while isinstance(body, For) and body.kind is ForKind.UNROLL and isinstance(body.extent, Const):
+        unrolled.append((body.var, int(body.extent.value)))
+        body = body.body
+    if not (isinstance(body, For) and body.kind is ForKind.VECTORIZE and isinstance(body.extent, Const)):
+        return None
+    store = body.body
+    if not isinstance(store, Store) or store.reducer is None:
+        return None
+    written = {v for i in store.indices for v in free_vars(i)}
+    spatial = [v in written for v, _ in unrolled]
+    if all(spatial) or not any(spatial):
+        return None
+    variables = tuple(v for v, _ in unrolled)
+    points = list(product(*(range(n) for _, n in unrolled)))
+    read = _reads(store, variables, addresses)
+    shared = None if read is None else next((s for s in read if _is_shared(s, spatial, points)), None)
+    if read is None or shared is None:
+        return None
+    ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
+    target = [tuple(x for x, s in zip(p, spatial, strict=True) if s) for p in ordered]
+    if not _keeps_order(ordered, target):
+        return None
+    operands = sum(len({_offset(s, p) for p in points}) for s in read if s != shared)
+    return Window(variables, ordered, body, len(set(target)), operands)
+
+
+def _reads(store: Store, variables: tuple[Var, ...], addresses: Addresses) -> list[Steps] | None:
+    """The steps of every load from memory, several from one place once; None where one is not linear."""
+    found: dict[tuple[str, Expr], Steps] = {}
+    for load in (x for value in store.values for x in loads(value)):
+        place = addresses.placed[load.buffer].buffer
+        if place.scope is Scope.REGISTER:
+            return None
+        flat = flat_index(place, load.indices, addresses.simplify)
+        terms: Mapping[Expr, int] = dict(addresses.simplify.affine(flat).terms)
+        if any(not isinstance(atom, Var) and free_vars(atom) & set(variables) for atom in terms):
+            return None
+        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables)
+    return list(found.values())
+
+
+def _offset(steps: Steps, point: Point) -> int:
+    return sum(a * b for a, b in zip(steps, point, strict=True))
+
+
+def _is_shared(steps: Steps, spatial: list[bool], points: list[Point]) -> bool:
+    """Whether outputs share elements: steps along the outputs lead where steps of the reduction led."""
+    moving = [n for n, s in enumerate(steps) if s]
+    if all(spatial[n] for n in moving) or not any(spatial[n] for n in moving):
+        return False
+    apart = {tuple(p[n] for n in moving) for p in points}
+    return len({_offset(steps, p) for p in points}) < len(apart)
+
+
+def _keeps_order(points: tuple[Point, ...], target: list[Point]) -> bool:
+    """Whether each accumulator still adds up in the order of the loops: a tie goes to the first."""
+    last: dict[Point, Point] = {}
+    for point, place in zip(points, target, strict=True):
+        if last.get(place, point) > point:
+            return False
+        last[place] = point
+    return True
