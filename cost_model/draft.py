@@ -10,8 +10,11 @@ A block is what stands inside the loops that are neither unrolled nor vectorised
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
 broadcast where it stands still, one lane at a time where it strides. `latency` is what a chain of dependent
 accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle. Accumulators and
-operands beyond the register file are spilled, a store and a load each in every step, which nothing hides. Parallel
-time is the share of the tasks that the busiest thread gets; every parallel region costs one fork and join.
+operands beyond the register file are spilled, a store and a load each in every step, which nothing hides. What
+neighbouring outputs of a window share is loaded once where everything else that the window needs fits into registers
+(`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest thread gets; every parallel region
+costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does with the next one's
+memory: their cores and their memory are added up before the larger is taken. Others follow one another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
 """
@@ -21,8 +24,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const, Expr, Load, ceildiv, product
+from autosched.ir.expr import Const, Expr, Load, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
+from autosched.ir.visit import loads, subexpressions
 from cost_model import machine as m
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Loop, Statement, traffic
@@ -95,8 +99,22 @@ def draft(analysis: Analysis, machine: Machine) -> Draft:
     costs = tuple(statement_cost(s, machine) for s in analysis.statements)
     entries = total(factor(loop.trips for loop in loops[:-1]) for loops in analysis.parallel)
     fork_join = times(entries, m.FORK_JOIN_S if machine.threads > 1 else m.FORK_JOIN_S / 50)
-    seconds = plus(times(total(c.cycles for c in costs), 1.0 / m.CLOCK_HZ), fork_join)
+    tiles: dict[tuple[object, ...], list[Cost]] = {}
+    for cost in costs:
+        registers = cost.statement.accumulators
+        tiles.setdefault((cost.statement.nest, *(registers or (cost,))), []).append(cost)
+    seconds = plus(times(total(map(_together, tiles.values())), 1.0 / m.CLOCK_HZ), fork_join)
     return Draft(costs, fork_join, seconds)
+
+
+def _together(costs: Sequence[Cost]) -> Expr:
+    """Cycles of the busiest thread for the statements of one register tile."""
+    core = total(times(c.core, c.share) for c in costs)
+    return _overlapped([core, *(total(level) for level in zip(*(c.memory for c in costs), strict=True))])
+
+
+def _overlapped(limits: Sequence[Expr]) -> Expr:
+    return plus(times(largest(limits), 1.0 - m.OVERLAP_LOSS), times(total(limits), m.OVERLAP_LOSS))
 
 
 def statement_cost(statement: Statement, machine: Machine) -> Cost:
@@ -112,9 +130,7 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
         times(times(moved[1], 1.0 / m.L3_BANDWIDTH), share),
         times(times(moved[2], 1.0 / m.DRAM_BANDWIDTH), dram_share),
     )
-    limits = (times(core, share), *memory)
-    slowest = largest(limits)
-    cycles = plus(times(slowest, 1.0 - m.OVERLAP_LOSS), times(total(limits), m.OVERLAP_LOSS))
+    cycles = _overlapped([times(core, share), *memory])
     return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
 
 
@@ -128,26 +144,28 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
     whole = [a for a in reads if _is_whole(statement, a)]
-    loads = total(_transfers(statement, a, lanes) for a in whole)
-    elements = total(_transfers(statement, a, lanes) for a in reads if a not in whole)
-    stores = total(_transfers(statement, a, lanes) for a in writes)
     registers = real(statement.registers(machine.lanes(statement.itemsize))) if statement.accumulators else ZERO
-    operands = plus(chunks, 1.0) if statement.accumulators else ZERO
+    operands, counts = _window(statement, reads, registers, chunks, machine)
+    vectors = total(counts[a] for a in whole)
+    elements = total(counts[a] for a in reads if a not in whole)
+    stores = total(_transfers(statement, a, lanes) for a in writes)
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
-    instructions = total([arithmetic, loads, elements, stores, 2.0])
+    instructions = total([arithmetic, vectors, elements, stores, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
     limits = [
         times(arithmetic, 1.0 / machine.pipes.fma),
-        plus(times(loads, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
+        plus(times(vectors, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
         times(stores, 1.0 / machine.pipes.store),
-        over(instructions, width),
         latency,
     ]
-    cycles = plus(largest(limits), times(times(spills, most(1.0, length)), m.SPILL))
-    cycles = times(cycles, plus(1.0, times(statement.border, m.BORDER)))
+    tests = times(total(counts[a] for a in reads if a.buffer.name in _guarded(statement)), m.TESTS)
+    inside = largest([*limits, over(instructions, width)])
+    at_border = largest([*limits, over(plus(instructions, tests), width)])
+    cycles = plus(inside, times(statement.border, minus(at_border, inside)))
+    cycles = plus(cycles, times(times(spills, most(1.0, length)), m.SPILL))
     return Block(
-        unrolled, chunks, lanes, arithmetic, plus(loads, elements), stores, operands, registers, spills, instructions,
+        unrolled, chunks, lanes, arithmetic, plus(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,
     )  # fmt: skip
 
@@ -163,10 +181,46 @@ def _is_whole(statement: Statement, access: Access) -> bool:
     return not is_zero(stride) and not (isinstance(stride, Const) and not is_one(stride))
 
 
-def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
-    """Load (or store) instructions of the access in one block: one for each distinct address."""
+def _guarded(statement: Statement) -> set[str]:
+    """The buffers that are read under a condition."""
+    selects = (e for v in statement.store.values for e in subexpressions(v) if isinstance(e, Select))
+    return {load.buffer for select in selects for load in loads(select)}
+
+
+def _window(
+    statement: Statement, reads: Sequence[Access], registers: Expr, chunks: Expr, machine: Machine
+) -> tuple[Expr, dict[Access, Expr]]:
+    """Registers for operands, and the loads of each access.
+
+    A window's outputs share elements of an access that moves along outputs and along the reduction. Where all other
+    operands of a vector fit beside the accumulators, each element is loaded once; else each time it is used.
+    """
+    lanes = machine.lanes(statement.itemsize) if _vectorised(statement.loops[statement.block :]) else 1
+    counts = {a: _transfers(statement, a, lanes) for a in reads}
+    if not statement.accumulators:
+        return ZERO, counts
+    usual = plus(chunks, 1.0)
+    shared = {a: _transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
+    if not shared:
+        return usual, counts
+    others = (over(counts[a], chunks) if _is_whole(statement, a) else counts[a] for a in reads if a not in shared)
+    operands = plus(total(others), 1.0)
+    fits = real(plus(registers, operands)) <= float(machine.registers)
+    overlap = total(shared.values()) > times(total(counts[a] for a in shared), 1.001)
+    found = {a: where(fits, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
+    return where(fits & overlap, operands, usual), found
+
+
+def _slides(statement: Statement, access: Access) -> bool:
+    """Whether the access moves along unrolled loops of the outputs and of the reduction."""
+    unrolled = [i for i in range(statement.block, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
+    return {statement.write.moves(i) for i in unrolled if access.moves(i)} == {True, False}
+
+
+def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
+    """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy."""
     result: Expr = real(access.count)
-    distinct: Expr = real(access.elements[statement.block])
+    different: Expr = real(access.elements[statement.block])
     for i in range(statement.block, statement.depth):
         loop, stride = statement.loops[i], access.stride[i]
         if is_zero(stride):
@@ -176,8 +230,8 @@ def _transfers(statement: Statement, access: Access, lanes: int) -> Expr:
         else:
             whole = real(ceildiv(loop.bound, lanes))
             result = times(result, whole if is_one(stride) else _strided(loop, stride, whole))
-            distinct = times(distinct, over(whole, loop.trips)) if is_one(stride) else distinct
-    return times(least(result, distinct), _across(statement, access))
+            different = times(different, over(whole, loop.trips)) if is_one(stride) else different
+    return times(least(result, different) if distinct else result, _across(statement, access))
 
 
 def _across(statement: Statement, access: Access) -> Expr:
