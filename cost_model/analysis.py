@@ -334,15 +334,19 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
 
 
 def _border(found: _Found) -> Expr:
-    """Of n tiles in a row one lies at the border that a comparison is about; a single tile has no loop to depend on."""
+    """Of n tiles in a row one lies at the border that a comparison is about.
+
+    A single tile lies there as long as the reduction has loops that move the comparison; written out, it is decided.
+    """
     if _lanes(found) != frozenset():
         return ZERO
-    outer = found.loops[: found.tile]
+    outer, inner = found.loops[: found.tile], found.loops[found.tile :]
     conditions = {e.cond for v in found.store.values for e in subexpressions(v) if isinstance(e, Select)}
     shares = []
     for atom in {a for c in conditions for a in _conjuncts(c) if not loads(a)}:
         tiles = factor(x.trips for x in outer if x.var in free_vars(atom))
-        shares.append(where(real(tiles) > 1.0, over(1.0, tiles), 0.0))
+        steps = factor(x.trips for x in inner if x.var in free_vars(atom) and x.kind is ForKind.SERIAL)
+        shares.append(where(real(tiles) > 1.0, over(1.0, tiles), where(real(steps) > 1.0, 1.0, 0.0)))
     return least(1.0, total(sorted(shares, key=str)))
 
 

@@ -79,11 +79,15 @@ def test_windows_may_be_written_out(name, stride):
     assert list(compiled(dag, inline, 1, rows=2))
 
 
-@pytest.mark.parametrize(("rows", "columns", "share"), [(1, 2, 2 / 8 + 2 / 4), (4, 8, 2 / 2), (8, 2, 2 / 4), (8, 8, 0)])
-def test_conditions_of_the_border_cost_what_the_tiles_at_the_border_cost(rows, columns, share):
+@pytest.mark.parametrize(
+    ("rows", "columns", "unroll", "share"),
+    [(1, 2, 3, 2 / 8 + 2 / 4), (4, 8, 3, 2 / 2), (8, 2, 3, 2 / 4), (8, 8, 3, 0), (8, 2, 1, 1), (8, 8, 1, 1)],
+)
+def test_conditions_of_the_border_cost_what_the_tiles_at_the_border_cost(rows, columns, unroll, share):
     dag = workload("dep", N=1, H=8, W=8, C=19, k=3, stride=1, pad=1)
     found = next(s for s in sketches(dag, HOST, 1) if s.name.endswith("pad@inline"))
     sizes = {"depthwise.oh.r": rows, "depthwise.ow.r": columns}
+    sizes |= {p.name: unroll for p in found.params if p.kind == "unroll"}
     values = {p.name: sizes.get(p.name, p.domain[0]) for p in found.params}
     nest, _ = instantiate(lower(found.state), values)
     (update,) = (s for s in analyse(nest).statements if s.updates)

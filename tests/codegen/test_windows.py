@@ -1,0 +1,87 @@
+"""Register tiles over windows: each element of the input is loaded once, and beyond the border nothing is read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autosched.runtime.jit import emit_assembly
+from autosched.target import Target, host_arch, parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.registry import build as workload
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch
+from tests.codegen.running import build, check_outputs, run, targets
+
+HOST = parse_target("cpu")
+
+
+def window(name: str, target: Target, dtype: str = "float32", **settings: int) -> tuple[ComputeDAG, Sketch]:
+    """The operator with its padding as a condition of the reads."""
+    dag = collapse(workload(name, settings=settings, dtype=dtype)[0])
+    found = sketches(dag, target, 1)
+    return dag, next((s for s in found if s.name.endswith("pad@inline")), found[0])
+
+
+def tile(sketch: Sketch, rows: int, columns: int, vectors: int, steps: int = 3) -> dict[str, int]:
+    """Tiles of rows x columns outputs; the reduction written out in `steps` of each loop."""
+    sizes = {"oh": rows, "ow": columns, "i1": rows, "i2": columns}
+    values = {}
+    for param in sketch.params:
+        axis = param.name.split(".")[-2]
+        if param.kind == "unroll":
+            wanted = steps
+        elif param.kind == "vector":
+            wanted = param.domain[0] * vectors
+        else:
+            wanted = sizes.get(axis, 1) if param.name.endswith(".r") else 2
+        values[param.name] = max(v for v in param.domain if v <= max(wanted, param.domain[0]))
+    return values
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+@pytest.mark.parametrize(("name", "dtype"), [
+    ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"),
+    ("max_pool2d", "float32"), ("max_pool2d", "uint8"), ("avg_pool2d", "float32"),
+])  # fmt: skip
+@pytest.mark.parametrize(("sizes", "stride"), [((2, 3, 1, 3), 1), ((3, 2, 2, 3), 2), ((4, 4, 2, 2), 1)])
+def test_windows_compute_what_the_reference_does(name, dtype, sizes, stride, target):
+    dag, sketch = window(name, target, dtype, N=1, H=9, W=7, C=37, k=3, stride=stride, pad=1)
+    values = tile(sketch, *sizes)
+    data = make_inputs(dag, 0, "normal")
+    check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(("rows", "columns", "stride"), [(4, 4, 1), (2, 7, 1), (2, 3, 2)])
+def test_an_element_is_loaded_once_for_all_outputs(rows, columns, stride):
+    target = parse_target("llvm -mcpu=znver4")
+    lanes = target.vector_bytes // 4
+    size = {"H": (rows - 1) * stride + 3, "W": (columns - 1) * stride + 3}
+    _, sketch = window("dep", target, N=1, C=lanes, k=3, stride=stride, pad=0, **size)
+    assembly = emit_assembly(build(sketch.state, target, 1, tile(sketch, rows, columns, 1)).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    reads = re.findall(r"\n\tv(?:movups|fmadd\w+)\t[^\n]*\([^)]*\), ?%zmm|\n\tvfmadd\w+\t[^\n%]*\(", body)
+    assert len(reads) <= size["H"] * size["W"] + 9, "each element of X and of W"
+    assert not re.search(r"vmov\w+\t%zmm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd", body)) + len(re.findall(r"\n\tvmulps", body)) == 9 * rows * columns
+
+
+@pytest.mark.parametrize(("name", "fill"), [("dep", "0x0000000000000000"), ("max_pool2d", "0xFFF0000000000000")])
+def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
+    _, sketch = window(name, HOST, N=1, H=8, W=8, C=16, k=3, stride=1, pad=1)
+    source = build(sketch.state, HOST, 1, tile(sketch, 2, 2, 1))
+    assert f"@fill.float.{fill} = private unnamed_addr constant" in source.ir
+    assert "phi <" not in source.ir, "no branch for a read"
+
+
+def test_a_tile_that_does_not_fit_keeps_the_order_of_its_loops():
+    """Nine vectors of W, or the outputs of all others: whatever needs more registers than there are is not sorted."""
+    for rows, columns in ((2, 2), (7, 7)):
+        dag, sketch = window("dep", HOST, N=1, H=9, W=9, C=16, k=3, stride=1, pad=0)
+        values = tile(sketch, rows, columns, 1)
+        data = make_inputs(dag, 0, "integers")
+        check_outputs(dag, data, run(build(sketch.state, HOST, 1, values), dag, data, HOST), f"{values}")
