@@ -2,14 +2,17 @@
 
     python -m experiments.collect_programs --db programs.db --minutes 5
 
-Every benchmark shape at N=1 and N=16 with one and two threads is a case, but for those of more than MOST_FLOPS or
-MOST_BYTES. A case is gone through in passes, each a mixture such as a search meets:
+Every benchmark shape at N=1 and N=16 with the given numbers of threads is a case, but for those of more than MOST_FLOPS
+or MOST_BYTES. A case is gone through in passes, each a mixture such as a search meets:
 
-    first     the best of the analytic draft of all sketches, and random legal rows, half of them of the better ones
-    second    what evolution under the learned score proposes, neighbours of the best, and a few random rows
+    first     the best of the analytic draft of all sketches, and random legal rows, some of them of the better ones
+    second    what evolution under the learned score proposes, neighbours of the best, and random rows
+    third     random rows alone
 
-Timing is short: what counts is the order of programs, and of many. All is recorded as in a tuning session (checked
-against the reference too), so collecting goes on where it ended: a pass that has begun counts as done.
+Timing is short: what counts is the order of programs, and of many. Neighbours on a shared machine slow down what runs
+for some seconds, so the programs of a pass take TURNS turns each, every turn in another order, and the fastest sample
+counts. All is recorded as in a tuning session, checked against the reference too, so collecting goes on where it
+ended: a pass that has begun counts as done.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from autosched.codegen import build_source
 from autosched.errors import DeviceError, UsageError
 from autosched.lower import lower
-from autosched.measure import Failure, Job, Measurer, make_problem
+from autosched.measure import Failure, Job, Measurement, Measurer, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.schedule import steps_to_json
 from autosched.store import Database
@@ -47,8 +51,9 @@ from search_spaces.space import Sketch
 OPERATORS = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg", "tbs")
 BATCHES, THREADS = (1, 16), (1, 2)
 MOST_FLOPS, MOST_BYTES = 6e9, 32e6  # of a case
-FLOOR_S = 0.004  # seconds of samples for a program
-CASE_S = 5.0  # of timing, for a pass of a case; what has not had its turn then is left out
+FLOOR_S = 0.003  # seconds of samples for a turn of a program
+TURNS = 3
+CASE_S = 7.0  # of timing, for a pass of a case; what has not had its turn then is left out
 GROUP = 14  # cases that are prepared together before any of them is timed
 DRAWN = 256  # random rows of a sketch, of which some are measured
 
@@ -63,7 +68,11 @@ class Mixture:
     better: int
 
 
-PASSES = (Mixture((("draft", 14),), 13, 13), Mixture((("evolve", 20), ("descend", 14)), 4, 4))
+PASSES = (
+    Mixture((("draft", 12),), 18, 10),
+    Mixture((("evolve", 12), ("descend", 8)), 14, 6),
+    Mixture((), 40, 0),
+)
 
 Turn = Callable[[], AbstractContextManager[object]]
 
@@ -84,11 +93,11 @@ class Case:
         return f"{self.workload}:{self.index} N={self.batch} threads={self.threads}"
 
 
-def all_cases() -> Iterator[Case]:
+def all_cases(numbers_of_threads: Sequence[int] = THREADS) -> Iterator[Case]:
     """All that are small enough, so ordered that every operator comes early."""
     for batch in BATCHES:
         for index in range(4):
-            for threads in THREADS:
+            for threads in numbers_of_threads:
                 for workload in OPERATORS:
                     case = Case(workload, index, batch, threads)
                     dag = case.define().dag
@@ -133,22 +142,34 @@ class Bench:
         self.measurer.build([job for job, _ in self.jobs])
 
     def time(self, database: Database, rng: np.random.Generator) -> int:
-        """Records all programs that are timed within CASE_S; how many."""
-        begun = time.monotonic()
-        jobs = [self.jobs[i] for i in rng.permutation(len(self.jobs))]
+        """Records all programs that have had their first turn within a turn's part of CASE_S; how many."""
+        answers = self._turn(rng.permutation(len(self.jobs)), CASE_S / TURNS)
+        samples = {i: [*a.samples] for i, a in answers.items() if not isinstance(a, Failure)}
+        for _ in range(TURNS - 1):
+            for i, again in self._turn(rng.permutation([*samples]), np.inf).items():
+                samples[i] += () if isinstance(again, Failure) else again.samples
         fresh: list[Trial] = []
-        for answer, (_, candidate) in zip(self.measurer.measure([job for job, _ in jobs]), jobs, strict=False):
+        for i, answer in answers.items():
+            candidate = self.jobs[i][1]
             if isinstance(answer, Failure):
                 trial = Trial(candidate, self.round, None, (), answer.kind, answer.message)
             else:
-                trial = Trial(candidate, self.round, answer.seconds, answer.samples)
+                trial = Trial(candidate, self.round, min(samples[i]), tuple(samples[i]))
             self._record(database, trial)
             fresh.append(trial)
-            if time.monotonic() - begun > CASE_S:
-                break
         self._learn(fresh)
         self.round += 1
         return sum(t.seconds is not None for t in fresh)
+
+    def _turn(self, order: npt.NDArray[np.int64], seconds: float) -> dict[int, Measurement | Failure]:
+        """Times jobs in this order, by their number; what `seconds` do not suffice for is left out."""
+        begun, found = time.monotonic(), {}
+        jobs = [self.jobs[i][0] for i in order]
+        for i, answer in zip(order.tolist(), self.measurer.measure(jobs), strict=False):
+            found[i] = answer
+            if time.monotonic() - begun > seconds:
+                break
+        return found
 
     def _learn(self, trials: Sequence[Trial]) -> None:
         self.trials += trials
@@ -272,9 +293,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="stop after so long (default 10)")
     parser.add_argument("--passes", type=int, default=len(PASSES), choices=range(1, len(PASSES) + 1))
     parser.add_argument("--operators", default=",".join(OPERATORS), help="of the set, separated by commas")
+    parser.add_argument("--threads", type=int, nargs="+", default=THREADS, metavar="N", help="default 1 and 2")
     args = parser.parse_args(argv)
     wanted = args.operators.split(",")
-    done = collect(args.db, args.minutes, [c for c in all_cases() if c.workload in wanted], args.passes)
+    done = collect(args.db, args.minutes, [c for c in all_cases(args.threads) if c.workload in wanted], args.passes)
     print(f"{done} programs measured")
     return 0
 

@@ -44,6 +44,11 @@ class Trial:
     message: str = ""
     record_id: int | None = None
 
+    @property
+    def undisturbed_s(self) -> float | None:
+        """What trials are compared by: the fastest sample, because whatever disturbs one makes it slower."""
+        return min(self.samples, default=self.seconds) if self.seconds is not None else None
+
 
 class SketchLike(Protocol):
     """A schedule with open numbers; tuning reads how it is called and of what kind its numbers are."""

@@ -248,7 +248,7 @@ class Search(Generic[S]):
 
     def _best(self, n: int) -> list[Trial]:
         """The `n` fastest trials, fastest first."""
-        timed = [(t.seconds, place, t) for place, t in enumerate(self._trials) if t.seconds is not None]
+        timed = [(s, place, t) for place, t in enumerate(self._trials) if (s := t.undisturbed_s) is not None]
         return [t for _, _, t in sorted(timed, key=lambda entry: entry[:2])[:n]]
 
     def _tried(self) -> npt.NDArray[np.bool_]:

@@ -255,7 +255,7 @@ class _Session:
         self.phase = "final"
         compared: set[Candidate] = set()
         while True:
-            timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.seconds or 0.0)
+            timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.undisturbed_s or 0.0)
             self.best = timed[0] if timed else None
             rivals = [t for t in timed if t.candidate not in compared][:FINAL_CANDIDATES]
             compared.update(t.candidate for t in rivals)

@@ -57,6 +57,7 @@ class Task:
 
 
 def training_data(trials: Sequence[Trial]) -> tuple[list[int], list[npt.NDArray[np.int64]], list[float]]:
-    """Sketch numbers, rows and seconds of trials for the cost model; a failure took for ever."""
+    """Sketch numbers, rows and undisturbed seconds of trials for the cost model; a failure took for ever."""
     rows = [np.array(t.candidate.values, dtype=np.int64) for t in trials]
-    return [t.candidate.sketch for t in trials], rows, [np.inf if t.seconds is None else t.seconds for t in trials]
+    seconds = [np.inf if (s := t.undisturbed_s) is None else s for t in trials]
+    return [t.candidate.sketch for t in trials], rows, seconds

@@ -104,6 +104,18 @@ def test_descent_stays_next_to_the_best() -> None:
     assert all(c.sketch == 1 and c.values in near for c in search.propose(4, 8, "descend"))
 
 
+def test_a_slow_neighbour_does_not_decide_which_trial_is_best() -> None:
+    """Three of four samples of the first were disturbed, so that its median says the opposite."""
+    quick = Trial(Candidate(0, (0,)), 0, 2.0, (1.0, 2.0, 2.0, 2.0))
+    slow = Trial(Candidate(0, (1,)), 0, 1.5, (1.5, 1.5, 1.5))
+    failed = Trial(Candidate(0, (2,)), 0, None, (), "wrong_result")
+    search, _ = start()
+    search.observe([slow, failed, quick])
+    assert search._best(3) == [quick, slow]
+    assert training_data([quick, slow, failed])[2] == [1.0, 1.5, np.inf]
+    assert Trial(Candidate(0, (0,)), 0, 2.0).undisturbed_s == 2.0  # recorded without samples
+
+
 def test_phases() -> None:
     search, _ = start()
     assert search.phase(0.9) == "draft"
