@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autosched.device import Device, check_dtypes, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
-from autosched.kernels import check_weights, generate, load
+from autosched.kernels import check_device, generate, load
 from autosched.stored import explain, export, show, stored_source, verify
 from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
 
@@ -64,6 +64,7 @@ def tune(
     batch: int | None = None,
     dtype: str = "float32",
     weights: Sequence[str] = (),
+    winograd: bool = False,
     target: str | None = "cpu",
     threads: int | None = None,
     trials: int = 64,
@@ -83,9 +84,11 @@ def tune(
 
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
     name, `batch` replaces the first (it multiplies one called M). `weights` names inputs that never change: what
-    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `resume` counts the
-    measurements of earlier runs as trials, and their failures but for candidates that could not be built. `out_dir`
-    receives the LLVM IR, CUDA C or OpenCL C of the best candidates. `rules` are sketch rules of yours
+    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `winograd` lets 3x3
+    convolutions of stride 1 be computed by Winograd's transforms: fewer operations, with an error in proportion to the
+    largest numbers around an output (see `te.winograd`). Both make another workload, with records of its own. `resume`
+    counts the measurements of earlier runs as trials, and their failures but for candidates that could not be built.
+    `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best candidates. `rules` are sketch rules of yours
     (`search_spaces.draft.SketchRule`), tried before the built-in ones. `policy` are other numbers for the search
     (`autosched.tune.policy.Policy`); `narrow` makes of the sketches those that are searched.
     `measure=False`: by the cost model alone, for any processor or GPU; nothing runs and nothing is recorded.
@@ -97,9 +100,9 @@ def tune(
     begun = time.monotonic() if started is None else started
     if trials < 1:
         raise UsageError(f"trials must be at least 1, got {trials}")
-    problem = define(workload, shape, settings, batch, dtype, weights)
+    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     device = find_device(target, threads, runs=measure)
-    check_weights(problem, device)
+    check_device(problem, device)
     check_dtypes(problem.dag, device.target)
     directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
     if not measure:
@@ -124,6 +127,7 @@ def compile(
     batch: int | None = None,
     dtype: str = "float32",
     weights: Sequence[str] = (),
+    winograd: bool = False,
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
@@ -135,9 +139,9 @@ def compile(
     """
     from autosched.te.collapse import collapse
 
-    problem = define(workload, shape, settings, batch, dtype, weights)
+    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     device = find_device(target, threads)
-    check_weights(problem, device)
+    check_device(problem, device)
     check_dtypes(problem.dag, device.target)
     dag = collapse(problem.dag)
     for record in _stored(problem, device, db, n=1):
@@ -154,13 +158,15 @@ def best(
     batch: int | None = None,
     dtype: str = "float32",
     weights: Sequence[str] = (),
+    winograd: bool = False,
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
     n: int = 1,
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored."""
-    return _stored(define(workload, shape, settings, batch, dtype, weights), find_device(target, threads), db, n)
+    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
+    return _stored(problem, find_device(target, threads), db, n)
 
 
 # Putting together
@@ -253,7 +259,7 @@ def _make_task(
         return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))
 
     numbers = (problem.name, problem.shape, problem.dtype, target, device.threads, problem.dag.flops)
-    return Task(*numbers, found, space, model, emit, problem.dag.weights), found
+    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd), found
 
 
 def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
@@ -341,6 +347,7 @@ def _estimate(
         values=task.values(best),
         verified=False,
         weights=task.weights,
+        winograd=task.winograd,
         kernel=lambda: load(problem, device, source),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autosched.device import Device
@@ -23,15 +24,22 @@ def generate(
 ) -> KernelSource | GpuSource:
     """The code of a lowered schedule with `values` for its parameters; `steps`: the schedule as JSON, for its head."""
     from autosched.codegen import build_gpu_source, build_source
+    from autosched.schedule import largest_tile
 
     target = device.target
     if target.kind == "cpu":
-        return build_source(nest, values, target, device.threads)
+        source = build_source(nest, values, target, device.threads)
+        return replace(source, winograd=largest_tile(steps))
     return build_gpu_source(nest, values, target.kind, head_text(problem, steps))
 
 
-def check_weights(problem: Definition, device: Device) -> None:
-    """Raises UsageError where weights are declared for a device whose kernels pack inside."""
+def check_device(problem: Definition, device: Device) -> None:
+    """Raises UsageError where weights are declared, or Winograd's error accepted, for a device that cannot use it."""
+    if problem.dag.winograd and device.target.kind != "cpu":
+        raise UsageError(
+            f"Winograd convolutions are for processors only so far, and the target is {device.target.kind}: "
+            "leave out winograd"
+        )
     if problem.dag.weights and device.target.kind != "cpu":
         raise UsageError(
             f"weights are prepared ahead of time for processors only so far, and the target is {device.target.kind}: "

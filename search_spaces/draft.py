@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from autosched.schedule import CacheWrite, Stage, State, Step, initial_state
+from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
-from autosched.te.dag import ComputeDAG
 from search_spaces.facts import fused_consumer
 from search_spaces.space import Param, Sketch
 
@@ -86,10 +85,9 @@ class SketchRule(Protocol):
 
 
 def grow(
-    dag: ComputeDAG, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int = MAX_SKETCHES
+    draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int = MAX_SKETCHES
 ) -> list[Draft]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
-    draft = Draft(initial_state(dag))
     for name in reversed([s.name for s in draft.state.stages]):
         draft = _visit(draft, name, context, (inline,))[0]
     drafts = [draft]

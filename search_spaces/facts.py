@@ -236,5 +236,13 @@ def switch_axes(stage: Stage) -> tuple[str, ...]:
     return tuple(a.name for a in stage.op.axes if a.var in compared and extent(a) <= MAX_SWITCH)
 
 
+def loses_switch(stage: Stage, readers: tuple[Stage, ...]) -> bool:
+    """Whether a short axis that selects what is computed would be an index that no loop unrolls."""
+    short = set(switch_axes(stage))
+    dims = [n for n, a in enumerate(stage.op.axes) if a.name in short]
+    found = [x for r in readers for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    return any(not isinstance(x.indices[d], Var) for x in found for d in dims)
+
+
 def reads_nothing(stage: Stage) -> bool:
     return not stage.op.reads

@@ -16,6 +16,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("workload", nargs="?", help="a workload's name, or the beginning of its content hash")
     parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
     options.add_weights(parser, "only those with these inputs as weights", default=None)
+    options.add_winograd(parser, "those that accept Winograd's larger error; without this, the others")
     options.add_target(parser, default=None)
     parser.add_argument("-n", type=options.integer(1), default=1, help="how many of each (default 1)")
     options.add_db(parser)
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
                 "shape": task.shape,
                 "dtype": task.dtype,
                 "weights": task.weights,
+                "winograd": task.winograd,
                 "target": record.target,
                 "threads": record.threads,
                 "best_s": record.seconds,

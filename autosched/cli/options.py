@@ -82,6 +82,10 @@ def add_weights(parser: argparse.ArgumentParser, about: str, default: tuple[str,
     parser.add_argument("--weights", type=names, default=default, metavar="W,..", help=about)
 
 
+def add_winograd(parser: argparse.ArgumentParser, about: str) -> None:
+    parser.add_argument("--winograd", action="store_true", help=about)
+
+
 def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
     group = parser.add_argument_group("device")
     group.add_argument(

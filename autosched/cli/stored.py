@@ -28,6 +28,7 @@ class StoredTask:
     target: str
     threads: int
     weights: tuple[str, ...] = ()
+    winograd: bool = False
 
     @property
     def title(self) -> str:
@@ -38,6 +39,8 @@ class StoredTask:
             words.append(self.dtype)
         if self.weights:
             words.append(f"weights={','.join(self.weights)}")
+        if self.winograd:
+            words.append("winograd")
         return " ".join(words)
 
     def gflops(self, seconds: float) -> float | None:
@@ -87,6 +90,7 @@ def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
         and args.shape in (None, task.shape)
         and args.threads in (None, task.threads)
         and (wanted is None or set(wanted) == set(task.weights))
+        and getattr(args, "winograd", None) in (None, task.winograd)
     )
 
 
@@ -99,11 +103,12 @@ def _task(workload: Workload, target: str, threads: int) -> StoredTask:
     unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
     try:
         spec = json.loads(workload.spec)
-        unknown = replace(unknown, weights=spec_weights(spec))
+        unknown = replace(unknown, weights=spec_weights(spec), winograd=spec.get("winograd") is True)
         if spec["name"] not in WORKLOADS:
             return unknown
         dag, known = build(spec["name"], settings=spec["args"], dtype=spec["dtype"])
         dag = dag.with_weights(unknown.weights) if unknown.weights else dag
+        dag = dag.with_winograd() if unknown.winograd else dag
     except (AutoschedError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return unknown  # an import's nonsense
     if dag.content_hash != workload.hash:

@@ -24,6 +24,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("workload", help="a built-in name (see `autosched workloads`) or path/to/file.py:function")
     options.add_workload(parser)
     options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
+    options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
     options.add_target(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             batch=args.batch,
             dtype=args.dtype,
             weights=args.weights,
+            winograd=args.winograd,
             target=options.target_text(args),
             threads=args.threads,
             trials=trials,

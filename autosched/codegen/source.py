@@ -24,6 +24,7 @@ class KernelSource:
     workspace_bytes: int
     threads: int
     packed_bytes: int = 0
+    winograd: int = 0  # it is held to the error of Winograd's tiles of so many outputs, 0: of the direct form
 
     @property
     def prepare(self) -> str | None:

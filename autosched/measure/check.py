@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autosched.ir.expr import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
-from autosched.measure.problem import DATA_SETS
+from autosched.measure.problem import DATA_SETS, limit_file
 from autosched.runtime.tensors import ArraySpec
 
 Array = npt.NDArray[Any]
@@ -50,6 +50,7 @@ class Kernel:
     threads: int
     workspace: Buffer
     packing: Packing | None = None
+    winograd: int = 0  # see `protocol.Hold`
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,22 @@ class DataSet:
     ) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._originals = [open_array(directory / f"{name}.in{i}.npy", spec) for i, spec in enumerate(inputs)]
-        self._expected = [open_expected(directory, name, j, spec) for j, spec in enumerate(outputs)]
+        self._directory = directory
+        self._expected: dict[int, list[Expected]] = {}
+        self.expected(0)
         self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
         self._out = [Buffer(spec.nbytes) for spec in outputs]
         buffers = [*self._in, *self._out]
         self._pointers = (ctypes.c_void_p * (len(buffers) + 1))(*(b.address for b in buffers))
         self.args: int = ctypes.addressof(self._pointers)
         self.restore()
+
+    def expected(self, tile: int) -> list[Expected]:
+        """What the outputs must be, of a kernel with Winograd's tiles of `tile` outputs (0: of any other)."""
+        if tile not in self._expected:
+            found = [open_expected(self._directory, self.name, j, spec, tile) for j, spec in enumerate(self.outputs)]
+            self._expected[tile] = found
+        return self._expected[tile]
 
     def restore(self) -> None:
         """Inputs, redzones and argument pointers as a kernel must find them."""
@@ -94,10 +104,10 @@ class DataSet:
         for buffer, spec in zip(self._out, self.outputs, strict=True):
             buffer.poison(spec.dtype)
 
-    def examine(self, workspace: Buffer, packing: Packing | None = None) -> None:
+    def examine(self, kernel: Kernel) -> None:
         """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
-        self.examine_inputs(workspace, packing)
-        for buffer, spec, expected in zip(self._out, self.outputs, self._expected, strict=True):
+        self.examine_inputs(kernel.workspace, kernel.packing)
+        for buffer, spec, expected in zip(self._out, self.outputs, self.expected(kernel.winograd), strict=True):
             message = compare(spec, buffer.bytes.view(spec.numpy_dtype), expected)
             if message:
                 raise CandidateError("wrong_result", f"{message} (data set {self.name})")
@@ -139,11 +149,11 @@ def open_array(path: Path, spec: ArraySpec) -> Array:
     return array
 
 
-def open_expected(directory: Path, name: str, j: int, spec: ArraySpec) -> Expected:
-    low, high = (open_array(directory / f"{name}.out{j}.{part}.npy", spec) for part in ("low", "high"))
+def open_expected(directory: Path, name: str, j: int, spec: ArraySpec, tile: int = 0) -> Expected:
+    low, high = (open_array(limit_file(directory, name, j, part, tile), spec) for part in ("low", "high"))
     value, bound = (
-        np.load(directory / f"{name}.out{j}.{part}.npy", mmap_mode="r", allow_pickle=False)
-        for part in ("value", "bound")
+        np.load(path, mmap_mode="r", allow_pickle=False)
+        for path in (directory / f"{name}.out{j}.value.npy", limit_file(directory, name, j, "bound", tile))
     )
     return Expected(low.reshape(-1), high.reshape(-1), value.reshape(-1), bound.reshape(-1))
 
@@ -235,7 +245,7 @@ def launch(kernel: Kernel, data: DataSet) -> None:
     data.poison_outputs()
     data.hand(kernel.packing)
     _call(kernel.call, kernel, data)
-    data.examine(kernel.workspace, kernel.packing)
+    data.examine(kernel)
 
 
 def _call(function: Callable[[int, int, int], int], kernel: Kernel, data: DataSet) -> None:

@@ -265,8 +265,8 @@ class Measurer:
 def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:
     source = job.source
     if isinstance(source, KernelSource):
-        packing = (source.prepare, source.packed_bytes)
-        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads, *packing)
+        rest = (source.prepare, source.packed_bytes, source.winograd)
+        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads, *rest)
     return GpuHold(number, slot, path, source)
 
 

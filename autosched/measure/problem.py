@@ -3,7 +3,9 @@
 For each data set of DATA_SETS, input `i` is in `<set>.in<i>.npy`; output `j` has its reference value and error bound
 (float64 or int64, as `te.reference` gives them) in `<set>.out<j>.value.npy` and `.bound.npy`, and the same as a closed
 interval of the output's own dtype in `.low.npy` and `.high.npy`: a kernel's element x is right exactly when
-low <= x <= high. Comparing in the output's own dtype costs a fraction of a conversion to float64.
+low <= x <= high. Comparing in the output's own dtype costs a fraction of a conversion to float64. Where Winograd
+convolutions are accepted, kernels with tiles of m outputs have limits of their own: `.bound.m.npy`, `.low.m.npy` and
+`.high.m.npy`.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     """
     from autosched.te.inputs import make_inputs
     from autosched.te.reference import evaluate
+    from autosched.te.winograd import TILES
 
     inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
     outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
@@ -68,6 +71,9 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
                 arrays = make_inputs(dag, seed, name)
                 expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
                 write_data_set(directory, name, inputs, outputs, arrays, expected)
+                for tile in TILES if dag.winograd else ():
+                    expected = [(r.value, r.bound) for r in evaluate(dag, arrays, tile)]
+                    write_limits(directory, name, outputs, expected, tile)
         except BaseException as error:
             written.set_exception(error)
         else:
@@ -89,11 +95,25 @@ def write_data_set(
     for i, spec in enumerate(inputs):
         array = np.ascontiguousarray(arrays[spec.name], dtype=spec.numpy_dtype)
         np.save(directory / f"{name}.in{i}.npy", plain(array.reshape(spec.shape)), allow_pickle=False)
+    for j, (spec, (value, _)) in enumerate(zip(outputs, expected, strict=True)):
+        np.save(directory / f"{name}.out{j}.value.npy", plain(value.reshape(spec.shape)), allow_pickle=False)
+    write_limits(directory, name, outputs, expected)
+
+
+def write_limits(
+    directory: Path, name: str, outputs: tuple[ArraySpec, ...], expected: list[tuple[Array, Array]], tile: int = 0
+) -> None:
+    """The bounds of (value, bound) for each output, for kernels with Winograd's tiles of `tile` outputs (0: none)."""
     for j, (spec, (value, bound)) in enumerate(zip(outputs, expected, strict=True)):
         bound = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
         low, high = limits(value, bound, spec.dtype)
-        for part, array in (("value", value), ("bound", bound), ("low", low), ("high", high)):
-            np.save(directory / f"{name}.out{j}.{part}.npy", plain(array.reshape(spec.shape)), allow_pickle=False)
+        for part, array in (("bound", bound), ("low", low), ("high", high)):
+            np.save(limit_file(directory, name, j, part, tile), plain(array.reshape(spec.shape)), allow_pickle=False)
+
+
+def limit_file(directory: Path, name: str, j: int, part: str, tile: int) -> Path:
+    """Of output j of a data set."""
+    return directory / f"{name}.out{j}.{part}{f'.{tile}' if tile else ''}.npy"
 
 
 def plain(array: Array) -> Array:

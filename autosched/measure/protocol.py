@@ -69,7 +69,8 @@ class Load:
 class Hold:
     """Load a kernel, check it and keep it in `slot`. `threads` is what it is called with.
 
-    With `packed_bytes`, `prepare` is the function that fills a block of so many bytes from the weights, once.
+    With `packed_bytes`, `prepare` is the function that fills a block of so many bytes from the weights, once. It is
+    held to the error of Winograd's tiles of `winograd` outputs, 0: of the direct form.
     """
 
     id: int
@@ -80,6 +81,7 @@ class Hold:
     threads: int
     prepare: str | None = None
     packed_bytes: int = 0
+    winograd: int = 0
 
 
 @dataclass(frozen=True)

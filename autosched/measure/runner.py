@@ -93,7 +93,7 @@ class Runner(Slots[Held]):
         except (RuntimeError, ValueError) as error:  # a symbol that nothing defines
             return Failed(message.id, "build_error", " ".join(str(error).split())[:2000])
         packing = None if prepare is None else Packing(prepare.function, Buffer(message.packed_bytes))
-        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes), packing)
+        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes), packing, message.winograd)
         check(kernel, self._data)
         self._held[message.slot] = Held(loaded, prepare, kernel)
         return Done(message.id)

@@ -5,20 +5,23 @@ stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
 words    Tensorize                                                          (tensorize.py)
+whole    Winograd                                                           (winograd.py)
 """
 
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
-from autosched.schedule.record import replay, steps_from_json, steps_text, steps_to_json
+from autosched.schedule.record import largest_tile, replay, steps_from_json, steps_text, steps_to_json
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
+from autosched.schedule.winograd import Winograd
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
     "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder",
     "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll",
-    "Vectorize", "initial_state", "replay", "steps_from_json", "steps_text", "steps_to_json",
+    "Vectorize", "Winograd", "initial_state", "largest_tile", "replay", "steps_from_json", "steps_text",
+    "steps_to_json",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Spl
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
+from autosched.schedule.winograd import Winograd
 from autosched.te.dag import ComputeDAG
 
 STEPS: dict[str, type[Any]] = {
@@ -22,7 +23,7 @@ STEPS: dict[str, type[Any]] = {
     for cls in (
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
-        Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize,
+        Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd,
     )
 }  # fmt: skip
 
@@ -54,6 +55,11 @@ def steps_to_json(state: State, values: Mapping[str, int] | None) -> str:
 def steps_text(text: str) -> str:
     """Steps in JSON for readers: one on a line, as `Split(C, i, [2, 16])`."""
     return "\n".join(f"{kind}({', '.join(_word(v) for v in numbers)})" for kind, *numbers in json.loads(text))
+
+
+def largest_tile(text: str) -> int:
+    """Of the Winograd convolutions among steps in JSON: outputs of a tile along a dimension; 0 where there is none."""
+    return max((row[2] for row in json.loads(text) if row[0] == Winograd.__name__), default=0)
 
 
 def _word(value: object) -> str:

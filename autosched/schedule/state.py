@@ -32,6 +32,7 @@ class State:
     stages: tuple[Stage, ...]
     steps: tuple[Step, ...] = ()
     weights: tuple[str, ...] = ()  # inputs that are declared constant
+    winograd: bool = False  # whether its error is accepted
 
     def apply(self, *steps: Step) -> State:
         state = self
@@ -135,4 +136,4 @@ def initial_state(dag: ComputeDAG) -> State:
         tensors = tuple(sorted((t for t in dag.tensors.values() if t.op is op), key=lambda t: t.index))
         scope = Scope.PARAM if any(t.name in outputs for t in tensors) else Scope.GLOBAL
         stages.append(default_stage(stage_op(op, tensors), scope))
-    return State(dag.inputs, dag.outputs, tuple(stages), weights=dag.weights)
+    return State(dag.inputs, dag.outputs, tuple(stages), weights=dag.weights, winograd=dag.winograd)

@@ -166,7 +166,7 @@ def _regroup(dag: ComputeDAG, grouping: _Grouping) -> ComputeDAG:
         for made in _regroup_stage(dag, stage, grouping, table).outputs:
             table[made.name] = made
     outputs = [_seen_as(table[t.name], t.public_shape) for t in dag.outputs]
-    return ComputeDAG(outputs, dag.content_hash, dag.weights)
+    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
 
 
 def _seen_as(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -26,22 +26,25 @@ class ComputeDAG:
 
     inputs: placeholders in the order of their creation, which is the order of a kernel's arguments; `weights` are the
     names of those that are declared constant, in the same order.
-    outputs: as given. stages: producers before consumers.
+    outputs: as given. stages: producers before consumers. winograd: whether convolutions may be computed with
+    Winograd's larger error (see `te.winograd`).
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     stages: tuple[ComputeOp, ...]
     weights: tuple[str, ...]
+    winograd: bool
 
     def __init__(
         self,
         outputs: Tensor | Sequence[Tensor],
         content_hash: str | None = None,
         weights: Sequence[str] = (),
+        winograd: bool = False,
     ) -> None:
         """`content_hash` is given by a rewriting of another DAG that stays the same workload; `weights` are the names
-        of inputs that are declared constant, which is part of the workload.
+        of inputs that are declared constant, which is part of the workload, and so is `winograd`.
 
         Raises ExpressionError for a weight that is no input, or when no other input is left.
         """
@@ -51,6 +54,7 @@ class ComputeDAG:
         self.stages = linker.stages
         self.outputs = tuple(linker.linked(t) for t in given)
         self._hash = content_hash
+        self.winograd = winograd
         self.weights = _checked_weights(weights, [t.name for t in self.inputs])
 
     def __repr__(self) -> str:
@@ -99,7 +103,11 @@ class ComputeDAG:
 
     def with_weights(self, names: Sequence[str]) -> ComputeDAG:
         """The same with these inputs declared constant, which makes it another workload."""
-        return ComputeDAG(self.outputs, weights=names)
+        return ComputeDAG(self.outputs, weights=names, winograd=self.winograd)
+
+    def with_winograd(self) -> ComputeDAG:
+        """The same with Winograd's error accepted, which makes it another workload."""
+        return ComputeDAG(self.outputs, weights=self.weights, winograd=True)
 
     @cached_property
     def flops(self) -> int:
@@ -112,7 +120,8 @@ class ComputeDAG:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 (hex) of shapes, dtypes, views, expressions and which inputs are weights; independent of names."""
+        """SHA-256 (hex) of shapes, dtypes, views, expressions, which inputs are weights and whether Winograd's error
+        is accepted; independent of names."""
         return self._hash or hashlib.sha256("\n".join(_canonical(self)).encode()).hexdigest()
 
     @cached_property
@@ -310,6 +319,7 @@ def _canonical(dag: ComputeDAG) -> list[str]:
             lines += _node_lines(op.reducer.results, operands, numbers)
     lines += [f"output {numbers[t.name]} {t.dtype} {t.public_shape}" for t in dag.outputs]
     lines += [f"weight {numbers[name]}" for name in dag.weights]
+    lines += ["winograd"] * dag.winograd
     return lines
 
 

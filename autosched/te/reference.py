@@ -25,10 +25,12 @@ from autosched.ir.half import numpy_dtype
 from autosched.ir.stmt import Reducer
 from autosched.te import reference_blas as blas
 from autosched.te import reference_rules as rules
+from autosched.te.compute import placeholder
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference_eval import Block
 from autosched.te.reference_rules import Array, Val
 from autosched.te.tensor import ComputeOp, Tensor, postorder
+from autosched.te.winograd import TILES, match_stage, transformed
 
 _BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
 
@@ -60,18 +62,51 @@ def within(reference: Reference, got: Array) -> Array:
     return np.asarray(near | (actual == value) | (np.isnan(actual) & np.isnan(value)) | anything)
 
 
-def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Reference, ...]:
-    """The outputs of `dag` for `inputs`, arrays of the placeholders' shapes and dtypes by name."""
+def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tuple[Reference, ...]:
+    """The outputs of `dag` for `inputs`, arrays of the placeholders' shapes and dtypes by name.
+
+    The bound is that of kernels in which convolutions may be computed by Winograd's transforms with tiles of up to
+    `tile` outputs along a dimension; 0: of none. The value is the direct form's in any case.
+    """
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
+    _run(dag, tensors, tile)
+    return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
+
+
+def _run(dag: ComputeDAG, tensors: dict[str, Val], tile: int = 0) -> None:
+    """Adds the outputs of `dag` to `tensors`, which has its inputs; what is not needed any more goes."""
     wanted = {t.name for t in dag.outputs}
     last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     with np.errstate(all="ignore"):
         for i, op in enumerate(dag.stages):
+            errors = [_winograd_error(op, tensors, m) for m in TILES if m <= tile]
             for tensor, result in zip(op.outputs, _stage(op, tensors), strict=True):
-                tensors[tensor.name] = result
+                tensors[tensor.name] = _widened(result, errors)
             for name in [n for n in tensors if last.get(n, i) <= i and n not in wanted]:
                 del tensors[name]
-    return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
+
+
+def _winograd_error(op: ComputeOp, tensors: Mapping[str, Val], m: int) -> Array | None:
+    """The error of the stage computed with Winograd's tiles of m outputs; None where it is no such convolution."""
+    found = match_stage(op)
+    if found is None:
+        return None
+    data, weights = (next(t for t in op.inputs if t.name == x.buffer) for x in (found.data, found.weights))
+    result = transformed(found, m, _as_input(data), _as_input(weights), op.name, op.axes)
+    values = {t.name: tensors[t.name] for t in (data, weights)}
+    _run(ComputeDAG(result), values)
+    return values[op.name].err
+
+
+def _as_input(tensor: Tensor) -> Tensor:
+    return placeholder(tensor.shape, tensor.dtype, tensor.name)
+
+
+def _widened(result: Val, errors: Sequence[Array | None]) -> Val:
+    for err in errors:
+        if err is not None:
+            result = Val(result.value, np.maximum(rules.error_of(result), err))
+    return result
 
 
 def _input(tensor: Tensor, array: Array) -> Val:

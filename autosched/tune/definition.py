@@ -41,23 +41,26 @@ def define(
     batch: int | None = None,
     dtype: str = DEFAULT_DTYPE,
     weights: Sequence[str] = (),
+    winograd: bool = False,
 ) -> Definition:
     """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name.
 
     `batch` replaces the first argument, or multiplies it where that is called M. `weights` are inputs that are
-    declared constant: another workload than without, with records of its own.
+    declared constant: another workload than without, with records of its own. `winograd` accepts the larger error of
+    Winograd convolutions, which makes another workload of it as well.
 
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.
     """
     if not isinstance(workload, str):
-        return _declared(_of_function(workload, shape, settings, batch, dtype), weights)
+        return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)
 
     from autosched.te.registry import build
 
     its_own = _is_own(workload) and dtype == DEFAULT_DTYPE
     dag, spec = build(workload, shape, settings, batch, None if its_own else dtype)
-    return _declared(_definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec), weights)
+    found = _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
+    return _declared(found, weights, winograd)
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:
@@ -68,11 +71,11 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     try:
         data: dict[str, Any] = json.loads(spec)
         name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
-        weights = spec_weights(data)
+        weights, winograd = spec_weights(data), data.get("winograd") is True
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
-        return define(workload, settings=args, weights=weights)
+        return define(workload, settings=args, weights=weights, winograd=winograd)
     if name not in WORKLOADS:
         raise UsageError(
             f"the record's workload {name!r} is a function of the user's own: give it as workload "
@@ -81,7 +84,7 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     dag = resolve({"name": name, "args": args, "dtype": dtype})
     known = WORKLOADS[name].args  # the JSON has them sorted by name
     found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
-    return _declared(found, weights)
+    return _declared(found, weights, winograd)
 
 
 def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,14 +95,28 @@ def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _declared(found: Definition, weights: Sequence[str]) -> Definition:
-    """The definition with these inputs as weights."""
+def _declared(found: Definition, weights: Sequence[str], winograd: bool) -> Definition:
+    """The definition with these inputs as weights and, if that is accepted, with Winograd's error."""
     if isinstance(weights, str):
         raise UsageError(f'weights is a list of names, as in weights=["{weights}"]')
-    if not weights:
+    dag, declared = found.dag, dict[str, Any]()
+    if weights:
+        dag = dag.with_weights(weights)
+        declared["weights"] = dag.weights
+    if winograd:
+        dag = _with_winograd(found.name, dag)
+        declared["winograd"] = True
+    if not declared:
         return found
-    dag = found.dag.with_weights(weights)
-    return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), "weights": dag.weights}, sort_keys=True))
+    return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), **declared}, sort_keys=True))
+
+
+def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:
+    from autosched.te.winograd import match_stage
+
+    if all(match_stage(op) is None for op in dag.stages):
+        raise UsageError(f"{name} has no 3x3 convolution of stride 1, which Winograd's algorithm is for")
+    return dag.with_winograd()
 
 
 def arguments(function: Operator) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class Result:
     failures: Mapping[str, int] = field(default_factory=dict)
     curve: tuple[Point, ...] = ()
     weights: tuple[str, ...] = ()
+    winograd: bool = False  # its error was accepted; `gflops` count the direct form's operations in any case
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
     kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
@@ -127,5 +128,5 @@ JSON_FIELDS = (
     "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "prepare_s", "search_s", "model_s",
     "build_s", "check_s", "measure_s", "other_s", "first_result_s", "best_known_s", "trials_to_95", "seconds_to_95",
     "first_round_ratio", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
-    "record_id", "verified", "interrupted", "resumed", "sketch", "weights",
+    "record_id", "verified", "interrupted", "resumed", "sketch", "weights", "winograd",
 )  # fmt: skip

@@ -336,6 +336,7 @@ class _Session:
             failures=dict(sorted(failures.items())),
             curve=tuple(self.curve),
             weights=task.weights,
+            winograd=task.winograd,
             records=tuple(self.trials),
             kernel=None if kernel is None else partial(kernel, best.candidate),
         )

@@ -34,6 +34,7 @@ class Task:
     model: CostModel
     emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
     weights: tuple[str, ...] = ()  # inputs that are prepared ahead: times are those of the rest
+    winograd: bool = False  # its error is accepted
 
     def values(self, candidate: Candidate) -> dict[str, int]:
         """The candidate's numbers by parameter name."""

@@ -4,6 +4,7 @@ First the cheap elementwise stages and data movement vanish into their readers (
 visited from the outputs to the inputs; the first rule that applies gives the alternatives.
 
     Prepared          what depends on weights alone is done ahead of time, at the root
+    Transform         Winograd's transforms: one dimension inside the nest of the other, all written out
     Host              an elementwise stage waits for the reduction that will be fused into it
     SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
@@ -14,6 +15,8 @@ visited from the outputs to the inputs; the first rule that applies gives the al
 
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).
+
+Where the workload accepts Winograd's error, all of this comes once for each way to compute its 3x3 convolutions.
 
 Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.
 """
@@ -26,11 +29,13 @@ from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, 
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
+from search_spaces.cpu.transforms import Transform, beginnings
 from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
     Prepared(),
+    Transform(),
     Host(),
     SplitReduction(),
     SplitTiledReduction(),
@@ -47,7 +52,8 @@ def sketches(
 ) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = Context(target, threads)
-    drafts = [_leftovers(d, context) for d in grow(dag, Inline(), rules, context)]
+    grown = [d for start in beginnings(dag) for d in grow(start, Inline(), rules, context)]
+    drafts = [_leftovers(d, context) for d in grown]
     return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
 
 

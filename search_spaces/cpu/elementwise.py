@@ -26,6 +26,7 @@ from search_spaces.facts import (
     is_expensive,
     is_folded,
     is_prepared_once,
+    loses_switch,
     points,
     reads_nothing,
     reads_of,
@@ -50,6 +51,8 @@ class Inline:
         if is_folded(state, stage):
             return False
         readers = state.consumers(stage)
+        if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):
+            return False  # a transform, or one of its elements, each of which is read several times
         if all(r.op.reducer is None for r in readers):
             return len(readers) == 1 or not is_expensive(stage)
         reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
@@ -104,6 +107,8 @@ class Placement:
     def _inline(self, draft: Draft, stage: Stage) -> list[Draft]:
         """Padding as a condition of the read: register tiles away from the borders are free of it."""
         if not has_condition(stage) or is_expensive(stage) or draft.state.attached(stage.name):
+            return []
+        if any(switch_axes(r) for r in draft.state.consumers(stage)):
             return []
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 

@@ -19,6 +19,7 @@ Rules of a user go before these: `sketches(dag, target, rules=(MyRule(), *RULES)
 
 from __future__ import annotations
 
+from autosched.schedule import initial_state
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
@@ -45,8 +46,8 @@ MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alt
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a GPU; at least one for every graph."""
     context = Context(target, 1)
-    drafts = [done for d in grow(dag, Inline(), rules, context, MOST_SKETCHES) for done in _leftovers(d, context)]
-    return distinct([d.sketch() for d in drafts])
+    drafts = grow(Draft(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
+    return distinct([done.sketch() for d in drafts for done in _leftovers(d, context)])
 
 
 def _leftovers(draft: Draft, context: Context) -> list[Draft]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.ir.expr import Var
 from autosched.ir.stmt import Scope
-from autosched.ir.visit import loads, subexpressions
+from autosched.ir.visit import subexpressions
 from autosched.schedule import (
     CacheRead,
     ComputeAt,
@@ -34,6 +33,7 @@ from search_spaces.facts import (
     has_reuse,
     is_copy,
     is_expensive,
+    loses_switch,
     reads_nothing,
     reads_of,
     switch_axes,
@@ -55,7 +55,7 @@ class Inline:
         readers = state.consumers(stage)
         if not readers or is_copy(stage) or reads_nothing(stage):
             return bool(readers)
-        if any(has_reuse(r, reads_of(state, r)) for r in readers) or _loses_switch(stage, readers):
+        if any(has_reuse(r, reads_of(state, r)) for r in readers) or loses_switch(stage, readers):
             return False
         if len(readers) == 1:
             return True
@@ -65,14 +65,6 @@ class Inline:
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
-
-
-def _loses_switch(stage: Stage, readers: tuple[Stage, ...]) -> bool:
-    """Whether a short axis that selects what is computed would be an index that no loop unrolls."""
-    short = set(switch_axes(stage))
-    dims = [n for n, a in enumerate(stage.op.axes) if a.name in short]
-    found = [x for r in readers for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
-    return any(not isinstance(x.indices[d], Var) for x in found for d in dims)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,117 @@
+"""Winograd's transforms: two stages each, one for a dimension of the tile, whose short axes are written out.
+
+    parallel p.0, p.1, c.0            the second dimension's nest
+      rows of the transform           the first dimension, for one tile and one vector or two of channels
+      a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import DTYPES, Const
+from autosched.ir.visit import loads
+from autosched.schedule import (
+    ComputeAt,
+    Parallel,
+    Reorder,
+    Split,
+    Stage,
+    State,
+    Step,
+    Unroll,
+    Vectorize,
+    Winograd,
+    initial_state,
+)
+from autosched.schedule.winograd import convolution
+from autosched.te.dag import ComputeDAG
+from autosched.te.winograd import TILES
+from search_spaces.cpu.domains import tile_count, vector_width
+from search_spaces.cpu.elementwise import FEW_POINTS
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import extent, points, switch_axes
+
+VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
+
+
+def beginnings(dag: ComputeDAG) -> list[Draft]:
+    """The schedule as written and, where that is accepted, with the convolutions by Winograd's tiles of each size."""
+    draft = Draft(initial_state(dag))
+    found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
+    if not found:
+        return [draft]
+    by_tiles = [draft.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
+    return [draft, *by_tiles]
+
+
+@dataclass(frozen=True)
+class Transform:
+    name: str = "transform"
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is not None or draft.state.is_output(stage):
+            return False
+        written = _written_out(draft.state, stage)
+        return bool(switch_axes(stage)) and stage.op.axes[-1].name not in written
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        readers = draft.state.consumers(stage)
+        loops = dict(draft.row_loops)
+        if len(readers) == 1 and switch_axes(readers[0]) and readers[0].name in loops:
+            return [_inside(draft, stage, readers[0], loops[readers[0].name])]
+        return [_nest(draft, stage, context)]
+
+
+def _written_out(state: State, stage: Stage) -> list[str]:
+    """The axes that select a row of a matrix, here or in the transform that is read, and those that are read at
+    constants."""
+    found = list(switch_axes(stage))
+    for load in (x for v in stage.op.body for x in loads(v)):
+        producer = state.producer(load.buffer)
+        chosen = () if producer is None else switch_axes(producer)
+        rows = [i for a, i in zip(producer.op.axes, load.indices, strict=True) if a.name in chosen] if producer else []
+        found += [a.name for a in stage.op.axes if a.var in rows]
+    for reader in state.consumers(stage) if switch_axes(stage) else ():
+        read = [x for v in reader.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+        found += [a.name for n, a in enumerate(stage.op.axes) if all(isinstance(x.indices[n], Const) for x in read)]
+    return list(dict.fromkeys(found))
+
+
+def _nest(draft: Draft, stage: Stage, context: Context) -> Draft:
+    name, last = stage.name, stage.op.axes[-1]
+    short = _written_out(draft.state, stage)
+    outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
+    group = f"{name}.{last.name}"
+    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    params = [vector_width(f"{group}.r", extent(last), lanes, group, VECTORS)]
+    steps: list[Step] = [Split(name, last.name, (params[0].name,))]
+    middle = [f"{last.name}.0"]
+    if outer:
+        rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
+        params.append(rows)
+        steps.append(Split(name, outer[-1], (rows.name,)))
+        middle.insert(0, f"{outer[-1]}.1")
+        outer[-1] = f"{outer[-1]}.0"
+    steps.append(Reorder(name, (*outer, *middle, *short, f"{last.name}.1")))
+    if points(stage) > FEW_POINTS and outer:
+        steps.append(Parallel(name, tuple(outer)))
+    steps += [*(Unroll(name, x) for x in short), Vectorize(name, f"{last.name}.1")]
+    draft = draft.with_params(params).apply(*steps).finish(name, note=f"{name}@root")
+    return draft.with_row_loop(name, middle[-1])
+
+
+def _inside(draft: Draft, stage: Stage, reader: Stage, loop: str) -> Draft:
+    """Computed for each tile and vector of the reader."""
+    name, last = stage.name, stage.op.axes[-1].name
+    short = _written_out(draft.state, stage)
+    outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
+    (width,) = reader.factors(reader.op.axes[-1].name)
+    steps: list[Step] = [
+        ComputeAt(name, reader.name, loop),
+        Split(name, last, (width,)),
+        Reorder(name, (*outer, f"{last}.0", *short, f"{last}.1")),
+        *(Unroll(name, x) for x in short),
+        Vectorize(name, f"{last}.1"),
+    ]
+    return draft.apply(*steps).finish(name)
