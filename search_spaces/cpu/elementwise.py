@@ -88,7 +88,8 @@ def _leads(producer: Stage, host: Stage) -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root."""
+    """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root. There it
+    is in any case where a transform reads it, each element several times."""
 
     name: str = "placement"
 
@@ -96,7 +97,8 @@ class Placement:
         return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        attached = None if is_folded(draft.state, stage) else self._attach(draft, stage, context)
+        whole = is_folded(draft.state, stage) or any(switch_axes(r) for r in draft.state.consumers(stage))
+        attached = None if whole else self._attach(draft, stage, context)
         at_root = Elementwise().apply(draft, stage, context)
         if attached is None:
             return at_root
@@ -107,8 +109,6 @@ class Placement:
     def _inline(self, draft: Draft, stage: Stage) -> list[Draft]:
         """Padding as a condition of the read: register tiles away from the borders are free of it."""
         if not has_condition(stage) or is_expensive(stage) or draft.state.attached(stage.name):
-            return []
-        if any(switch_axes(r) for r in draft.state.consumers(stage)):
             return []
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
