@@ -106,6 +106,7 @@ def explain(
     Where the device is this machine, its peak and bandwidth are measured now, in about a second.
     """
     from autosched import roofline
+    from autosched.schedule import largest_tile
 
     found = _read(record_id, db, workload, target)
     problem, device, seconds = found.problem, found.device, found.record.seconds
@@ -121,6 +122,8 @@ def explain(
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
         facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
+    if m := largest_tile(found.record.steps):
+        facts["winograd"] = f"F({m} x {m}, 3 x 3), with its larger error; rates count the direct form's operations"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(found.nest(), device.target, device.threads)
     if seconds is not None:

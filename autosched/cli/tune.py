@@ -99,9 +99,11 @@ def summary(result: Result, db_suffix: str = "") -> str:
     spent = ", ".join(f"{name} {time_text(getattr(result, f'{name}_s'))}" for name in phases)
     first = "" if result.first_result_s is None else f"; first verified kernel after {time_text(result.first_result_s)}"
     once = [f"  weights {', '.join(result.weights)}, prepared once; times are without that"] if result.weights else []
+    larger = ["  Winograd's error is accepted; rates count the direct form's operations"] if result.winograd else []
     lines = [
         f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
         *once,
+        *larger,
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",
