@@ -84,14 +84,13 @@ def tune(
 
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
     name, `batch` replaces the first (it multiplies one called M). `weights` names inputs that never change: what
-    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `winograd` lets 3x3
-    convolutions of stride 1 be computed by Winograd's transforms: fewer operations, with an error in proportion to the
-    largest numbers around an output (see `te.winograd`). Both make another workload, with records of its own. `resume`
-    counts the measurements of earlier runs as trials, and their failures but for candidates that could not be built.
-    `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best candidates. `rules` are sketch rules of yours
-    (`search_spaces.draft.SketchRule`), tried before the built-in ones. `policy` are other numbers for the search
-    (`autosched.tune.policy.Policy`); `narrow` makes of the sketches those that are searched.
-    `measure=False`: by the cost model alone, for any processor or GPU; nothing runs and nothing is recorded.
+    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `winograd` accepts
+    the larger error of Winograd's transforms (see `te.winograd`) in 3x3 convolutions of stride 1. Both make another
+    workload, with records of its own. `resume` counts the measurements of earlier runs as trials, and their failures
+    but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best
+    candidates. `rules` are sketch rules of yours (`search_spaces.draft.SketchRule`), tried before the built-in ones.
+    `policy` are other numbers for the search (`autosched.tune.policy.Policy`); `narrow` makes of the sketches those
+    that are searched. `measure=False`: by the cost model alone, for any processor or GPU; nothing runs or is recorded.
     `started`: when the command began, on `time.monotonic`, default now.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a

@@ -73,7 +73,8 @@ def test_every_step_goes_out_and_comes_back():
         "Pipeline",
         "Team",
         "Tensorize",
-    }  # see test_gpu_steps.py, tests/lower/test_pipelining.py, tests/search_spaces/test_cpu_intrinsics.py
+        "Winograd",
+    }  # see test_gpu_steps.py, test_winograd_step.py, test_pipelining.py and test_cpu_intrinsics.py
     assert {type(s).__name__ for s in STEPS_OF_ALL_KINDS} == set(STEPS) - elsewhere
     state = initial_state(DAG).apply(*STEPS_OF_ALL_KINDS)
     text = steps_to_json(state, VALUES)
