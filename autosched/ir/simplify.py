@@ -6,6 +6,7 @@ atoms in a fixed order, so that equal indices and extents become the same node. 
     (f*q + r) // f = q + r // f        (f*q + r) % f = r % f        r // f = 0, r % f = r for 0 <= r < f
     (g*r) // (g*f) = r // f            (g*r) % (g*f) = g * (r % f)  r // f * f + r % f = r
     min(a, b) = a  where  a - b <= 0 over all ranges; max likewise; comparisons likewise
+    min(a + b, a + c) = a + min(b, c); max likewise
     a + 3 < n and a < n  =  a + 3 < n
 """
 
@@ -218,7 +219,8 @@ class Simplifier:
         return x, Affine((), 0)
 
     def _minmax(self, op: str, x: Affine, y: Affine) -> Affine:
-        """min and max of several forms: nested ones are opened, dominated ones dropped, constants come first."""
+        """min and max of several forms: nested ones are opened, dominated ones dropped, constants come first, and
+        what all of them add stands outside."""
         sign = 1 if op == "min" else -1
         kept: list[Affine] = []
         for form in (*self._opened(op, x), *self._opened(op, y)):
@@ -227,11 +229,13 @@ class Simplifier:
             kept = [k for k in kept if not self._at_most(form, k, sign)] + [form]
         if len(kept) == 1:
             return kept[0]
-        ordered = sorted(kept, key=lambda f: (bool(f.terms), str(f.expr())))
+        shared = [t for t in kept[0].terms if all(t in f.terms for f in kept)]
+        bare = (Affine(tuple(t for t in f.terms if t not in shared), f.constant) for f in kept)
+        ordered = sorted(bare, key=lambda f: (bool(f.terms), str(f.expr())))
         result = ordered[-1].expr()
         for form in reversed(ordered[:-1]):
             result = Binary(op, form.expr(), result)
-        return Affine(((result, 1),), 0)
+        return self._combine(Affine(tuple(shared), 0), Affine(((result, 1),), 0), 1)
 
     def _opened(self, op: str, x: Affine) -> list[Affine]:
         """min(b, c) + rest as the forms b + rest, c + rest."""

@@ -70,6 +70,9 @@ RULES: list[tuple[Expr, Expr]] = [
     (imin(imin(i, 2), 2), imin(2, i)),
     (imin(i, 2), imin(2, i)),
     (imax(j, imax(i, j)), imax(i, j)),
+    (imax(j * 8 + i, j * 8 + k), j * 8 + imax(i, k)),
+    # a row of a window against the window's first row, which padding cuts off
+    (i + imax(0, k * 7 - 2) - imax(i, i + k * 7 - 2), num(0)),
     (call("neg", call("neg", i)), i),
     (call("neg", i) + i, num(0)),
     (call("neg", i), i * -1),
