@@ -14,6 +14,7 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.cli.main import main
+from autosched.cli.tune import summary
 from autosched.errors import UsageError
 from autosched.schedule import largest_tile, steps_to_json
 from autosched.target import parse_target
@@ -164,6 +165,12 @@ def test_the_command_line_asks_for_it(cli: Any, tmp_path: Path) -> None:
     found = json.loads(cli(*words, "--db", tmp_path / "r.db", "--json").splitlines()[-1])
     assert found["winograd"] is True
     assert found["verified"]
+
+
+def test_the_next_command_finds_the_record(tuned: Any) -> None:
+    text = summary(tuned[1])
+    assert "smoothed --winograd" in text
+    assert "Winograd's error is accepted" in text
 
 
 def test_weights_are_transformed_ahead() -> None:

@@ -113,7 +113,8 @@ def summary(result: Result, db_suffix: str = "") -> str:
         kind = result.target.split()[0] if is_gpu(result.target) else "so"
         own = f" --workload {result.workload}" if ":" in result.workload else ""
         number = f"{result.record_id}{own}"
-        verbs = (f"show {number}", f"best {result.workload}", f"export {number} --kind {kind}")
+        asked = " --winograd" if result.winograd else ""
+        verbs = (f"show {number}", f"best {result.workload}{asked}", f"export {number} --kind {kind}")
         lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")
