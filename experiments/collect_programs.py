@@ -7,7 +7,7 @@ or MOST_BYTES. A case is gone through in passes, each a mixture such as a search
 
     first     the best of the analytic draft of all sketches, and random legal rows, some of them of the better ones
     second    what evolution under the learned score proposes, neighbours of the best, and random rows
-    third     random rows alone
+    others    random rows alone
 
 Timing is short: what counts is the order of programs, and of many. Neighbours on a shared machine slow down what runs
 for some seconds, so the programs of a pass take TURNS turns each, every turn in another order, and the fastest sample
@@ -71,6 +71,7 @@ class Mixture:
 PASSES = (
     Mixture((("draft", 12),), 18, 10),
     Mixture((("evolve", 12), ("descend", 8)), 14, 6),
+    Mixture((), 40, 0),
     Mixture((), 40, 0),
 )
 
