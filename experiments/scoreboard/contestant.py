@@ -75,15 +75,16 @@ def python_clock(run: Callable[[], object]) -> timing.Clock:
 
 
 def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, threads: int) -> timing.Clock:
-    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays."""
+    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays and the code."""
     library, addresses = load_library(timing.HELPER_IR, parse_target("cpu"), (timing.TIME_ENTRY,))
     timer = _TIMER(addresses[timing.TIME_ENTRY])
     now = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
     pointers = (ctypes.c_void_p * len(arrays))(*(address_of(array) for array in arrays))
     workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
+    held = (library, arrays)
 
     def clock(repeats: int) -> float:
-        assert library is not None
+        assert held
         arguments = (address, ctypes.addressof(pointers), address_of(workspace), threads, repeats)
         nanoseconds = int(timer(now, time.CLOCK_MONOTONIC, *arguments))
         if nanoseconds < 0:

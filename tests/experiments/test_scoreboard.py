@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -189,6 +190,16 @@ def test_a_contestant_enters_and_is_timed(tmp_path):
     missing = contestant.answer({**request, "op": "enter", "name": "numpy", "workload": "cap"}, clocks, repeats)
     assert missing == {"reason": "LookupError: it has no single call for this operator"}
     assert "no 'sing'" in contestant.answer({"op": "sing"}, clocks, repeats)["reason"]
+
+
+def test_what_a_kernel_writes_lives_as_long_as_its_clock():
+    arrays = [np.zeros(4, "float32")]
+    known = weakref.ref(arrays[0])
+    clock = contestant.compiled_clock(0, arrays, 0, 1)
+    del arrays
+    assert known() is not None
+    del clock
+    assert known() is None
 
 
 def test_constant_weights_are_a_contest_of_their_own(tmp_path):
