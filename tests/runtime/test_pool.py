@@ -137,6 +137,27 @@ def test_the_pool_compiles_for_both_architectures(name: str) -> None:
     assert jit.compile_object(exported_pool_ir(target, 4, system="linux"), target)[:4] == b"\x7fELF"
 
 
+_CORES_OF_A_WORKER = """
+import os, sys
+from tests.runtime import test_pool
+if sys.argv[1] == "one":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+kernel, before = test_pool._load(2), set(os.listdir("/proc/self/task"))
+test_pool.run(kernel, 8, 3)
+(worker,) = set(os.listdir("/proc/self/task")) - before
+print(len(os.sched_getaffinity(0)) - len(os.sched_getaffinity(int(worker))))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
+@pytest.mark.parametrize("caller", ["free", "one"])
+def test_a_worker_is_kept_away_from_its_callers_core_if_there_are_others(caller: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", _CORES_OF_A_WORKER, caller], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(answer.stdout) == int(caller == "free" and len(os.sched_getaffinity(0)) > 1)
+
+
 def test_the_process_ends_with_workers_alive() -> None:
     code = "from tests.runtime.test_pool import _load, run\nkernel = _load(3)\nprint(run(kernel, 30, 10)[0].sum())\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
