@@ -10,10 +10,13 @@ import numpy.typing as npt
 Reals: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-def pairwise_accuracy(predicted: Reals, seconds: Reals) -> float:
-    """The share of pairs of different times that are ordered rightly, ties counting half; nan for no pair."""
+def pairwise_accuracy(predicted: Reals, seconds: Reals, apart: float = 1.0) -> float:
+    """The share of pairs of different times that are ordered rightly, ties counting half; nan for no pair.
+
+    With `apart`, of pairs whose slower one takes more than so many times the faster one's time.
+    """
     right = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[None, :] - seconds[:, None])
-    differs = seconds[:, None] != seconds[None, :]
+    differs = np.maximum(seconds[:, None], seconds[None, :]) > apart * np.minimum(seconds[:, None], seconds[None, :])
     return float((right[differs] * 0.5 + 0.5).mean()) if differs.any() else float("nan")
 
 

@@ -8,8 +8,9 @@ near zero and the score is the draft's; with more they correct it. Labels, best 
 weigh the rows: a mistake among the fast candidates costs more than one among the slow ones (Ansor weighs likewise).
 Failed candidates (label 0) count as `FAILED_LABEL` of the slowest valid one with a small weight.
 
-The forest is small, because predicting is most of the search's time, and refitted only when the data has grown by
-a fifth. It is deterministic: fixed seed, no row or column sampling.
+The forest of a session is small, because predicting is most of the search's time, and refitted only when the data has
+grown by a fifth; that of a collection of thousands of programs is larger. It is deterministic: fixed seed, no row or
+column sampling.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ Rows: TypeAlias = npt.NDArray[np.float32]  # [n, F]
 Reals: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
 Groups: TypeAlias = npt.NDArray[np.integer[Any]]  # [n]
 
-N_TREES = 100
+FORESTS = ((4000, 300, 8), (0, 100, 6))  # from so many rows on: trees, depth
 N_OWN_TREES = 60  # on top of a prior's
 GROWTH = 1.2  # refit when the data has grown by this factor
 FIRST_FIT = 8  # rows; fewer say less than the draft
 FAILED_LABEL = 0.5
 FAILED_WEIGHT = 0.3
 PARAMETERS: dict[str, Any] = {
-    "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.1, "min_child_weight": 0.5,
+    "objective": "reg:squarederror", "tree_method": "hist", "eta": 0.1, "min_child_weight": 0.5,
     "lambda": 1.0, "max_bin": 64, "base_score": 0.0, "verbosity": 0,
 }  # fmt: skip
 
@@ -74,8 +75,9 @@ class Ranker:
         known = None if start is None else start.inplace_predict(x)
         target, weight = targets(x, y, groups, known)
         data = xgboost.DMatrix(x, target, weight=weight, nthread=self.threads)
-        parameters = {**PARAMETERS, "seed": self.seed, "nthread": self.threads}
-        n_trees = N_TREES if start is None else N_OWN_TREES
+        n_trees, depth = next((trees, depth) for least, trees, depth in FORESTS if len(x) >= least)
+        parameters = {**PARAMETERS, "max_depth": depth, "seed": self.seed, "nthread": self.threads}
+        n_trees = n_trees if start is None else N_OWN_TREES
         self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=start)
         self._fitted_rows = len(x)
 

@@ -6,6 +6,8 @@ A *workload* is an operator with its shape, batch size and number of threads. Ev
 over its valid programs, and then averaged over the workloads with at least LEAST programs (see `cost_model.metrics`):
 
     pairwise_accuracy       share of the pairs of programs that are ordered rightly
+    apart_accuracy          the same of pairs whose times are more than APART apart
+    close_pairs             share of the pairs that are not
     recall_at_30            share of the 30 fastest that are among the 30 best predicted
 
 What a program's score comes from:
@@ -44,6 +46,7 @@ from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_
 from experiments.tuning import write_results
 
 K = 30
+APART = 1.1
 LEAST = 40  # valid programs of a workload that counts
 SPLITS = 5
 REPEATED = 32
@@ -60,18 +63,33 @@ class Quality:
 
     pairwise: float
     recall: float
+    apart: float = float("nan")
 
 
 def quality(scores: Floats, table: Table, rows: Bools | None = None, k: int = K, least: int = LEAST) -> Quality:
     """Of `scores` `[n]`, higher is better, over the workloads of the valid `rows`."""
     chosen = np.isfinite(table.seconds) if rows is None else rows & np.isfinite(table.seconds)
-    pairs, recalls = [], []
+    pairs, recalls, apart = [], [], []
     for task in np.unique(table.task[chosen]):
         mine = chosen & (table.task == task)
         if mine.sum() >= least:
             pairs.append(pairwise_accuracy(scores[mine], table.seconds[mine]))
             recalls.append(recall_at_k(scores[mine], table.seconds[mine], k))
-    return Quality(float(np.mean(pairs)), float(np.mean(recalls))) if pairs else Quality(float("nan"), float("nan"))
+            apart.append(pairwise_accuracy(scores[mine], table.seconds[mine], APART))
+    if not pairs:
+        return Quality(float("nan"), float("nan"))
+    return Quality(float(np.mean(pairs)), float(np.mean(recalls)), float(np.nanmean(apart)))
+
+
+def close_pairs(table: Table, least: int = LEAST) -> float:
+    """The share of pairs of a workload's programs whose times are within APART, the mean over workloads."""
+    shares = []
+    for task in np.unique(table.task):
+        times = np.log(table.seconds[(table.task == task) & np.isfinite(table.seconds)])
+        if len(times) >= least:
+            gaps = np.abs(times[:, None] - times[None, :])[np.triu_indices(len(times), 1)]
+            shares.append(np.mean(gaps <= np.log(APART)))
+    return float(np.mean(shares)) if shares else float("nan")
 
 
 def out_of_fold(table: Table, fold: Ints, threads: int) -> Floats:
@@ -171,6 +189,8 @@ def report(table: Table, scores: Scores, threads: int) -> dict[str, object]:
     for prefix, score in scores.items():
         q = quality(score, table)
         found |= {f"{prefix}pairwise_accuracy": _known(q.pairwise), f"{prefix}recall_at_{K}": _known(q.recall)}
+        found[f"{prefix}apart_accuracy"] = _known(q.apart)
+    found["close_pairs"] = _known(close_pairs(table))
     repeats = repeated(table)
     found |= {"repeat_pairwise_accuracy": _known(repeats.pairwise), f"repeat_recall_at_{K}": _known(repeats.recall)}
     found["programs"] = int(np.isfinite(table.seconds).sum())

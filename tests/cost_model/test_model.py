@@ -222,11 +222,22 @@ def test_targets_ignore_the_scale_of_a_workload_and_mark_failures() -> None:
     assert weight[2] < weight[1] < weight[0]
 
 
+def test_a_collection_has_a_larger_forest_than_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cost_model.ranker.FORESTS", ((50, 7, 3), (0, 3, 2)))
+    x, y = np.random.default_rng(0).random((50, len(FEATURES))).astype(np.float32), np.linspace(0.1, 1.0, 50)
+    for rows, trees in ((49, 3), (50, 7)):
+        judge = Ranker()
+        judge.fit(x[:rows], y[:rows], np.zeros(rows, np.int64))
+        assert judge._booster is not None
+        assert judge._booster.num_boosted_rounds() == trees
+
+
 def test_metrics() -> None:
     times = np.array([1.0, 2.0, 3.0, 4.0])
     assert metrics.pairwise_accuracy(-times, times) == 1.0
     assert metrics.pairwise_accuracy(times, times) == 0.0
     assert metrics.pairwise_accuracy(np.zeros(4), times) == 0.5
+    assert metrics.pairwise_accuracy(np.array([1.0, 2.0, 0.0, -1.0]), times, apart=2.0) == 1.0  # 3 and 4 against 1
     assert metrics.recall_at_k(-times, times, 2) == 1.0
     assert metrics.recall_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5
     assert metrics.best1_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5

@@ -121,6 +121,16 @@ def test_quality_counts_within_workloads(tasks):
     assert cost_model_quality.quality(-perfect, table).pairwise == 0.0
 
 
+def test_close_pairs_are_counted_apart():
+    seconds = np.array([1.0, 1.05, 1.5, np.inf] * 10)  # of each task 10 of a kind
+    table = programs.Table(np.zeros((40, 1), np.float32), seconds, np.zeros(40, np.int64), (), np.full(40, "s"))
+    wrong_where_close = -np.array([1.05, 1.0, 1.5, 9.0] * 10)
+    found = cost_model_quality.quality(wrong_where_close, table, least=30)
+    assert (found.pairwise, found.apart) == (pytest.approx(2 / 3), 1.0)
+    close = 3 * 10 * 9 / 2 + 10 * 10  # of a kind with itself, and of the first with the second
+    assert cost_model_quality.close_pairs(table, least=30) == pytest.approx(close / (30 * 29 / 2))
+
+
 def test_times_of_one_program_share_a_fold_and_judge_each_other(database):
     table = programs.tabulate(programs.from_databases([database, database]))
     program, fold = cost_model_quality.identities(table), cost_model_quality.random_folds(table)
@@ -157,6 +167,8 @@ def test_the_report_has_what_is_promised(database, capsys):
     assert found["failed"] == len(SHAPES)
     assert found["programs"] + found["failed"] == sum(map(len, programs.from_databases([database])))
     assert found["pairwise_accuracy"] > found["chance_pairwise_accuracy"]
+    assert found["apart_accuracy"] > found["pairwise_accuracy"]
+    assert 0.0 < found["close_pairs"] < 1.0
 
 
 def test_the_committed_programs_can_be_read_and_lowered():
