@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,22 @@ if ROOT not in sys.path:
 
 pytest.register_assert_rewrite("tests.helpers")
 
+from autosched.cli.main import main  # noqa: E402
 from autosched.runtime.gpu.opencl import ENVIRONMENT  # noqa: E402
 
 for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl themselves
     os.environ.setdefault(name, value)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a command that must succeed in this process, gives what it prints."""
+    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
+
+    def run(*words: object) -> str:
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return captured.out
+
+    return run

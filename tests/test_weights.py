@@ -13,7 +13,6 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.cli.main import main
 from autosched.errors import UsageError
 from autosched.te import Tensor
 
@@ -42,19 +41,6 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     db = tmp_path_factory.mktemp("weights") / "records.db"
     at.tune(layer, trials=2, threads=1, db=db)
     return db, at.tune(layer, weights=["scale", "W"], trials=4, threads=1, db=db)
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
-
-    def run(*words: object) -> str:
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out
-
-    return run
 
 
 def test_the_kernel_is_bound_to_its_weights(tuned: Any) -> None:

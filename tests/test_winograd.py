@@ -13,7 +13,6 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.cli.main import main
 from autosched.cli.tune import summary
 from autosched.errors import UsageError
 from autosched.schedule import largest_tile, steps_to_json
@@ -62,19 +61,6 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     db = tmp_path_factory.mktemp("winograd") / "records.db"
     at.tune(smoothed, trials=2, threads=1, db=db)
     return db, at.tune(smoothed, winograd=True, trials=4, threads=1, db=db, narrow=by_winograd)
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
-
-    def run(*words: object) -> str:
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out
-
-    return run
 
 
 def test_what_is_found_computes_the_convolution(tuned: Any) -> None:

@@ -29,6 +29,7 @@ from autosched.ir.stmt import (
     Buffer,
     Commit,
     For,
+    ForKind,
     If,
     Layout,
     Prefetch,
@@ -140,6 +141,17 @@ def is_copy(store: Store, outside: Callable[[str], bool]) -> bool:
     if element is None or store.reducer is not None:
         return False
     return outside(element[0].buffer) and DTYPES[element[0].dtype][1] in (4, 8)
+
+
+def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
+    """The unrolled loops from `stmt` on with their extents, and the vectorised one directly inside; None without it."""
+    unrolled: list[tuple[Var, int]] = []
+    while isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
+        unrolled.append((stmt.var, int(stmt.extent.value)))
+        stmt = stmt.body
+    if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE and isinstance(stmt.extent, Const):
+        return unrolled, stmt
+    return None
 
 
 def map_layout(layout: Layout | None, fn: Callable[[Expr], Expr]) -> Layout | None:

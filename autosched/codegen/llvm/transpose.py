@@ -17,7 +17,8 @@ from autosched.codegen.llvm.address import Access, Addresses, Lanes
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Load, Var
-from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
+from autosched.ir.stmt import For, Scope, Store
+from autosched.ir.visit import vector_tile
 
 BLOCK = 4  # elements of 128 bits
 ITEMSIZE = 4
@@ -45,13 +46,11 @@ class Tile:
 
 def find_tile(stmt: For, addresses: Addresses, vector_bytes: int) -> Tile | None:
     """The tile that the unrolled loops from `stmt` on copy, None where they do something else."""
-    unrolled: list[tuple[Var, int]] = []
-    body: Stmt = stmt
-    while isinstance(body, For) and body.kind is ForKind.UNROLL and isinstance(body.extent, Const):
-        unrolled.append((body.var, int(body.extent.value)))
-        body = body.body
-    if not (isinstance(body, For) and body.kind is ForKind.VECTORIZE and isinstance(body.extent, Const)):
+    nest = vector_tile(stmt)
+    if nest is None:
         return None
+    unrolled, body = nest
+    assert isinstance(body.extent, Const)
     store, lanes = body.body, vector_bytes // ITEMSIZE
     if not isinstance(store, Store) or store.reducer is not None or len(store.values) != 1 or lanes < BLOCK:
         return None

@@ -15,9 +15,9 @@ from itertools import product
 
 from autosched.codegen.llvm.address import Addresses
 from autosched.codegen.storage import flat_index
-from autosched.ir.expr import Const, Expr, Var
-from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
-from autosched.ir.visit import free_vars, loads
+from autosched.ir.expr import Expr, Var
+from autosched.ir.stmt import For, Scope, Store
+from autosched.ir.visit import free_vars, loads, vector_tile
 
 Point = tuple[int, ...]
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
@@ -40,13 +40,10 @@ class Window:
 
 def find_window(stmt: For, addresses: Addresses) -> Window | None:
     """The window that the unrolled loops from `stmt` on go over, None where they do something else."""
-    unrolled: list[tuple[Var, int]] = []
-    body: Stmt = stmt
-    while isinstance(body, For) and body.kind is ForKind.UNROLL and isinstance(body.extent, Const):
-        unrolled.append((body.var, int(body.extent.value)))
-        body = body.body
-    if not (isinstance(body, For) and body.kind is ForKind.VECTORIZE and isinstance(body.extent, Const)):
+    nest = vector_tile(stmt)
+    if nest is None:
         return None
+    unrolled, body = nest
     store = body.body
     if not isinstance(store, Store) or store.reducer is None:
         return None
