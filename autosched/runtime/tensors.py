@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from autosched.errors import UsageError
 from autosched.ir.half import numpy_dtype
+from autosched.runtime.results import result_memory
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -53,16 +54,15 @@ class ArraySpec:
 def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
     """An uninitialised C-contiguous array whose address is a multiple of `alignment` bytes."""
     kind = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
-    return _place(tuple(shape), kind, math.prod(shape) * kind.itemsize, alignment)
+    return _place(tuple(shape), kind, np.empty(math.prod(shape) * kind.itemsize + alignment, _BYTE), alignment)
 
 
 def new_output(spec: ArraySpec) -> Array:
-    """An uninitialised aligned array for `spec`."""
-    return _place(spec.shape, spec.numpy_dtype, spec.nbytes, ALIGNMENT)
+    """An uninitialised aligned array for `spec`, a large one in memory that earlier results have left."""
+    return _place(spec.shape, spec.numpy_dtype, result_memory(spec.nbytes + ALIGNMENT), ALIGNMENT)
 
 
-def _place(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, alignment: int) -> Array:
-    raw = np.empty(nbytes + alignment, _BYTE)
+def _place(shape: tuple[int, ...], dtype: np.dtype[Any], raw: Array, alignment: int) -> Array:
     return np.ndarray(shape, dtype, raw, -_addressof(_from_buffer(raw)) % alignment)
 
 

@@ -1,0 +1,95 @@
+"""Large results come in memory that is used again, and never while anything looks at it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autosched.runtime import results
+from autosched.runtime.results import KEPT_BYTES, LARGE_BYTES, result_memory
+from autosched.runtime.tensors import ArraySpec, address_of, new_output
+
+LARGE = ArraySpec("Y", (LARGE_BYTES // 4,), "float32")
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    gc.collect()
+    results._kept.clear()
+    yield
+    results._kept.clear()
+
+
+def test_the_memory_of_a_dropped_result_is_used_again() -> None:
+    first = new_output(LARGE)
+    address = address_of(first)
+    del first
+    assert address_of(new_output(LARGE)) == address
+
+
+def test_a_loop_that_holds_its_last_result_needs_two_pieces() -> None:
+    addresses, result = set(), None
+    for _ in range(6):
+        result = new_output(LARGE)
+        addresses.add(address_of(result))
+    assert len(addresses) == 2
+    del result
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda array: array,
+        lambda array: array[5:],
+        lambda array: array[5:][::7].reshape(-1),
+        lambda array: array.view(np.int32),
+        memoryview,
+        lambda array: memoryview(array)[3:9],
+        np.from_dlpack,
+        lambda array: array.__dlpack__(),
+        lambda array: array.ctypes.data_as,
+        lambda array: iter(array),
+    ],
+)
+def test_memory_that_something_looks_at_is_not_given_out(look: Callable[[Any], object]) -> None:
+    first = new_output(LARGE)
+    address, held = address_of(first), look(first)
+    del first
+    second = new_output(LARGE)
+    assert address_of(second) != address
+    del held
+    assert address_of(new_output(LARGE)) == address
+
+
+def test_another_size_gets_memory_of_its_own_and_small_ones_are_not_kept() -> None:
+    first = result_memory(LARGE_BYTES)
+    result_memory(LARGE_BYTES + 1)
+    result_memory(LARGE_BYTES - 1)
+    assert [memory.nbytes for memory in results._kept] == [LARGE_BYTES, LARGE_BYTES + 1]
+    assert first.nbytes == LARGE_BYTES
+
+
+def test_no_more_is_kept_than_said() -> None:
+    held = [result_memory(KEPT_BYTES // 4) for _ in range(6)]
+    assert sum(memory.nbytes for memory in results._kept) == KEPT_BYTES
+    result_memory(KEPT_BYTES + 1)
+    assert sum(memory.nbytes for memory in results._kept) == KEPT_BYTES
+    assert len({address_of(memory) for memory in held}) == 6
+
+
+def test_threads_never_share_a_piece() -> None:
+    def use(mark: int) -> bool:
+        for _ in range(60):
+            memory = result_memory(LARGE_BYTES)
+            memory[:64] = mark
+            if (memory[:64] != mark).any():
+                return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(use, range(6)))
