@@ -28,24 +28,28 @@ assert set(WRONG) <= set(FAULTS)
 
 @dataclass(frozen=True)
 class Case:
-    """A workload at its benchmark shape `index` (from 0), or with its default arguments where that is None."""
+    """A workload at its benchmark shape `index` (from 0), at a shape of its own, or with its default arguments."""
 
     workload: str
     index: int | None = None
+    own_shape: tuple[int, ...] | None = None
 
     @property
     def label(self) -> str:
+        if self.own_shape is not None:
+            return f"{self.workload}:{'x'.join(map(str, self.own_shape))}"
         return self.workload if self.index is None else f"{self.workload}:{self.index}"
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        return None if self.index is None else find(self.workload).shapes[self.index]
+        return self.own_shape if self.index is None else find(self.workload).shapes[self.index]
 
 
 def parse_cases(text: str) -> tuple[Case, ...]:
-    """'c2d:1,gmm,softmax': one shape, all benchmark shapes, or the defaults of a workload that has none.
+    """'c2d:1,gmm,softmax,matmul:64x48x32': one benchmark shape, all of them, the defaults of a workload that has none,
+    and a shape of one's own.
 
-    Raises UsageError for an unknown workload or a shape that it does not have.
+    Raises UsageError for an unknown workload or a benchmark shape that it does not have.
     """
     cases: list[Case] = []
     for word in filter(None, (part.strip() for part in text.split(","))):
@@ -55,8 +59,11 @@ def parse_cases(text: str) -> tuple[Case, ...]:
             cases += [Case(name, i) for i in range(len(shapes))] or [Case(name)]
         elif number.isdigit() and int(number) < len(shapes):
             cases.append(Case(name, int(number)))
+        elif len(sizes := number.split("x")) > 1 and all(size.isdigit() for size in sizes):
+            cases.append(Case(name, own_shape=tuple(map(int, sizes))))
         else:
-            raise UsageError(f"{name} has the shapes 0 to {len(shapes) - 1}, got {word!r}")
+            has = f"the shapes 0 to {len(shapes) - 1}" if shapes else "no benchmark shape"
+            raise UsageError(f"{name} has {has}, got {word!r}; a shape of your own is written {name}:64x48x32")
     if not cases:
         raise UsageError("no case is named: write them as in c2d:1,gmm,softmax")
     return tuple(cases)

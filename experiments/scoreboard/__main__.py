@@ -138,7 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("cases", nargs="*", help="c2d:1 is a case, c2d all cases of an operator (default: all operators)")
+    add("cases", nargs="*", help="c2d:1, c2d (all its shapes), matmul:64x48x32 (default: all operators)")
     add("--batch", type=integers, default=(1,), metavar="N,..", help="default 1")
     add("--threads", type=integers, default=(usable_cores(),), metavar="N,..", help="default: the processor's cores")
     add("--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})")

@@ -67,14 +67,15 @@ def level_of(n_bytes: int, target: Target, threads: int) -> str:
 
 
 def choose(words: Sequence[str], batches: Sequence[int], threads: Sequence[int], quick: bool) -> tuple[Bout, ...]:
-    """The cases that are named ('c2d:1', 'c2d'), all of them by default, at each batch and number of threads.
+    """The cases that are named ('c2d:1', 'c2d', 'matmul:64x48x32'), all of them by default, at each batch and number of
+    threads.
 
-    Raises UsageError for an unknown one, or one that has no benchmark shape.
+    Raises UsageError for an unknown one, or one that has no shape.
     """
     cases = parse_cases(",".join(words) if words else QUICK if quick else ",".join(FAMILIES))
     for case in cases:
-        if case.index is None:
-            raise UsageError(f"{case.workload} has no benchmark shape: choose of {', '.join(FAMILIES)}")
+        if case.shape is None:
+            raise UsageError(f"{case.workload} has no benchmark shape: name one, or choose of {', '.join(FAMILIES)}")
     return tuple(Bout(case, batch, n) for n in threads for batch in batches for case in cases)
 
 

@@ -83,6 +83,12 @@ def test_what_has_no_benchmark_shape_is_refused(word):
         choose([word], (1,), (2,), False)
 
 
+def test_a_shape_of_ones_own_is_a_case():
+    (bout,) = choose(["matmul:5x6x7"], (1,), (2,), False)
+    assert bout.label == "matmul:5x6x7 N=1 t=2"
+    assert bout.built[1] == {"M": 5, "N": 6, "K": 7}
+
+
 def test_lists_of_integers():
     assert integers("1,16") == (1, 16)
     for text in ("0", "a", "1,", "-2"):
