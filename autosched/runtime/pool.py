@@ -24,8 +24,8 @@ comes. Peers watch longer: libgomp and TVM 300,000 pauses, which are 7 ms where 
 
 Where a worker runs. The system likes to put it on the core of the thread that woke it, where it waits for the next
 tick although another core is idle: a product of 128x128x128 took 36 us a call in the first 4 ms after a rest, as on one
-thread, and 20 us later. So a worker that is made or woken is kept away from its caller's core, if the caller may use
-others.
+thread, and 20 us later. So a worker that is made or called is kept away from its caller's core, if the caller may use
+others; where the caller has moved since the last call, onto the worker's core perhaps, the worker moves too.
 
 A region runs on the calling thread alone, with thread_id 0, when the pool is busy (a nested region, another thread's
 region), when there is one task or one thread, and on systems other than Linux. A forked child notices that its workers
@@ -147,7 +147,6 @@ entry:
   %asleep = icmp eq i32 %old, 2
   br i1 %asleep, label %wake, label %done
 wake:
-  call void @autosched_part(ptr %word)
   %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 129, i32 1, ptr null, ptr null, i32 0)
   br label %done
 done:
@@ -307,6 +306,7 @@ go:
   %i = phi i64 [ 1, %staff ], [ %i1, %go ]
   %slot = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %i
   %old = atomicrmw xchg ptr %slot, i32 1 acq_rel
+  call void @autosched_part(ptr %slot)
   call void @autosched_wake(ptr %slot, i32 %old)
   %i1 = add i64 %i, 1
   %left = icmp sle i64 %i1, %workers

@@ -158,6 +158,31 @@ def test_a_worker_is_kept_away_from_its_callers_core_if_there_are_others(caller:
     assert int(answer.stdout) == int(caller == "free" and len(os.sched_getaffinity(0)) > 1)
 
 
+_A_CALLER_THAT_MOVES = """
+import os
+from tests.runtime import test_pool
+cores, kernel, before = os.sched_getaffinity(0), test_pool._load(2), set(os.listdir("/proc/self/task"))
+test_pool.run(kernel, 8, 3)
+(worker,) = set(os.listdir("/proc/self/task")) - before
+for core in [*cores][:2] * 20:
+    test_pool.run(kernel, 8, 3)  # its worker is awake, and elsewhere
+    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
+    test_pool.run(kernel, 8, 3)
+    print(core in os.sched_getaffinity(int(worker)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_worker_makes_room_for_a_caller_that_comes_to_its_core() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", _A_CALLER_THAT_MOVES], capture_output=True, text=True, check=True, timeout=60
+    )
+    together = answer.stdout.split().count("True")  # the system may move the caller once more, now and then
+    assert together < 10, answer.stdout
+
+
 def test_the_process_ends_with_workers_alive() -> None:
     code = "from tests.runtime.test_pool import _load, run\nkernel = _load(3)\nprint(run(kernel, 30, 10)[0].sum())\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
