@@ -90,6 +90,7 @@ def tune(
     target: str | None = None,
     budget_s: float | None = None,
     weights: Sequence[str] = (),
+    winograd: bool = False,
     timeout_s: float,
 ) -> dict[str, Any]:
     """The object of `autosched tune --json`, run in a process of its own; {"error": ...} where there is none."""
@@ -100,6 +101,7 @@ def tune(
     command += [] if threads is None else ["--threads", str(threads)]
     command += [] if target is None else ["--target", target]
     command += ["--weights", ",".join(weights)] if weights else []
+    command += ["--winograd"] if winograd else []
     command += [] if budget_s is None else ["--budget", f"{budget_s:.1f}s"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)

@@ -22,7 +22,8 @@ Contestants
 
 With --weights, convolutions take part a second time, on both sides with their weights packed ahead of time, which is
 not timed: autosched.weights against torch.prepacked (oneDNN's blocked weights, a batch normalisation folded in).
-These are reported apart, since the others pack at each call, where they pack.
+These are reported apart, since the others pack at each call, where they pack. With --winograd, 3x3 convolutions of
+stride 1 take part with Winograd's algorithm too: autosched.winograd against torch, apart because its error is larger.
 
 Every peer's result is compared with ours; one that differs, fails or is missing has no time, and the file says why.
 The best peer of a case is the one with the smallest ratio of times, its time over ours, called in the same way.

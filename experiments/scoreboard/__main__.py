@@ -6,7 +6,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +22,7 @@ from experiments.scoreboard.chart import draw
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
 from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.ledger import Ledger
+from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import cells, disturbed, report, roof, totals, until_near
 from experiments.tuning import WRONG, load_now, tune
 
@@ -68,8 +69,9 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     if "error" in answer:
         return row | {"error": f"tuning: {answer['error']['message']}"}
     row["tuning"] = tuning_of(answer)
-    if setting.rules.weights and bout.weights:
-        row["weights"] = packed_ahead(bout, setting, database)
+    for opt_in in setting.rules.opt_ins:
+        if asked := bout.asked(opt_in):
+            row[opt_in.name] = tune_opt_in(bout, asked, setting, database)
     row["wrong"] = sum(answer["failures"].get(kind, 0) for kind in WRONG)
     with processes(bout, setting.rules, directory) as given:
         row["entries"], rates = hold(bout, setting.rules, directory, database, answer["record_id"], given)
@@ -80,11 +82,11 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
 
 
-def packed_ahead(bout: Bout, setting: Setting, database: Path) -> dict[str, Any]:
-    """The search for the kernel of constant weights, in the same database: it is another task."""
+def tune_opt_in(bout: Bout, asked: Mapping[str, Any], setting: Setting, database: Path) -> dict[str, Any]:
+    """The search for the kernel of an opt-in, in the same database: it is another task."""
     answer = tune(
         bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
-        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S, weights=bout.weights,
+        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S, **asked,
     )  # fmt: skip
     return {"error": answer["error"]["message"]} if "error" in answer else tuning_of(answer)
 
@@ -128,8 +130,9 @@ def setting_of(args: argparse.Namespace) -> Setting:
         theirs = args.peer_trials or trials
         peer = MetaSchedule(args.peer_python, cache, target.mcpu, theirs, args.seed, args.peer_cached)
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    opt_ins = tuple(opt_in for opt_in in OPT_INS if getattr(args, opt_in.name))
     budget = args.budget if args.budget is not None else QUICK_BUDGET_S if args.quick else None
-    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer, weights=args.weights))
+    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer, opt_ins=opt_ins))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -147,7 +150,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="one small case of each operator, few trials, without torch.compile")
     add("--resume", action="store_true", help="skip what is done; repeat cases that were disturbed by other work")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
-    add("--weights", action="store_true", help="also with constant weights, packed ahead of time on both sides")
+    for opt_in in OPT_INS:
+        add(f"--{opt_in.name}", action="store_true", help=opt_in.about)
     add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")
     add("--peer-python", type=Path, help="interpreter with TVM, without PyTorch")
     add("--peer-cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: the user's cache)")

@@ -12,6 +12,8 @@ from autosched.roofline import compulsory_bytes
 from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.registry import WORKLOADS, build
+from autosched.te.winograd import match_stage
+from experiments.scoreboard.optins import OptIn
 from experiments.tuning import Case, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
@@ -38,10 +40,15 @@ class Bout:
         dag, spec = build(self.case.workload, self.case.shape, batch=self.batch if self.batch > 1 else None)
         return dag, spec["args"]
 
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """The inputs that never change in a network; none for operators of two data inputs."""
-        return tuple(t.name for t in self.built[0].inputs[1:]) if self.case.workload in WITH_WEIGHTS else ()
+    def asked(self, opt_in: OptIn) -> dict[str, Any]:
+        """The option as `autosched.tune` takes it; empty for a case that it is not for.
+
+        Weights are the inputs that never change in a network, so operators of two data inputs have none.
+        """
+        dag, _ = self.built
+        if opt_in.name == "winograd":
+            return {"winograd": True} if any(match_stage(op) is not None for op in dag.stages) else {}
+        return {"weights": [t.name for t in dag.inputs[1:]]} if self.case.workload in WITH_WEIGHTS else {}
 
     def facts(self, target: Target) -> dict[str, Any]:
         """What a row says of the case itself; `level` is the memory that holds its inputs and outputs."""

@@ -21,11 +21,11 @@ from autosched.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import CALL, OURS, WEIGHTS
+from experiments.scoreboard.contestant import CALL, OURS
+from experiments.scoreboard.optins import OptIn
 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
 PEERS = (TORCH, COMPILED, NUMPY, METASCHEDULE)
-PACKED = "torch.prepacked"  # compared with WEIGHTS, and with nobody else
 BLOCK_S = 0.05
 ROUNDS, SLOW_ROUNDS = 10, 4  # even: each order as often as its reverse
 SLOW_S = 0.25  # calls that take longer have SLOW_ROUNDS rounds
@@ -51,7 +51,7 @@ class Rules:
     block_s: float = BLOCK_S
     rest_s: float = REST_S
     metaschedule: MetaSchedule | None = None
-    weights: bool = False  # also with constant weights, on both sides
+    opt_ins: tuple[OptIn, ...] = ()
 
 
 def variables(threads: int) -> dict[str, str]:
@@ -61,7 +61,8 @@ def variables(threads: int) -> dict[str, str]:
 
 def contestants(bout: Bout, rules: Rules) -> tuple[str, ...]:
     """Who enters, we first."""
-    return (OURS, *rules.peers, *((WEIGHTS, PACKED) if rules.weights and bout.weights else ()))
+    extra = [name for opt_in in rules.opt_ins if bout.asked(opt_in) for name in (opt_in.ours, opt_in.peer)]
+    return tuple(dict.fromkeys((OURS, *rules.peers, *extra)))
 
 
 @contextmanager
@@ -94,7 +95,8 @@ def hold(
     request = {
         "op": "enter", "directory": str(directory), "workload": bout.case.workload, "args": dict(args),
         "shape": list(args.values()), "threads": bout.threads, "n_inputs": len(arrays), "block_s": rules.block_s,
-        "database": str(database), "record_id": record_id, "weights": bout.weights,
+        "database": str(database), "record_id": record_id,
+        "asked": {opt_in.ours: bout.asked(opt_in) for opt_in in rules.opt_ins},
     }  # fmt: skip
     names = contestants(bout, rules)
     with ThreadPoolExecutor(len(names)) as pool:  # they start together: nothing is timed yet

@@ -36,7 +36,7 @@ from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 
-OURS, CALL, WEIGHTS = "autosched", "autosched.call", "autosched.weights"
+OURS, CALL = "autosched", "autosched.call"
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
@@ -108,15 +108,15 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     return clocks, out
 
 
-def enter_weights(request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
-    """Our kernel for constant weights, packed by `bind`, called from Python."""
-    names = list(request["weights"])
+def enter_opt_in(asked: Mapping[str, Any], request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
+    """Our kernel of an opt-in, called from Python; constant weights are packed by `bind`."""
     kernel = api.compile(
-        request["workload"], shape=request["shape"], weights=names, db=request["database"], threads=request["threads"]
+        request["workload"], shape=request["shape"], db=request["database"], threads=request["threads"], **asked
     )
     assert isinstance(kernel, Kernel)
+    names = asked.get("weights", ())
     given = {spec.name: array for spec, array in zip(kernel.inputs, arrays, strict=True)}
-    layer = kernel.bind(**{name: given[name] for name in names})
+    layer = kernel.bind(**{name: given[name] for name in names}) if names else kernel
     rest = [array for name, array in given.items() if name not in names]
     out = layer(*rest)
     return python_clock(lambda: layer(*rest)), out
@@ -141,8 +141,8 @@ def enter(request: Request, clocks: Clocks) -> dict[str, Any]:
     found: Mapping[str, timing.Clock]
     if name == OURS:
         found, result = enter_ours(request, arrays)
-    elif name == WEIGHTS:
-        clock, result = enter_weights(request, arrays)
+    elif name in request["asked"]:
+        clock, result = enter_opt_in(request["asked"][name], request, arrays)
         found = {name: clock}
     else:
         clock, result = enter_peer(name, request, arrays)

@@ -11,11 +11,10 @@ from experiments.scoreboard.contest import (
     METASCHEDULE,
     NUMPY,
     OURS,
-    PACKED,
     PEERS,
     TORCH,
-    WEIGHTS,
 )
+from experiments.scoreboard.optins import OPT_INS, OptIn
 from experiments.tuning import geomean, median, microseconds, number, table
 
 Row = Mapping[str, Any]
@@ -29,7 +28,7 @@ HEADER = (
     "case", "N", "thr", "ours us", "called", "torch", "compile", "numpy", "metas.", "best peer", "ratio", "of roof",
     "peer's", "limit", "tune s", "theirs s", "to 95%",
 )  # fmt: skip
-WEIGHTS_HEADER = ("case", "N", "thr", "ours us", "ours packed", "torch", "torch packed", "ratio of packed")
+OPT_IN_HEADER = ("case", "N", "thr", "called us", "opted in", "torch", "its peer", "ratio")
 
 
 def seconds(row: Row, name: str) -> float | None:
@@ -77,15 +76,15 @@ def until_near(curve: Sequence[Sequence[float]]) -> dict[str, float | None]:
     return {"trials_to_95": first[0], "seconds_to_95": first[1]}
 
 
-def weights_ratio(row: Row) -> float | None:
-    """PyTorch's time over ours where the weights are packed ahead of time on both sides."""
-    theirs, ours = seconds(row, PACKED), seconds(row, WEIGHTS)
+def opt_in_ratio(row: Row, opt_in: OptIn) -> float | None:
+    """The peer's time over ours, for the contest of an opt-in."""
+    theirs, ours = seconds(row, opt_in.peer), seconds(row, opt_in.ours)
     return None if theirs is None or ours is None else theirs / ours
 
 
-def weights_cells(row: Row) -> tuple[str, ...]:
-    times = [microseconds(seconds(row, name)) for name in (CALL, WEIGHTS, TORCH, PACKED)]
-    return (row["case"], str(row["batch"]), str(row["threads"]), *times, number(weights_ratio(row)))
+def opt_in_cells(row: Row, opt_in: OptIn) -> tuple[str, ...]:
+    times = [microseconds(seconds(row, name)) for name in (CALL, opt_in.ours, TORCH, opt_in.peer)]
+    return (row["case"], str(row["batch"]), str(row["threads"]), *times, number(opt_in_ratio(row, opt_in)))
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -128,7 +127,10 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "below_1": sum(r < 1.0 for r in best.values()),
         f"below_{FLOOR}": sum(r < FLOOR for r in best.values()),
         "geomean_share_of_roof": geomean(shares),
-        "geomean_with_constant_weights": geomean([r for row in good if (r := weights_ratio(row)) is not None]),
+        **{
+            f"geomean_with_{o.name}": geomean([r for row in good if (r := opt_in_ratio(row, o)) is not None])
+            for o in OPT_INS
+        },
         "tuning_time_ratio_vs_metaschedule": median(tuning_ratios(good)),
         "median_wall_s": median([t["wall_s"] for t in tuning]),
         "median_first_result_s": median([t["first_result_s"] for t in tuning if t.get("first_result_s")]),
@@ -216,10 +218,9 @@ def report(rows: Sequence[Row]) -> str:
     for (batch, threads), some in panels(rows).items():
         parts += [f"N={batch}, {threads} threads", table(HEADER, [cells(row) for row in some])]
         parts += [*lines(totals(some)), ""]
-    packed = [row for row in rows if seconds(row, WEIGHTS) is not None]
-    if packed:
-        title = "Constant weights, packed ahead of time on both sides; called from Python"
-        parts += [title, table(WEIGHTS_HEADER, [weights_cells(row) for row in packed]), ""]
+    for opt_in in OPT_INS:
+        if some := [row for row in rows if seconds(row, opt_in.ours) is not None]:
+            parts += [opt_in.title, table(OPT_IN_HEADER, [opt_in_cells(row, opt_in) for row in some]), ""]
     short = falls_short(rows)
     if short:
         title = f"Slower than a peer, or below {LOW_SHARE} of the roofline where none is faster"

@@ -26,22 +26,24 @@ from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
 from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, Rules, alternate, hold
 from experiments.scoreboard.ledger import Ledger, key_of
+from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import (
     HEADER,
     best_peer,
     cells,
     disturbed,
     falls_short,
+    opt_in_ratio,
     ratio,
     report,
     roof,
     totals,
     until_near,
-    weights_ratio,
 )
 from experiments.tuning import Case
 
 BOUT = Bout(Case("gmm", 0), 1, 2)
+PACKED, WINOGRAD = OPT_INS
 
 
 def row(case="gmm:0", batch=1, threads=2, roof_s=1e-4, **seconds):
@@ -187,7 +189,7 @@ def test_a_contestant_enters_and_is_timed(tmp_path):
     for i, array in enumerate(arrays):
         np.save(tmp_path / f"in{i}.npy", array)
     clocks, repeats = {}, {}
-    request = {"directory": str(tmp_path), "workload": "gmm", "args": args, "threads": 1, "n_inputs": 2, "block_s": 1e-4}
+    request = {"directory": str(tmp_path), "workload": "gmm", "args": args, "threads": 1, "n_inputs": 2, "block_s": 1e-4, "asked": {}}
     found = contestant.answer({**request, "op": "enter", "name": "numpy"}, clocks, repeats)
     assert found == {"entered": ["numpy"]}
     assert (np.load(tmp_path / "numpy.npy") == 256.0).all()
@@ -210,16 +212,27 @@ def test_what_a_kernel_writes_lives_as_long_as_its_clock():
 
 def test_constant_weights_are_a_contest_of_their_own(tmp_path):
     bout = Bout(Case("cbr", 1), 1, 2)
-    assert bout.weights == tuple(t.name for t in bout.built[0].inputs)[1:]
-    assert contest.contestants(BOUT, Rules(("torch",), weights=True)) == (OURS, "torch")  # two data inputs
-    names = contest.contestants(bout, Rules(("torch",), weights=True))
+    assert bout.asked(PACKED) == {"weights": [t.name for t in bout.built[0].inputs][1:]}
+    assert contest.contestants(BOUT, Rules(("torch",), opt_ins=(PACKED,))) == (OURS, "torch")  # two data inputs
+    names = contest.contestants(bout, Rules(("torch",), opt_ins=(PACKED,)))
     assert names == (OURS, "torch", "autosched.weights", "torch.prepacked")
     one = row("c2d:1", autosched=100.0, torch=90.0, autosched_weights=80.0, torch_prepacked=60.0)
-    assert weights_ratio(one) == pytest.approx(0.75)
+    assert opt_in_ratio(one, PACKED) == pytest.approx(0.75)
     assert best_peer(one) == ("torch", pytest.approx(0.9))
-    assert totals([one, row(torch=100.0)])["geomean_with_constant_weights"] == pytest.approx(0.75)
+    assert totals([one, row(torch=100.0)])["geomean_with_weights"] == pytest.approx(0.75)
     assert "packed ahead of time" in report([one])
     assert "packed ahead of time" not in report([row(torch=100.0)])
+
+
+def test_winograd_is_a_contest_of_the_convolutions_that_can_take_it():
+    strided, square = Bout(Case("c2d", 0), 1, 2), Bout(Case("c2d", 3), 1, 2)
+    assert (strided.asked(WINOGRAD), square.asked(WINOGRAD)) == ({}, {"winograd": True})
+    assert contest.contestants(square, Rules((), opt_ins=(WINOGRAD,))) == (OURS, "autosched.winograd", "torch")
+    assert contest.contestants(square, Rules(("torch", "numpy"), opt_ins=(WINOGRAD,)))[1:3] == ("torch", "numpy")
+    one = row("c2d:3", autosched=100.0, torch=150.0, autosched_winograd=60.0)
+    assert opt_in_ratio(one, WINOGRAD) == pytest.approx(2.5)
+    assert best_peer(one) == ("torch", pytest.approx(1.5))
+    assert "Winograd" in report([one])
 
 
 def test_without_our_kernel_nobody_is_timed(tmp_path):
