@@ -17,6 +17,7 @@ gives inf or nan, never an exception: a row with such a value is the caller's to
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -201,11 +202,26 @@ def _fold(op: str, values: list[float]) -> float:
     return float(result)
 
 
-class Program:
-    """Closed forms compiled to a list of NumPy calls over blocks of rows.
+class _Scratch(threading.local):
+    """Memory for intermediate values, of which all programs of a thread use the same: a session has dozens of them, and
+    fresh memory costs more than most evaluations."""
 
-    One instance must not be called from two threads at once: its buffers are its own.
-    """
+    def __init__(self) -> None:
+        self._memory: dict[type[np.generic], npt.NDArray[Any]] = {}
+
+    def array(self, kind: type[np.generic], count: int, n: int) -> npt.NDArray[Any]:
+        """`[count, n]` of any content, valid until the next call for the kind."""
+        memory = self._memory.get(kind)
+        if memory is None or len(memory) < count * n:
+            memory = self._memory[kind] = np.empty(count * n, kind)
+        return memory[: count * n].reshape(count, n)
+
+
+_SCRATCH = _Scratch()
+
+
+class Program:
+    """Closed forms compiled to a list of NumPy calls over blocks of rows."""
 
     def __init__(self, exprs: Sequence[Expr], params: Sequence[str]) -> None:
         """`exprs`: closed forms; `params`: the name of each column. Raises ExpressionError for anything else."""
@@ -251,7 +267,6 @@ class Program:
         offset["column"] = offset["row"] + self.n_exprs
         offset["const"] = offset["column"] + len(self.params)
         self._code = [(fn, itemgetter(*(offset[pool] + i for pool, i in where))) for fn, where in code]
-        self._buffers: tuple[Floats, npt.NDArray[np.bool_]] | None = None
 
     def __call__(self, matrix: npt.NDArray[np.integer[Any]]) -> Floats:
         """float64 `[n_exprs, n]` for an integer matrix `[n, n_params]`."""
@@ -261,20 +276,16 @@ class Program:
             )
         n = matrix.shape[0]
         result = np.empty((self.n_exprs, n))
-        if self._buffers is None:
-            self._buffers = (
-                np.empty((self._pools["real"], BLOCK_ROWS)),
-                np.empty((self._pools["bool"], BLOCK_ROWS), bool),
-            )
         with np.errstate(all="ignore"):
             for start in range(0, n, BLOCK_ROWS):
                 self._block(matrix[start : start + BLOCK_ROWS], result[:, start : start + BLOCK_ROWS])
         return result
 
     def _block(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
-        assert self._buffers is not None
         n = rows.shape[0]
-        views: list[Any] = [*self._buffers[0][:, :n], *self._buffers[1][:, :n], *result, *rows.T, *self._constants]
+        real = _SCRATCH.array(np.float64, self._pools["real"], n)
+        truth = _SCRATCH.array(np.bool_, self._pools["bool"], n)
+        views: list[Any] = [*real, *truth, *result, *rows.T, *self._constants]
         for fn, arguments in self._code:
             fn(*arguments(views))
 
