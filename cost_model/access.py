@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
@@ -80,25 +80,38 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class _Loops:
-    """The loops that move a buffer, with their places."""
+class Moving:
+    """The loops that move a buffer, with their places; what was asked about an index is remembered."""
 
     free: tuple[Free, ...]
     inside: frozenset[Var]  # variables running inside the buffer's allocation
+    _widths: dict[Expr, Widths] = field(default_factory=dict)
+    _steps: dict[tuple[Expr, int], Expr] = field(default_factory=dict)
+    _moving: dict[Expr, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:
         return len(self.free)
 
     def moving(self, expr: Expr) -> tuple[int, ...]:
-        names = free_vars(expr) & self.inside
-        return tuple(i for i, loop in enumerate(self.free) if loop.var in names)
+        found = self._moving.get(expr)
+        if found is None:
+            names = free_vars(expr) & self.inside
+            found = self._moving[expr] = tuple(i for i, loop in enumerate(self.free) if loop.var in names)
+        return found
 
     def nothing(self) -> Widths:
         return (ZERO,) * (self.depth + 1)
 
     def widths(self, expr: Expr) -> Widths:
-        """Largest minus smallest value of `expr` at each depth; added up from the inside, so that depths share sums."""
+        """Largest minus smallest value of `expr` at each depth."""
+        found = self._widths.get(expr)
+        if found is None:
+            found = self._widths[expr] = self._sum_of_widths(expr)
+        return found
+
+    def _sum_of_widths(self, expr: Expr) -> Widths:
+        """Added up from the inside, so that depths share sums."""
         terms = [(atom, c, self.moving(atom)) for atom, c in linear(expr).terms]
         terms.sort(key=lambda t: -max(t[2], default=-1))
         result = self.nothing()
@@ -126,6 +139,12 @@ class _Loops:
 
     def step(self, expr: Expr, loop: int) -> Expr:
         """How far one step of a loop moves `expr` (a step that crosses no tile border, for floordiv and mod)."""
+        found = self._steps.get((expr, loop))
+        if found is None:
+            found = self._steps[expr, loop] = self._sum_of_steps(expr, loop)
+        return found
+
+    def _sum_of_steps(self, expr: Expr, loop: int) -> Expr:
         var, result = self.free[loop].var, ZERO
         for atom, coefficient in linear(expr).terms:
             if var in free_vars(atom) & self.inside:
@@ -189,12 +208,10 @@ def make_access(
     buffer: Buffer,
     kind: str,
     positions: Sequence[tuple[Expr, ...]],
-    loops: Sequence[Free],
-    inside: frozenset[Var],
+    view: Moving,
     line_bytes: int,
 ) -> Access:
-    """The access of a statement in `loops` to `positions`, index tuples that differ in constants only."""
-    view = _Loops(tuple(loops), inside)
+    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only."""
     index, shape = stored(buffer, positions[0])
     slack = _slack(buffer, positions)
     counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
@@ -225,7 +242,7 @@ def make_access(
 
 def width(expr: Expr, loops: Sequence[Free]) -> Expr:
     """Largest minus smallest value of `expr` while all `loops` run."""
-    return _Loops(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
+    return Moving(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
 
 
 def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> list[int]:

@@ -51,7 +51,7 @@ from autosched.ir.stmt import (
     buffers_of,
 )
 from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
-from cost_model.access import Access, Free, make_access, same_but_constants, width
+from cost_model.access import Access, Free, Moving, make_access, same_but_constants, width
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -280,14 +280,16 @@ class _Walk:
 
     def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
         """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
-        free = [Free(loop.var, loop.bound) for loop in in_time(loops)]
+        free = tuple(Free(loop.var, loop.bound) for loop in in_time(loops))
         threads = frozenset(loop.var for loop in loops if loop.kind in THREADS)
+        views: dict[frozenset[Var], Moving] = {}
 
         def access(name: str, kind: str, positions: Sequence[tuple[Expr, ...]]) -> Access:
             inside = frozenset(loop.var for loop in loops[scopes.get(name, 0) :])
             if self.buffers[name].scope is Scope.SHARED:
                 inside |= threads
-            return make_access(self.buffers[name], kind, positions, free, inside, self.line_bytes)
+            view = views.setdefault(inside, Moving(free, inside))
+            return make_access(self.buffers[name], kind, positions, view, self.line_bytes)
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:

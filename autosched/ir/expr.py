@@ -20,7 +20,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
 from autosched.ir.half import HALVES, nearest
@@ -60,9 +60,13 @@ class _Interned(type):
     """Metaclass: constructing an equal node returns the existing one."""
 
     def __call__(cls, *args: Any) -> Any:
-        if len(args) == 1 and cls in (Const, Var):  # the default dtype, so that Var("i") is Var("i", INDEX)
-            args = (*args, INDEX)
-        key = (cls, *(repr(a) if isinstance(a, (bool, float)) else a for a in args))  # True is 1, 0.0 is -0.0
+        if cls is Const or cls is Var:
+            if len(args) == 1:  # the default dtype, so that Var("i") is Var("i", INDEX)
+                args = (*args, INDEX)
+            value, dtype = args
+            key = (cls, repr(value) if isinstance(value, (bool, float)) else value, dtype)  # True is 1, 0.0 is -0.0
+        else:
+            key = (cls, *args)
         node = _TABLE.get(key)
         if node is None:
             node = super().__call__(*args)
@@ -198,10 +202,7 @@ class Param(Expr):
     """A schedule parameter: a positive integer chosen by the search."""
 
     name: str
-
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return INDEX
+    dtype: ClassVar[str] = INDEX  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -278,6 +279,8 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
     """A constant of `dtype`; an expression is passed through."""
     if isinstance(value, Expr):
         return value
+    if type(value) is int and dtype == INDEX:
+        return Const(value, INDEX)
     kind = DTYPES[dtype][0]
     if kind == "f":
         return Const(nearest(value, dtype) if dtype in HALVES else float(value), dtype)
@@ -308,6 +311,8 @@ def promote(a: str, b: str) -> str:
 def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     """Python scalars are weak: they take the dtype of the other side (a float next to an int makes float32)."""
     if isinstance(a, Expr) and isinstance(b, Expr):
+        if a.dtype == b.dtype:
+            return a, b
         dtype = promote(a.dtype, b.dtype)
         return cast(a, dtype), cast(b, dtype)
     if isinstance(a, Expr):
@@ -353,23 +358,40 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
     a, b = _unify(widened(lhs), widened(rhs))
-    kind = DTYPES[a.dtype][0]
-    if op in INT_ONLY and kind not in "iu":
-        raise ExpressionError(f"{op} needs integers but got {a.dtype} in {op}({a}, {b})")
-    if op == "div" and kind != "f":
-        raise ExpressionError(f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side")
-    if op in LOGICAL and kind != "b":
-        raise ExpressionError(f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})")
-    if kind == "b" and op in ARITHMETIC and op not in ("min", "max"):
-        raise ExpressionError(f"{op} needs numbers but got bool in {op}({a}, {b}); cast one side first")
+    dtype = a.dtype
+    kind = DTYPES[dtype][0]
+    if op in _REFUSED[kind]:
+        raise ExpressionError(_refusal(op, a, b))
     if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
         return Binary(op, a, b)
-    if isinstance(a, Const) and isinstance(b, Const) and (a.dtype == INDEX or kind == "b"):
+    if not (a is b or isinstance(a, Const) or isinstance(b, Const)):
+        return Binary(op, a, b)
+    if isinstance(a, Const) and isinstance(b, Const) and (dtype == INDEX or kind == "b"):
         value = _FOLDS[op](a.value, b.value) if op in _FOLDS else None
         if value is not None:
-            return Const(value, "bool" if op in COMPARISON or op in LOGICAL else a.dtype)
+            return Const(value, "bool" if op in COMPARISON or op in LOGICAL else dtype)
     simpler = _neutral(op, a, b)
     return Binary(op, a, b) if simpler is None else simpler
+
+
+# Kind of the operands -> what cannot be done with them.
+_REFUSED: dict[str, frozenset[str]] = {
+    "f": INT_ONLY | LOGICAL,
+    "i": LOGICAL | {"div"},
+    "u": LOGICAL | {"div"},
+    "b": INT_ONLY | ARITHMETIC - {"min", "max"},
+}
+
+
+def _refusal(op: str, a: Expr, b: Expr) -> str:
+    """Why `op` is not for operands of their kind."""
+    if op in INT_ONLY:
+        return f"{op} needs integers but got {a.dtype} in {op}({a}, {b})"
+    if op == "div":
+        return f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side"
+    if op in LOGICAL:
+        return f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})"
+    return f"{op} needs numbers but got bool in {op}({a}, {b}); cast one side first"
 
 
 def _neutral(op: str, a: Expr, b: Expr) -> Expr | None:
@@ -427,10 +449,10 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def cast(a: Expr, dtype: str) -> Expr:
-    if dtype not in DTYPES:
-        raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
     if a.dtype == dtype:
         return a
+    if dtype not in DTYPES:
+        raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
     if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
         return const(a.value, dtype)
     by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)

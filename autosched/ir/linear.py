@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
-from autosched.ir.visit import free_vars, is_closed
+from autosched.ir.visit import KNOWN, free_vars, is_closed
 
 ZERO = Const(0, INDEX)
 ONE = Const(1, INDEX)
@@ -32,6 +33,7 @@ class Linear:
         return result + self.constant
 
 
+@lru_cache(maxsize=KNOWN)
 def linear(expr: Expr) -> Linear:
     """Collect `expr`; whatever is not a sum of closed form times atom becomes an atom itself."""
     terms: dict[Expr, Expr] = {}

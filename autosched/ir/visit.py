@@ -107,6 +107,7 @@ def free_vars(expr: Expr) -> frozenset[Var]:
     return frozenset(e for e in subexpressions(expr) if isinstance(e, Var))
 
 
+@lru_cache(maxsize=KNOWN)
 def is_closed(expr: Expr) -> bool:
     """Whether only constants and parameters occur."""
     return not any(isinstance(e, (Var, Load)) for e in subexpressions(expr))
