@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,8 +206,10 @@ class Runners:
         When it returns, no worker is starting. Raises DeviceError when runner after runner fails its canary.
         """
         if self._spare is not None:
-            with contextlib.suppress(WorkerError):
+            try:
                 self._settle(self._spare)
+            except WorkerError:
+                self._spare = None
         if self._current is not None and not self._fresh and self._current.alive:
             return self._current, False
         reason = ""

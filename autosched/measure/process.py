@@ -161,6 +161,7 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+        self._outgoing, self._waiting_for = memoryview(b""), -1
 
     def _write(self) -> None:
         while self._outgoing:

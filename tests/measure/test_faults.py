@@ -174,3 +174,13 @@ def test_killed_runner_is_replaced_and_nobody_charged(measurer: Measurer) -> Non
     os.kill(runner.pid, 9)
     time.sleep(0.05)
     check_good(measurer, "after the kill")
+
+
+def test_a_spare_that_dies_while_it_starts_is_forgotten(measurer: Measurer) -> None:
+    check_good(measurer, "before the spare")
+    spare = measurer._runners._spare = measurer._crew.spawn("run")
+    os.kill(spare.pid, 9)
+    for round in ("first", "second"):  # once its pipes were closed, the second look found descriptors of nobody
+        check_good(measurer, f"{round} after the spare")
+    assert measurer._runners._spare is not spare
+    assert not spare.waiting
