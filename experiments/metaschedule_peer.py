@@ -30,8 +30,8 @@ FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a candidate that failed
 def watcher(start: float) -> tuple[list[tuple[float, float | None]], Any]:
     """(what it will have seen, a measure callback): of each trial in order the seconds from `start` to the end of its
     batch, and its time, None for a failure."""
+    from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
-    from tvm.s_tir.meta_schedule.utils import derived_object
 
     history: list[tuple[float, float | None]] = []
 

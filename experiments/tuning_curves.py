@@ -30,6 +30,7 @@ from typing import Any
 
 from autosched.cli import options
 from autosched.errors import AutoschedError, UsageError
+from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
 from experiments.tuning import Case, last_object, load_now, parse_cases, write_results
 from experiments.tuning_figure import draw, paragraph
@@ -80,7 +81,8 @@ def peer_session(python: Path, setting: Setting, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="metaschedule-") as scratch:
         command = [str(python), str(PEER), "tune", "--workload", setting.workload, "--library", f"{scratch}/best.so"]
         command += ["--shape", ",".join(map(str, (setting.batch, *setting.shape[1:])))]
-        command += ["--trials", str(setting.trials), "--seed", str(seed), "--threads", str(setting.threads)]
+        command += ["--trials", str(setting.trials), "--seed", str(seed)]
+        command += ["--threads", str(setting.threads or usable_cores())]
         found = _answer(command)
     if "error" not in found:
         found["curve"] = best_so_far(found.pop("history"))
@@ -193,10 +195,12 @@ def main(argv: Sequence[str] | None = None, run: Run | None = None) -> int:
     try:
         if args.peer_python is not None:
             check_peer(args.peer_python)
-            variants.append(METASCHEDULE)
+            variants = list(dict.fromkeys((*variants, METASCHEDULE)))
         unknown = [v for v in variants if v not in (*VARIANTS, METASCHEDULE)]
         if unknown:
             raise UsageError(f"there is no variant {unknown[0]}; there are {', '.join(VARIANTS)}")
+        if METASCHEDULE in variants and args.peer_python is None:
+            raise UsageError("metaschedule needs --peer-python, an interpreter that has TVM")
         (case, *more) = parse_cases(args.case)
         if more or not isinstance(case, Case) or case.shape is None:
             raise UsageError(f"name one case with the number of its shape, as in c2d:3, not {args.case!r}")

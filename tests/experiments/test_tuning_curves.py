@@ -88,7 +88,9 @@ def test_no_session_starts_when_the_time_is_over(tmp_path: Path) -> None:
     assert not fake.ran
 
 
-@pytest.mark.parametrize("argv", [["--variants", "full,quick"], ["--case", "c2d"], ["--case", "softmax"]])
+@pytest.mark.parametrize(
+    "argv", [["--variants", "full,quick"], ["--variants", "metaschedule"], ["--case", "c2d"], ["--case", "softmax"]]
+)
 def test_what_is_not_there_is_refused(argv: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*argv, "--out", str(tmp_path)], run=Fake())
