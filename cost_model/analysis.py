@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autosched.ir.expr import Binary, Const, Expr, Load, Select, Var, ceildiv, product
+from autosched.ir.expr import Binary, Const, Expr, Load, Var, ceildiv, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import (
     BLOCKS,
@@ -70,6 +70,7 @@ from cost_model.formula import (
     where,
 )
 from cost_model.operations import Operations, is_whole_word, operations
+from cost_model.padding import Padding, padding_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,12 +319,13 @@ def in_time(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 
 
 def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
-    store = found.store
+    store, lanes = found.store, _lanes(found)
+    padding = Padding(ZERO, ONE) if lanes != frozenset() else padding_of(store, found.loops, found.tile)
     return Statement(
         store.stage or store.buffers[0],
         found.loops,
-        found.weight,
-        operations(store, _lanes(found), frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)),
+        times(found.weight, padding.inside),
+        operations(store, lanes, frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)),
         found.accesses[0].buffer.itemsize,
         store.reducer is not None or found.accesses[0].kind == "update",
         found.accesses,
@@ -331,31 +333,8 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         working_set,
         store,
         found.nest,
-        _border(found),
+        padding.tested,
     )
-
-
-def _border(found: _Found) -> Expr:
-    """Of n tiles in a row one lies at the border that a comparison is about.
-
-    A single tile lies there as long as the reduction has loops that move the comparison; written out, it is decided.
-    """
-    if _lanes(found) != frozenset():
-        return ZERO
-    outer, inner = found.loops[: found.tile], found.loops[found.tile :]
-    conditions = {e.cond for v in found.store.values for e in subexpressions(v) if isinstance(e, Select)}
-    shares = []
-    for atom in {a for c in conditions for a in _conjuncts(c) if not loads(a)}:
-        tiles = factor(x.trips for x in outer if x.var in free_vars(atom))
-        steps = factor(x.trips for x in inner if x.var in free_vars(atom) and x.kind is ForKind.SERIAL)
-        shares.append(where(real(tiles) > 1.0, over(1.0, tiles), where(real(steps) > 1.0, 1.0, 0.0)))
-    return least(1.0, total(sorted(shares, key=str)))
-
-
-def _conjuncts(cond: Expr) -> list[Expr]:
-    if isinstance(cond, Binary) and cond.op == "and":
-        return [*_conjuncts(cond.a), *_conjuncts(cond.b)]
-    return [cond]
 
 
 def _lanes(found: _Found) -> frozenset[Var] | None:

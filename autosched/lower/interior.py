@@ -3,7 +3,7 @@
 A padded read is select(0 <= h and h < H, X[h], 0). For a register tile the condition holds everywhere if
 it holds at the ends of the ranges of the loops inside, which is one test per tile over the loops outside:
 
-    tile            ->  if inside at both ends: tile with X[h]  else: tile as it is
+    tile            ->  if inside at both ends: tile with X[h]  else: tile at a border (borders.py)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, For, If, Scope, Seq, Shuffle, Stmt, Store, walk
 from autosched.ir.visit import free_vars, loads, map_exprs, rebuild, subexpressions
+from autosched.lower.borders import settle_borders
 from autosched.lower.instantiate import simplify_stmt
 
 # comparison -> whether its difference a - b must stay at or above the limit, and that limit
@@ -47,11 +48,12 @@ def _tile(tile: Stmt, simplify: Simplifier) -> Stmt:
         if worst is not None and cond not in known:
             known.add(cond)
             inside = inside & worst
+    bordered = settle_borders(tile, simplify)
     if not known or (isinstance(inside, Const) and not inside.value):
-        return tile
+        return bordered
     free = simplify_stmt(map_exprs(tile, lambda e: _without(e, known)), simplify)
     assert free is not None
-    return free if isinstance(inside, Const) else If(inside, free, tile)
+    return free if isinstance(inside, Const) else If(inside, free, bordered)
 
 
 def _conditions(tile: Stmt) -> list[Expr]:

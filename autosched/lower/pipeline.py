@@ -5,7 +5,8 @@ for each measured row     instantiate         integers for parameters, canonical
                           overlap_iterations  shared buffers are filled ahead of the iteration that reads them
                           join_passes         a row is used while it is being made, in vectors of the same width
                           specialise_tails    constant extents for unrolled and vectorised loops
-                          specialise_interior register tiles away from borders lose their conditions
+                          specialise_interior register tiles away from borders lose their conditions; at a border what
+                                              lies outside is left out of reductions (borders.py)
 """
 
 from __future__ import annotations

@@ -62,21 +62,20 @@ def padded(dag: ComputeDAG, rows: int) -> Func:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_padding_of_one_dimension(length, rows):
     func = padded(conv1d(length, 2, 5), rows)
-    if length > 3 * rows:
-        assert {has_select(t) for t in register_tiles(func)} == {True, False}
+    assert not any(has_select(t) for t in register_tiles(func))
 
 
 @pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 7), (5, 3), (7, 7)])
 def test_padding_of_two_dimensions(h, w):
     func = padded(conv2d(h, w, 2, 5), 2)
-    if h > 6:
-        assert {has_select(t) for t in register_tiles(func)} == {True, False}
+    assert not any(has_select(t) for t in register_tiles(func))
 
 
 def test_the_test_is_outside_of_the_tile():
     func = padded(conv1d(17, 2, 5), 4)
-    for tile in register_tiles(func):
-        assert not any(isinstance(s, If) for s in walk(tile))
+    tiles = register_tiles(func)
+    assert any(not any(isinstance(s, If) for s in walk(tile)) for tile in tiles)
+    assert len(tiles) == 2 * (1 + (17 % 4 > 0))
 
 
 def test_a_condition_on_data_is_not_looked_at_too_early():

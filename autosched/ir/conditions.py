@@ -1,0 +1,74 @@
+"""Comparisons of indices in the conditions of selects, and what a reduction does where one does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from autosched.ir.dots import Dot, Word
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select
+from autosched.ir.stmt import Store
+from autosched.ir.visit import loads, rebuild, subexpressions
+
+ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
+
+
+def conjuncts(cond: Expr) -> Iterator[Expr]:
+    """The conditions that have to hold together."""
+    if isinstance(cond, Binary) and cond.op == "and":
+        yield from conjuncts(cond.a)
+        yield from conjuncts(cond.b)
+    else:
+        yield cond
+
+
+def comparisons(stores: Iterable[Store]) -> list[Binary]:
+    """Those of indices with <, <=, > or >= that what is stored depends on, each once; none that depends on data."""
+    found: dict[Expr, None] = {}
+    for value in (v for store in stores for v in store.values):
+        for e in subexpressions(value):
+            found.update(dict.fromkeys(conjuncts(e.cond) if isinstance(e, Select) else ()))
+    return [a for a in found if isinstance(a, Binary) and a.op in ORDERINGS and a.a.dtype == INDEX and not loads(a)]
+
+
+def adds_nothing(store: Store, comparison: Expr) -> bool:
+    """Whether the store combines what is there with the reducer's identity where the comparison does not hold.
+
+    A product with zero counts as zero, whatever the other factor.
+    """
+    if store.reducer is None:
+        return False
+    pairs = zip((_outside(v, comparison) for v in store.values), store.reducer.identity, strict=True)
+    return all(value is start or (_is_zero(value) and _is_zero(start)) for value, start in pairs)
+
+
+def given(expr: Expr, known: set[Expr]) -> Expr:
+    """`expr` where all of `known` hold, parts of selects' conditions."""
+    if not isinstance(expr, Select):
+        return rebuild(expr, lambda e: given(e, known)) if expr.children else expr
+    value = given(expr.a, known)
+    left = [c for c in conjuncts(expr.cond) if c not in known]
+    if not left:
+        return value
+    cond = left[0]
+    for c in left[1:]:
+        cond = cond & c
+    return Select(cond, value, given(expr.b, known))
+
+
+def _outside(expr: Expr, comparison: Expr) -> Expr:
+    if isinstance(expr, Select) and comparison in conjuncts(expr.cond):
+        return _outside(expr.b, comparison)
+    return rebuild(expr, lambda e: _outside(e, comparison)) if expr.children else expr
+
+
+def _is_zero(expr: Expr) -> bool:
+    match expr:
+        case Const(value=value):
+            return value == 0
+        case Cast(a=a):
+            return _is_zero(a)
+        case Word(parts=parts):
+            return all(map(_is_zero, parts))
+        case Binary(op="mul", a=a, b=b) | Dot(a=a, b=b):
+            return _is_zero(a) or _is_zero(b)
+    return False

@@ -1,0 +1,94 @@
+"""What the conditions of padded reads cost a register tile, and how much of its reduction they leave.
+
+    tested    share of the tiles in which a comparison stands inside the reduction
+    inside    share of the reduction that is done
+
+As `lower.interior` and `lower.borders` have it: tiles away from the borders have no comparisons. At a border those are
+settled outside of the reduction's inner loops if at most one unrolled loop moves them, and what is outside is left out.
+
+Points outside: s a + d k < p over N points a of the output and K points k of the reduction (p as the padding, from
+either end) holds for about p (p + d + s - 1) / (2 s d) of N K pairs, exactly where s = 1 and d divides p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosched.ir.conditions import adds_nothing, comparisons
+from autosched.ir.expr import Binary, Const, Expr
+from autosched.ir.linear import ZERO as NO_STEP
+from autosched.ir.linear import linear
+from autosched.ir.stmt import ForKind, Store
+from autosched.ir.visit import free_vars
+from cost_model.formula import ONE, ZERO, factor, least, minus, most, over, plus, real, times, total, where
+
+if TYPE_CHECKING:
+    from cost_model.analysis import Loop
+
+
+@dataclass(frozen=True)
+class Padding:
+    tested: Expr
+    inside: Expr
+
+
+def padding_of(store: Store, loops: Sequence[Loop], tile: int) -> Padding:
+    """Of a store in a register tile that stands inside `tile` of the loops."""
+    tested: list[Expr] = []
+    outside: dict[frozenset[Expr], list[Expr]] = {}  # of each axis of the image: its two ends exclude each other
+    for comparison in comparisons([store]):
+        settled = _settled(store, comparison, loops[tile:])
+        tested.append(times(_at_border(comparison, loops, tile), minus(1.0, settled)))
+        outside.setdefault(free_vars(comparison), []).append(times(_outside(comparison, loops), settled))
+    shares = [most(0.0, minus(1.0, total(ends))) for ends in outside.values()]
+    return Padding(least(1.0, total(sorted(tested, key=str))), factor(shares))
+
+
+def _at_border(comparison: Expr, loops: Sequence[Loop], tile: int) -> Expr:
+    """Of n tiles in a row one lies at the border that a comparison is about.
+
+    A single tile lies there as long as the reduction has loops that move the comparison; written out, it is decided.
+    """
+    moving = [x.var in free_vars(comparison) for x in loops]
+    tiles = factor(x.trips for x, moves in zip(loops[:tile], moving, strict=False) if moves)
+    steps = factor(x.trips for x, m in zip(loops[tile:], moving[tile:], strict=True) if m and x.kind is ForKind.SERIAL)
+    return where(real(tiles) > 1.0, over(1.0, tiles), where(real(steps) > 1.0, 1.0, 0.0))
+
+
+def _settled(store: Store, comparison: Expr, inner: Sequence[Loop]) -> Expr:
+    """1.0 if the comparison is settled outside of the innermost loops of the reduction, else 0.0."""
+    moving = [x for x in inner if x.var in free_vars(comparison)]
+    if not adds_nothing(store, comparison) or any(x.kind is ForKind.VECTORIZE for x in moving):
+        return ZERO
+    unrolled = _longer(x for x in moving if x.kind is ForKind.UNROLL)
+    running = _longer(x for x in inner if x.kind is ForKind.SERIAL and x.reduce)
+    return where((real(unrolled) < 1.5) & (real(running) > 0.5), 1.0, 0.0)
+
+
+def _longer(loops: Iterable[Loop]) -> Expr:
+    """How many of the loops have several iterations."""
+    return total(where(real(x.trips) > 1.0, 1.0, 0.0) for x in loops)
+
+
+def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
+    """The share of all iterations in which the comparison does not hold."""
+    sign = 1 if comparison.op in ("ge", "gt") else -1
+    form = linear((comparison.a - comparison.b) * sign)
+    lowest = real(form.constant) if comparison.op in ("ge", "le") else minus(form.constant, 1.0)
+    steps: list[Expr] = []
+    points: Expr = ONE
+    for reduce in (False, True):
+        moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
+        numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
+        count = factor(x.trips for x, _ in moving)
+        step = min(map(abs, numbers), default=0)
+        steps.append(real(float(step or 1)))
+        points = times(points, count)
+        if step and min(numbers) < 0:
+            lowest = minus(lowest, times(minus(count, 1.0), float(step)))
+    padded = most(0.0, minus(0.0, lowest))
+    reach = minus(plus(padded, plus(*steps)), 1.0)
+    pairs = over(times(padded, reach), times(times(*steps), 2.0))
+    return least(1.0, over(pairs, points))

@@ -1,0 +1,50 @@
+"""What padding costs in closed form, against counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.ir.program import Program
+from autosched.lower import lower
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+from cost_model.analysis import Statement, analyse
+from search_spaces.cpu import sketches
+from search_spaces.space import Sketch
+
+
+def inlined(shape: tuple[int, ...], name: str = "c2d") -> tuple[Sketch, Statement]:
+    """The multiply-adds of a convolution whose padding is a condition of its reads."""
+    dag = collapse(build(name, shape)[0])
+    sketch = next(s for s in sketches(dag, parse_target("llvm -mcpu=haswell"), 1) if s.name.endswith("@inline"))
+    updates = [s for s in analyse(lower(sketch.state)).statements if s.accumulators and s.updates]
+    return sketch, updates[0]
+
+
+def evaluated(sketch: Sketch, statement: Statement, **sizes: int) -> tuple[float, float]:
+    """(share of the work that is left, share of the tiles with tests), the register tile's `sizes` by axis."""
+    row = []
+    for p in sketch.params:
+        wanted = sizes.get(p.name.split(".")[-2], p.domain[0]) if p.name.endswith(".r") else p.domain[0]
+        row.append(wanted)
+    program = Program([statement.weight, statement.border], tuple(p.name for p in sketch.params))
+    weight, border = program(np.array([row]))
+    return float(np.ravel(weight)[0]), float(np.ravel(border)[0])
+
+
+def counted(n: int, k: int, stride: int, pad: int) -> float:
+    """The share of pairs of an output and a tap whose element is in the image."""
+    outputs = (n + 2 * pad - k) // stride + 1
+    return sum(0 <= i * stride + a - pad < n for i in range(outputs) for a in range(k)) / (outputs * k)
+
+
+@pytest.mark.parametrize(("n", "k", "stride", "pad"), [(7, 3, 1, 1), (14, 3, 1, 1), (9, 5, 1, 2), (28, 7, 2, 3)])
+def test_what_is_outside_is_not_counted_as_work(n, k, stride, pad):
+    sketch, statement = inlined((1, n, n, 64, 64, k, stride, pad))
+    exact = counted(n, k, stride, pad) ** 2
+    for rows, columns in ((1, 1), (2, 1), (1, 4), (7, 2)):
+        weight, border = evaluated(sketch, statement, oh=rows, ow=columns, co=8)
+        assert weight == pytest.approx(exact, abs=0.02)
+        assert border == 0
