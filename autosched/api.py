@@ -207,8 +207,6 @@ def _search(
     with ScratchDirectory() as scratch:
         check_room(problem.dag, scratch)
         with Database(db) as database:
-            on_gpu = device.target.kind != "cpu"
-            peak = None if on_gpu else peak_gflops(device, problem.dtype)  # before any worker disturbs it
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
                 task, sketches = _make_task(problem, collapse(problem.dag), target, device, space)
@@ -218,7 +216,6 @@ def _search(
                     measurer,
                     _recorder(database, problem, device, task, sketches, settings.seed, resume),
                     callbacks,
-                    peak_gflops=peak,
                     peak_again=lambda: _peak_again(device, problem.dtype, measurer),
                     started=begun,
                     kernel=lambda candidate: load(problem, device, task.source(candidate)),

@@ -112,7 +112,7 @@ class Measurer:
                 yield job, new[job.key]
 
     def measure(self, jobs: Iterable[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
-        """One answer for each job, in order, as soon as it is there. `best_s`: the best time known, in seconds.
+        """One answer for each job, in order, as soon as it is there. `best_s`: the fastest sample known, in seconds.
 
         Jobs that come one after the other are compiled while the next is made; nothing is timed before all are.
         """
@@ -126,10 +126,10 @@ class Measurer:
             result = self._measure_one(job, best_s)
             if isinstance(result, Measurement):
                 self._seconds[job.key] = result.seconds
-                best_s = result.seconds if best_s is None else min(best_s, result.seconds)
+                best_s = min(result.samples if best_s is None else (best_s, *result.samples))
             yield result
 
-    def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.02) -> list[FinalMeasurement | Failure]:
+    def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.01) -> list[FinalMeasurement | Failure]:
         """Compares `jobs` on equal terms: `rounds` rounds, one sample of `sample_s` of each job in a round, the order
         reversed from round to round, all in one runner. Answers in the order of `jobs`.
 

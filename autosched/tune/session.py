@@ -66,8 +66,8 @@ def run(
 ) -> Result:
     """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
 
-    `peak_gflops` was measured before, if at all; `peak_again` measures it after the final comparison, and the larger
-    of the two counts, for what else runs on the machine can only make it smaller.
+    `peak_gflops` was measured before, if at all; `peak_again` measures it, after the first round if it was not, and
+    after the final comparison, and the largest counts, for what else runs on the machine can only make it smaller.
 
     Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was, DeviceError
     when the device is lost for good; whatever it raises, the trials so far are recorded.
@@ -97,6 +97,7 @@ class _Session:
     best_ci: tuple[float, float] | None = None
     curve: list[Point] = field(default_factory=list)
     keys: dict[Candidate, str] = field(default_factory=dict)
+    jobs: dict[Candidate, Job] = field(default_factory=dict)  # of this round and of the fastest: sources take long
     resumed: int = 0
     taught: int = 0  # trials that the cost model knows
     phase: str = "start"
@@ -147,6 +148,8 @@ class _Session:
             self._adopt(known)
             self._measure(picks)
             self._learn()
+            if self.round == 0 and self.peak_gflops is None:  # a first result comes first
+                self._read_peak()
             self.round += 1
 
     def _is_over(self) -> bool:
@@ -189,13 +192,15 @@ class _Session:
             self.measuring_since = self._elapsed()
         self._tell("on_round")
         waiting: dict[str, Candidate] = {}
-        best_s = None if self.best is None else self.best.seconds
+        best_s = min((s for t in self.trials if (s := t.undisturbed_s) is not None), default=None)
         for answer in self.measurer.measure(self._jobs(picks, waiting), best_s):
             self._record(waiting.pop(answer.key), answer)
             if self._time_is_up():
                 return
         for key, candidate in waiting.items():
             self._record(candidate, Failure(key, "protocol", "the measurer gave no answer for this candidate"))
+        fastest = {t.candidate for t in self._timed()[:FINAL_CANDIDATES]}
+        self.jobs = {candidate: job for candidate, job in self.jobs.items() if candidate in fastest}
 
     def _jobs(self, picks: Sequence[Candidate], waiting: dict[str, Candidate]) -> Iterator[Job]:
         """Jobs of `picks`, one after the other while others compile; then the model prepares in the shade of that."""
@@ -205,12 +210,15 @@ class _Session:
                 self._record(candidate, job)
             else:
                 waiting[job.key] = candidate
+                self.jobs[candidate] = job
                 yield job
         if self.round == 1 and self.settings.policy.learned:  # not in round 0: a first result comes first
             self.task.model.prepare()
 
     def _job(self, candidate: Candidate) -> Job | Failure:
         key = self.keys.setdefault(candidate, f"c{len(self.keys)}")
+        if candidate in self.jobs:
+            return self.jobs[candidate]
         try:
             return Job(key, self.task.source(candidate))
         except Exception as error:  # a bug of code generation costs its candidate, not the session
@@ -255,7 +263,7 @@ class _Session:
         self.phase = "final"
         compared: set[Candidate] = set()
         while True:
-            timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.undisturbed_s or 0.0)
+            timed = self._timed()
             self.best = timed[0] if timed else None
             rivals = [t for t in timed if t.candidate not in compared][:FINAL_CANDIDATES]
             compared.update(t.candidate for t in rivals)
@@ -276,18 +284,24 @@ class _Session:
                 self.best_ci = fastest.ci
                 return
 
+    def _timed(self) -> list[Trial]:
+        """The valid trials, fastest first."""
+        return sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.undisturbed_s or 0.0)
+
+    def _read_peak(self) -> float | None:
+        """One reading; the largest counts, for what else runs on the machine can only make it smaller."""
+        reading = None if self.peak_again is None else self.peak_again()
+        if reading is not None:
+            self.peak_gflops = max(self.peak_gflops or 0.0, reading)
+        return self.peak_gflops if reading is not None else None
+
     def _measure_peak(self) -> None:
         """Once more; and again where a verified kernel was faster, for then it was the reading that was disturbed."""
-        if self.peak_again is None:
-            return
         best_s = None if self.best is None else self.best.seconds
         reached = self.task.gflops(best_s) if best_s else 0.0
         for _ in range(PEAK_READINGS):
-            reading = self.peak_again()
-            if reading is None:
-                return
-            self.peak_gflops = max(self.peak_gflops or 0.0, reading)
-            if self.peak_gflops >= reached:
+            peak = self._read_peak()
+            if peak is None or peak >= reached:
                 return
 
     def _confirm(self, trial: Trial, answer: FinalMeasurement | Failure) -> None:

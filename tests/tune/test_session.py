@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from autosched.errors import Interrupted, NoValidCandidate
 from autosched.tune.callbacks import Event
 from autosched.tune.policy import FULL, Policy
-from autosched.tune.protocols import Trial
+from autosched.tune.protocols import Candidate, Trial
 from autosched.tune.result import Result
 from autosched.tune.session import Settings, run
 from tests.tune.fakes import Clock, FakeMeasurer, FakeModel, FakeRecorder, make_task, tiny
@@ -46,6 +48,7 @@ class Setup:
 
     peaks: tuple[float, ...] = (1.9,)  # what later readings give
     n_readings = 0
+    known_peak: float | None = 2.0
 
     def peak_again(self) -> float:
         self.n_readings += 1
@@ -59,7 +62,7 @@ class Setup:
             self.measurer,
             self.recorder,
             (self.watch,),
-            peak_gflops=2.0,
+            peak_gflops=self.known_peak,
             peak_again=self.peak_again,
             started=99.0,
             clock=self.clock,
@@ -243,6 +246,29 @@ def test_the_larger_of_two_peaks_counts(peaks: tuple[float, ...], expected: floa
     result = setup.run(8)
     assert (result.peak_gflops, setup.n_readings) == (expected, readings)
     assert result.fraction_of_peak == pytest.approx(result.gflops / expected)
+
+
+def test_a_peak_that_nobody_measured_before_is_read_after_the_first_round() -> None:
+    setup = Setup()
+    setup.known_peak, setup.peaks = None, (1.5, 1.25)
+    result = setup.run(8)
+    assert [e.peak_gflops for e in setup.watch.results] == [None] * FULL.first_batch + [1.5] * 4
+    assert (result.peak_gflops, setup.n_readings) == (1.5, 2)
+
+
+def test_sources_of_the_fastest_are_not_made_again_for_the_final_comparison() -> None:
+    setup = Setup()
+    made: list[Candidate] = []
+    source = setup.task.emit
+
+    def emit(i: int, values: Mapping[str, int]) -> Any:
+        made.append(Candidate(i, tuple(values.values())))
+        return source(i, values)
+
+    setup.task = replace(setup.task, emit=emit)
+    setup.run(40)
+    assert setup.recorder.certified
+    assert len(made) == len(set(made)) == 40
 
 
 def test_a_peak_below_the_best_kernel_is_read_again() -> None:
