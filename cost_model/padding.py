@@ -1,6 +1,6 @@
 """What the conditions of padded reads cost a register tile, and how much of its reduction they leave.
 
-    tested    share of the tiles in which a comparison stands inside the reduction
+    tested    share of the steps of the reduction for which comparisons are evaluated, all of them or those of a tile
     inside    share of the reduction that is done
 
 As `lower.interior` and `lower.borders` have it: tiles away from the borders have no comparisons. At a border those are
@@ -39,11 +39,20 @@ def padding_of(store: Store, loops: Sequence[Loop], tile: int) -> Padding:
     tested: list[Expr] = []
     outside: dict[frozenset[Expr], list[Expr]] = {}  # of each axis of the image: its two ends exclude each other
     for comparison in comparisons([store]):
-        settled = _settled(store, comparison, loops[tile:])
-        tested.append(times(_at_border(comparison, loops, tile), minus(1.0, settled)))
+        inner = loops[tile:]
+        settled = _settled(store, comparison, inner)
+        often = where(real(settled) > 0.5, over(1.0, _steps_inside(comparison, inner)), 1.0)
+        tested.append(times(_at_border(comparison, loops, tile), often))
         outside.setdefault(free_vars(comparison), []).append(times(_outside(comparison, loops), settled))
     shares = [most(0.0, minus(1.0, total(ends))) for ends in outside.values()]
     return Padding(least(1.0, total(sorted(tested, key=str))), factor(shares))
+
+
+def _steps_inside(comparison: Expr, inner: Sequence[Loop]) -> Expr:
+    """Steps of the reduction for each time that a comparison is settled, in the innermost loop that moves it."""
+    running = [x for x in inner if x.kind is ForKind.SERIAL and x.reduce]
+    last = max((n for n, x in enumerate(running) if x.var in free_vars(comparison)), default=0)
+    return factor(x.trips for x in running[last + 1 :])
 
 
 def _at_border(comparison: Expr, loops: Sequence[Loop], tile: int) -> Expr:
@@ -73,7 +82,7 @@ def _longer(loops: Iterable[Loop]) -> Expr:
 
 
 def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
-    """The share of all iterations in which the comparison does not hold."""
+    """The share of all iterations in which the comparison does not hold; 0 where it is about several axes."""
     sign = 1 if comparison.op in ("ge", "gt") else -1
     form = linear((comparison.a - comparison.b) * sign)
     lowest = real(form.constant) if comparison.op in ("ge", "le") else minus(form.constant, 1.0)
@@ -82,6 +91,8 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
     for reduce in (False, True):
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
+        if len(set(numbers)) < len(numbers):
+            return ZERO  # several axes, as those of phases
         count = factor(x.trips for x, _ in moving)
         step = min(map(abs, numbers), default=0)
         steps.append(real(float(step or 1)))

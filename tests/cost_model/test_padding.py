@@ -47,4 +47,10 @@ def test_what_is_outside_is_not_counted_as_work(n, k, stride, pad):
     for rows, columns in ((1, 1), (2, 1), (1, 4), (7, 2)):
         weight, border = evaluated(sketch, statement, oh=rows, ow=columns, co=8)
         assert weight == pytest.approx(exact, abs=0.02)
-        assert border == 0
+        assert border < 0.1  # the channels are many steps inside
+
+
+def test_phases_are_no_axis_of_their_own():
+    """The rows of a transposed convolution are phases + steps of the image: what is outside of it is not counted."""
+    sketch, statement = inlined((1, 8, 8, 64, 32, 4, 2, 1), "t2d")
+    assert evaluated(sketch, statement)[0] == 1

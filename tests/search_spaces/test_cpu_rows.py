@@ -81,7 +81,7 @@ def test_windows_may_be_written_out(name, stride):
 
 @pytest.mark.parametrize(
     ("rows", "columns", "unroll", "share"),
-    [(1, 2, 3, 2 / 8 + 2 / 4), (4, 8, 3, 2 / 2), (8, 2, 3, 2 / 4), (8, 8, 3, 0), (8, 2, 1, 0), (8, 8, 1, 0)],
+    [(1, 2, 3, 2 / 8 + 2 / 4), (4, 8, 3, 2 / 2), (8, 2, 3, 2 / 4), (8, 8, 3, 0), (8, 2, 1, 1), (8, 8, 1, 1)],
 )
 def test_conditions_of_the_border_cost_what_the_tiles_at_the_border_cost(rows, columns, unroll, share):
     dag = workload("dep", N=1, H=8, W=8, C=19, k=3, stride=1, pad=1)
