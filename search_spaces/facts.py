@@ -124,6 +124,21 @@ def row_tiles(read: Read, stage: Stage, v: StageAxis) -> RowTiles | None:
     return RowTiles(moving[-1], (dims[-1], k_dim))
 
 
+def run_length(read: Read, stage: Stage, rows: tuple[Read, ...]) -> int | None:
+    """Adjacent elements that a tile of rows reads before it jumps; None if all of its rows are adjacent.
+
+    An axis that moves all reads (a batch, a head, a group) is none of the tile's: neighbours along it are elsewhere.
+    """
+    own = (*stage.op.reduce_axes, *(a for a in stage.op.axes if not all(r.moves(a.name) for r in rows)))
+    steps = sorted((abs(s), extent(a)) for a in own if (s := read.strides[a.name]) and extent(a) > 1)
+    run = 1
+    for step, size in steps:
+        if step > run:
+            return run
+        run = max(run, step * (size - 1) + run)
+    return None
+
+
 def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     """The dimension that makes lanes along `axis` adjacent when it is stored innermost."""
     if not is_reused(read, stage) or read.strides[axis.name] is None:

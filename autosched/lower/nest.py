@@ -14,6 +14,7 @@ from autosched.ir.expr import Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ZERO, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
+from autosched.lower.ahead import fetches, with_fetches
 from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
@@ -79,6 +80,7 @@ class Nest:
                 for buffer in buffers_of_stage(self.domains[child.name]):
                     body = Allocate(buffer, body)
         body = self._prefetch(loop, var, (*outer, var), body)
+        body = with_fetches(fetches(self.state, self.domains, self.stage, loop), body)
         return For(var, extent, self.domain.bounds[loop.name], loop.kind, body, loop.reduce, self._overlap(loop))
 
     def _overlap(self, loop: Loop) -> Overlap | None:

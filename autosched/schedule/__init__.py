@@ -1,6 +1,6 @@
 """Schedules: frozen steps applied to an immutable state.
 
-loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  Stream (loop_steps.py)
+loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  FetchAhead  Stream (loop_steps.py)
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (stage_steps.py)
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
@@ -10,7 +10,17 @@ whole    Winograd                                                           (win
 
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
-from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
+from autosched.schedule.loop_steps import (
+    FetchAhead,
+    Fuse,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Split,
+    Stream,
+    Unroll,
+    Vectorize,
+)
 from autosched.schedule.record import largest_tile, replay, steps_from_json, steps_text, steps_to_json
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -20,8 +30,8 @@ from autosched.schedule.winograd import Winograd
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder",
-    "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll",
-    "Vectorize", "Winograd", "initial_state", "largest_tile", "replay", "steps_from_json", "steps_text",
-    "steps_to_json",
+    "FetchAhead", "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch",
+    "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team",
+    "Tensorize", "Unroll", "Vectorize", "Winograd", "initial_state", "largest_tile", "replay", "steps_from_json",
+    "steps_text", "steps_to_json",
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Primitives that change the loops of one stage: Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch."""
+"""Primitives that change the loops of one stage: Split, Reorder, Fuse, Parallel, Vectorize, Unroll, and what the loops
+ask for ahead of time: Prefetch, FetchAhead."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind
-from autosched.schedule.stage import Loop, Num, PrefetchHint, Stage
+from autosched.schedule.stage import AheadHint, Loop, Num, PrefetchHint, Stage
 from autosched.schedule.state import State
 
 MAX_FACTOR = 1 << 40  # beyond any extent of a tensor in memory
+MAX_DISTANCE = 4096  # iterations
 
 
 def check(condition: bool, message: str) -> None:
@@ -22,6 +24,10 @@ def check_factor(where: str, factor: Num) -> None:
         isinstance(factor, int) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR
     )
     check(ok, f"{where}: factor {factor!r} is not an integer from 1 to {MAX_FACTOR} nor the name of a parameter")
+
+
+def check_distance(where: str, distance: int) -> None:
+    check(1 <= distance <= MAX_DISTANCE, f"{where}: distance {distance} is not between 1 and {MAX_DISTANCE}")
 
 
 def check_own_loops(where: str, stage: Stage) -> None:
@@ -78,7 +84,7 @@ def _annotate(state: State, step: str, stage_name: str, loop_name: str, kind: Fo
 
 
 def _prefetching(stage: Stage, loops: tuple[str, ...]) -> bool:
-    return any(hint.loop in loops for hint in stage.prefetches)
+    return not {h.loop for h in stage.prefetches}.union(h.loop for h in stage.ahead).isdisjoint(loops)
 
 
 @dataclass(frozen=True)
@@ -239,8 +245,38 @@ class Prefetch:
         where = f"prefetch({self.stage}, {self.buffer})"
         stage.loop(self.loop)
         check(self.buffer in stage.op.reads, f"{where}: the stage does not read {self.buffer}")
-        check(1 <= self.distance <= 4096, f"{where}: distance {self.distance} is not between 1 and 4096")
+        check_distance(where, self.distance)
         hint = PrefetchHint(self.buffer, self.loop, self.distance)
         stage = replace(stage, prefetches=(*stage.prefetches, hint))
         check_parallel(where, state, stage)
         return state.with_stage(stage)
+
+
+@dataclass(frozen=True)
+class FetchAhead:
+    """While one tile is computed, ask for what the next one reads of `buffer`, an input.
+
+    `reader` is computed inside a loop, once a tile; `distance` iterations of that loop later it reads other lines of
+    `buffer`. Before every iteration of `loop` of stage `stage` a share of them is asked for, so that the last iteration
+    has asked for all: a loop inside the one that the reader is computed in, or that loop itself.
+    """
+
+    stage: str
+    loop: str
+    reader: str
+    buffer: str
+    distance: int
+
+    def apply(self, state: State) -> State:
+        stage, reader = state.stage(self.stage), state.stage(self.reader)
+        where = f"fetch_ahead({self.reader}, {self.buffer})"
+        check(self.buffer in reader.op.reads, f"{where}: the stage does not read {self.buffer}")
+        check(state.producer(self.buffer) is None, f"{where}: {self.buffer} is not an input")
+        check(reader.at is not None and reader.at.stage == self.stage, f"{where}: it is not computed in {self.stage}")
+        assert reader.at is not None
+        inside = stage.position(self.loop) >= stage.position(reader.at.loop)
+        check(inside, f"{where}: {self.loop} is not inside {reader.at.loop}, where it is computed")
+        check(stage.loop(self.loop).kind is ForKind.SERIAL, f"{where}: {self.loop} is not a plain loop")
+        check_distance(where, self.distance)
+        hint = AheadHint(self.reader, self.buffer, self.loop, self.distance)
+        return state.with_stage(replace(stage, ahead=(*stage.ahead, hint)))

@@ -11,7 +11,17 @@ from typing import Any
 from autosched.errors import ScheduleError
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
-from autosched.schedule.loop_steps import Fuse, Parallel, Prefetch, Reorder, Split, Stream, Unroll, Vectorize
+from autosched.schedule.loop_steps import (
+    FetchAhead,
+    Fuse,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Split,
+    Stream,
+    Unroll,
+    Vectorize,
+)
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
@@ -21,7 +31,7 @@ from autosched.te.dag import ComputeDAG
 STEPS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, Stream,
+        Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd,
     )

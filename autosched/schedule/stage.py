@@ -94,6 +94,16 @@ class PrefetchHint:
 
 
 @dataclass(frozen=True)
+class AheadHint:
+    """In loop `loop`, a share of what `reader` will read of `buffer` `distance` tiles later is asked for."""
+
+    reader: str
+    buffer: str
+    loop: str
+    distance: int
+
+
+@dataclass(frozen=True)
 class Pipelined:
     """The shared buffers filled in `loop` have room for `stages` of its iterations."""
 
@@ -111,6 +121,7 @@ class Stage:
     scope: Scope = Scope.GLOBAL
     layout: Layout | None = None
     prefetches: tuple[PrefetchHint, ...] = field(default=())
+    ahead: tuple[AheadHint, ...] = ()
     cross: str | None = None  # the reduction axis that the threads of a block share
     warp: int = 0  # threads that exchange their values of it by shuffles
     into: str | None = None  # the stage whose result it updates with its values, which are not kept

@@ -1,36 +1,46 @@
-"""Outputs written around the caches.
+"""Sketches for data that no cache holds: outputs written around the caches, operands asked for ahead of time.
 
 A store to a line that no cache has fetches it first, so that an output costs twice its bytes, and it takes the place of
 data that will be read again. Where inputs and outputs together are larger than the last cache, none of that helps
-anybody. Only memory-bound graphs are asked: others hide their stores.
+anybody. Graphs with more arithmetic hide their bandwidth but not the time until a line arrives, from the last cache
+either; they are asked where rows of their operands lie apart (`ahead.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind
 from autosched.schedule import Stage, Stream
 from autosched.te.dag import ComputeDAG
+from search_spaces.cpu.ahead import fetch_ahead
 from search_spaces.draft import Context, Draft
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
 MAX_INTENSITY = 8.0  # operations for each byte of inputs and outputs; with more, arithmetic takes longer
+MAX_HIDING = 48.0  # the same; with more, what lines take to arrive is a small part
+LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of them are far away
 
 
 def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list[Draft]:
-    """The drafts once more, with every output that is written in vectors streamed; none where that cannot pay."""
+    """The drafts once more, with every output that is written in vectors streamed and scattered operands fetched ahead;
+    none where that cannot pay."""
     read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in ts) for ts in (dag.inputs, dag.outputs))
-    n_bytes = read + written
-    if n_bytes < context.target.l3_bytes or dag.flops > MAX_INTENSITY * n_bytes or n_bytes > LEAST_SHARE * written:
+    n_bytes, l3_bytes = read + written, context.target.l3_bytes
+    is_bound = n_bytes >= l3_bytes and dag.flops <= MAX_INTENSITY * n_bytes
+    may_wait = LEAST_OF_CACHE * n_bytes >= l3_bytes and dag.flops <= MAX_HIDING * n_bytes
+    if n_bytes > LEAST_SHARE * written or not (is_bound or may_wait):
         return []
     found = []
     for draft in drafts:
+        state = fetch_ahead(draft.state) if may_wait else draft.state
         names = [s.name for s in draft.state.stages if draft.state.is_output(s) and _in_vectors(s)]
-        if names:
-            found.append(draft.apply(*(Stream(n) for n in names)).finish(note="stream"))
+        if (is_bound and names) or state is not draft.state:
+            state = state.apply(*(Stream(n) for n in names))
+            found.append(replace(draft, state=state).finish(note="stream"))
     return found
 
 

@@ -12,6 +12,7 @@ from autosched.schedule import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FetchAhead,
     Fuse,
     Pack,
     Parallel,
@@ -93,6 +94,12 @@ def _prefetch(rng: random.Random, state: State, stage: Stage) -> Step:
     return Prefetch(stage.name, _name(rng, sorted(stage.op.reads)), _name(rng, _loops(stage)), rng.choice((1, 7)))
 
 
+def _fetch_ahead(rng: random.Random, state: State, stage: Stage) -> Step:
+    host = stage.name if stage.at is None else stage.at.stage
+    loop = _name(rng, _loops(state.stage(host)))
+    return FetchAhead(host, loop, stage.name, _name(rng, sorted(stage.op.reads)), rng.choice((1, 7)))
+
+
 def _compute_at(rng: random.Random, state: State, stage: Stage) -> Step:
     consumer = rng.choice(state.stages)
     return ComputeAt(stage.name, consumer.name, _name(rng, _loops(consumer)))
@@ -126,6 +133,6 @@ def _rfactor(rng: random.Random, state: State, stage: Stage) -> Step:
 
 
 DRAWS: dict[Draw, float] = {
-    _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _compute_at: 5,
+    _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _fetch_ahead: 1, _compute_at: 5,
     _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2,
 }  # fmt: skip

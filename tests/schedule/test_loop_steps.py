@@ -10,7 +10,9 @@ from autosched.ir.printer import func_text
 from autosched.ir.stmt import For, Func, Prefetch, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import (
+    CacheRead,
     ComputeAt,
+    FetchAhead,
     Fuse,
     Parallel,
     Reorder,
@@ -23,7 +25,7 @@ from autosched.schedule import (
 from autosched.schedule import Prefetch as PrefetchStep
 from autosched.te import ComputeDAG
 from tests.helpers import check_nest
-from tests.schedule.graphs import GRAPHS, argmax, chain, conv1d, matmul, row_any, shifted, total
+from tests.schedule.graphs import GRAPHS, argmax, chain, conv1d, dense_relu, matmul, row_any, shifted, total
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 17, 31)
 
@@ -168,6 +170,28 @@ def test_a_prefetch_asks_for_what_is_read_later():
 def test_a_prefetch_in_an_attached_stage_is_relative_to_its_buffer():
     func = check(chain(5, 7), ComputeAt("B", "M", "i"), PrefetchStep("M", "B", "j", 2))
     assert [str(h) for h in prefetches(func)] == ["prefetch B[0, M.j + 2]"]
+
+
+def test_the_rows_of_a_later_tile_are_fetched_line_by_line():
+    """Tiles of 2 x 7 points; what lies beyond the last tile of a row of tiles is the first of the next one."""
+    tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
+    steps = *tiles, ComputeAt("C", "D", "j.0"), FetchAhead("D", "j.0", "C", "A", 1)
+    (hint,) = prefetches(check(dense_relu(5, 14, 40), *steps))
+    assert str(hint) == "prefetch A[D.i.0*2 + (D.j.0 + 1)//2*2 + D.j.0.ahead0//3, D.j.0.ahead0%3*16]"
+
+
+def test_the_iterations_inside_a_tile_share_its_lines():
+    """3 x 64 floats are 12 lines: 3 for each of the 5 iterations, the last ones more than once."""
+    steps = ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 2)
+    func = check(dense_relu(4, 5, 33), *steps)
+    assert [str(h) for h in prefetches(func)] == ["prefetch A[D.i + 2, min(2, D.j)*16]"]
+
+
+def test_a_fetch_of_what_another_stage_has_copied_is_dropped():
+    steps = ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 1), CacheRead("A", "C", "copy")
+    func = nest(dense_relu(4, 5, 3), *steps)
+    check_nest(func, dense_relu(4, 5, 3))
+    assert not prefetches(func)
 
 
 def test_nothing_is_prefetched_from_a_buffer_that_does_not_exist_yet():

@@ -18,6 +18,7 @@ from autosched.schedule import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FetchAhead,
     Fuse,
     Pack,
     Parallel,
@@ -57,6 +58,9 @@ STEPS_OF_ALL_KINDS: tuple[Step, ...] = (
     CacheRead("B", "C.rf.acc", "pack"),
     Pack("B.pack", (1, 0), ((1, "tj"),)),
     Prefetch("C.rf.acc", "B.pack", "k.i", 2),
+    CacheRead("A", "C.rf.acc", "tile"),
+    ComputeAt("A.tile", "C.rf.acc", "k.o@i"),
+    FetchAhead("C.rf.acc", "k.o@i", "A.tile", "A", 3),
     Stream("D"),
 )
 VALUES = {"kc": 4, "ti": 3, "tj": 8}

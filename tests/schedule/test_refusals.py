@@ -14,6 +14,7 @@ from autosched.schedule import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FetchAhead,
     Fuse,
     Pack,
     Parallel,
@@ -100,6 +101,26 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (
         MATMUL, (Parallel("C", ("i", "j")),), Prefetch("C", "A", "i", 1),
         "prefetch(C, A): a prefetch stands at i, between the parallel loops of C",
+    ),
+    # fetch_ahead
+    (MATMUL, (), FetchAhead("C", "i", "C", "A", 1), "fetch_ahead(C, A): it is not computed in C"),
+    (DENSE, (), FetchAhead("D", "i", "D", "A", 1), "fetch_ahead(D, A): the stage does not read A"),
+    (DENSE, (), FetchAhead("D", "i", "D", "C", 1), "fetch_ahead(D, C): C is not an input"),
+    (
+        DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "i", "C", "A", 1),
+        "fetch_ahead(C, A): i is not inside j, where it is computed",
+    ),
+    (
+        DENSE, (ComputeAt("C", "D", "i"), Unroll("D", "j")), FetchAhead("D", "j", "C", "A", 1),
+        "fetch_ahead(C, A): j is not a plain loop",
+    ),
+    (
+        DENSE, (ComputeAt("C", "D", "i"),), FetchAhead("D", "i", "C", "A", 0),
+        "fetch_ahead(C, A): distance 0 is not between 1 and 4096",
+    ),
+    (
+        DENSE, (ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 1)), Split("D", "j", (2,)),
+        "split(D, j): the loop prefetches; split it before",
     ),
     # compute_at
     (DENSE, (), ComputeAt("C", "C", "i"), "compute_at(C, C, i): a stage cannot be computed inside itself"),

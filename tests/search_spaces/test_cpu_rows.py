@@ -144,6 +144,23 @@ def test_data_beyond_the_last_cache_may_be_streamed():
     assert not any("stream" in s.name for s in sketches(workload("matmul", M=64, N=64, K=256), tiny, 2))
 
 
+@pytest.mark.parametrize("name", ["tbg", "tbs"])
+def test_scattered_rows_of_operands_are_fetched_ahead(name):
+    """Heads lie between one another: their rows are short, those of a single head adjacent."""
+    small = replace(HOST, l3_bytes=1 << 12)
+    for heads, count in ((3, 2), (1, 0)):
+        dag = workload(name, N=2, seq=21, heads=heads, dim=19)
+        states = [s.state for s in sketches(dag, small, 1)]
+        found = {(h.reader, h.buffer) for state in states for stage in state.stages for h in stage.ahead}
+        assert len({buffer for _, buffer in found}) == count, found
+    dag = workload(name, N=2, seq=21, heads=3, dim=19)
+    ahead = [s for s in sketches(dag, small, 1) if any(stage.ahead for stage in s.state.stages)]
+    assert ahead
+    assert all("stream" in s.name for s in ahead)
+    for sketch in ahead:
+        assert list(compiled(dag, sketch, 1, rows=1))
+
+
 def test_a_product_may_be_computed_for_the_rows_that_a_softmax_needs():
     dag = workload("tbs", N=1, seq=8, heads=2, dim=5)
     found = [s for s in sketches(dag, HOST, 2) if "softmax-tasks" in s.name]

@@ -1,0 +1,112 @@
+"""The lines of memory that a tile will read, asked for while the tile before it is computed.
+
+A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
+the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
+turn; each iteration of the loops further inside asks for as many of them as it takes to have asked for all. What lies
+beyond the input's end is never touched: a hint cannot fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import DTYPES, Expr, Load, Var, ceildiv, imin, product
+from autosched.ir.linear import ONE, ZERO, interval
+from autosched.ir.stmt import For, ForKind, Prefetch, Seq, Stmt
+from autosched.ir.visit import loads, substitute
+from autosched.lower.domains import Domain
+from autosched.schedule.stage import AheadHint, Loop, Stage
+from autosched.schedule.state import State
+
+LINE_BYTES = 64
+MOST = 64  # lines that one iteration asks for at most: those of a longer list would be waited for
+
+
+def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loop) -> list[Stmt]:
+    """What each iteration of `loop` of `stage` asks for; hints that later steps have left without meaning give none."""
+    found: list[Stmt] = []
+    for number, hint in enumerate(h for h in stage.ahead if h.loop == loop.name):
+        reader = next((s for s in state.stages if s.name == hint.reader), None)
+        if reader is None or reader.at is None or reader.at.stage != stage.name or state.producer(hint.buffer):
+            continue
+        around, inside = stage.position(reader.at.loop), stage.position(loop.name)
+        inner = stage.loops[around + 1 : inside + 1]
+        if inside < around or any(x.kind is not ForKind.SERIAL for x in inner):
+            continue
+        name = f"{stage.name}.{loop.name}.ahead{number}"
+        tile = _Tile(domains[reader.name], _around(state, domains, reader), _numbered(domains[stage.name], inner), name)
+        same = dict.fromkeys(x for v in reader.op.body for x in loads(v) if x.buffer == hint.buffer)
+        found += [tile.fetch(hint, load) for load in same]
+    return found
+
+
+Counter = tuple[Var, Expr]  # a loop: its variable and its bound
+
+
+def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[Counter]:
+    return [(domain.loop_var(x), domain.bounds[x.name]) for x in loops]
+
+
+def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[Counter]:
+    """All loops that the stage is computed in, outermost first."""
+    found: list[Counter] = []
+    for at in state.chain(stage):
+        host = state.stage(at.stage)
+        found = _numbered(domains[host.name], host.loops[: host.position(at.loop) + 1]) + found
+    return found
+
+
+def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
+    """The iterations before this one, and of how many."""
+    turn: Expr = ZERO
+    turns: Expr = ONE
+    for var, bound in loops:
+        turn, turns = turn * bound + var, turns * bound
+    return turn, turns
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """`reader` is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
+
+    reader: Domain
+    outer: list[Counter]
+    inner: list[Counter]
+    name: str
+
+    def fetch(self, hint: AheadHint, load: Load) -> Stmt:
+        regions = {a.var: self.reader.regions[a.name] for a in self.reader.stage.op.all_axes}
+        moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
+        ranging = {var: region.extent for var, region in regions.items()}
+        boxes = [interval(substitute(i, moved), ranging) for i in load.indices]
+        later = self._later(hint.distance)
+        first = [substitute(b.lo, later) for b in boxes]
+        per_line = max(1, LINE_BYTES // DTYPES[load.dtype][1])
+        counts = [b.extent for b in boxes]
+        steps = [1] * len(counts)
+        if counts:
+            counts[-1], steps[-1] = ceildiv(counts[-1], per_line), per_line
+        turn, turns = _number(self.inner)
+        lines = product(counts)
+        share = imin(ceildiv(lines, turns), MOST)
+        var = Var(self.name)
+        rest: Expr = imin(turn * share + var, lines - 1)
+        indices: list[Expr] = []
+        for lo, count, step in reversed(list(zip(first, counts, steps, strict=True))):
+            indices.insert(0, lo + (rest % count) * step)
+            rest = rest // count
+        return For(var, share, share, ForKind.UNROLL, Prefetch(hint.buffer, tuple(indices)))
+
+    def _later(self, distance: int) -> dict[Expr, Expr]:
+        """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
+        rest = _number(self.outer)[0] + distance
+        found: dict[Expr, Expr] = {}
+        for n, (var, bound) in reversed(list(enumerate(self.outer))):
+            found[var] = rest % bound if n else rest
+            rest = rest // bound
+        return found
+
+
+def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:
+    return Seq((*found, body)) if found else body
