@@ -65,7 +65,7 @@ def _moved(loop: For, later: Sequence[Stmt], simplify: Simplifier) -> list[Stmt]
         inside = _into(loop, stmt, simplify)
         if inside is not None:
             return [*later[:n], inside, *later[n + 1 :]]
-        mine, other = _accesses(loop), _accesses(stmt)
+        mine, other = accesses(loop), accesses(stmt)
         if mine is None or other is None or not mine.is_apart_from(other):
             return None
     return None
@@ -106,7 +106,7 @@ def _flat(stmt: Stmt) -> tuple[Stmt, ...]:
 
 def _in_step(first: For, second: For, simplify: Simplifier) -> bool:
     """Whether an iteration of `second` needs no later iteration of `first`, nor spoils what that one touches."""
-    mine, other = _accesses(first), _accesses(second)
+    mine, other = accesses(first), accesses(second)
     if mine is None or other is None:
         return False
     if (mine.reads.keys() | mine.writes.keys()) & other.writes.keys():
@@ -124,13 +124,13 @@ def _same_blocks(
     return any(
         None not in blocks and len(blocks) == 1
         for blocks in (
-            {_block(first, w[d], simplify) for w in writes} | {_block(second, r[d], simplify) for r in reads}
+            {block_of(first, w[d], simplify) for w in writes} | {block_of(second, r[d], simplify) for r in reads}
             for d in range(len(writes[0]))
         )
     )
 
 
-def _block(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | None:
+def block_of(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | None:
     """(step, start) of the blocks [start + step t, start + step (t + 1)) in which iterations t of the loop stay."""
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     step, reach = 0, 0
@@ -152,7 +152,7 @@ def _block(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | N
     return (step, simplify(start + form.constant)) if reach < step else None
 
 
-def _accesses(stmt: Stmt) -> Accesses | None:
+def accesses(stmt: Stmt) -> Accesses | None:
     """What a statement touches; None for one that does more than to load and store."""
     found = Accesses({}, {})
     for s in walk(stmt):

@@ -4,6 +4,9 @@ once for each sketch      lower               schedule -> symbolic nest (nest.py
 for each measured row     instantiate         integers for parameters, canonical expressions
                           overlap_iterations  shared buffers are filled ahead of the iteration that reads them
                           join_passes         a row is used while it is being made, in vectors of the same width
+                          compute_in_place    a row on its way to an output is kept in the output
+                          interleave_rows     the passes over one row run beside those over the next ones
+                          hold_values         what all iterations over vectors read is read before them (the last three: CPU)
                           specialise_tails    constant extents for unrolled and vectorised loops
                           specialise_interior register tiles away from borders lose their conditions; at a border what
                                               lies outside is left out of reductions (borders.py)
@@ -15,9 +18,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Func, Seq, Stmt
+from autosched.ir.stmt import BLOCKS, THREADS, For, Func, Seq, Stmt, walk
+from autosched.lower.holding import hold_values
+from autosched.lower.in_place import compute_in_place
 from autosched.lower.instantiate import instantiate, simplify_stmt
 from autosched.lower.interior import specialise_interior
+from autosched.lower.interleaving import interleave_rows
 from autosched.lower.joining import join_passes
 from autosched.lower.pipelining import overlap_iterations
 from autosched.lower.symbolic import lower
@@ -27,9 +33,12 @@ from autosched.lower.tails import specialise_tails
 def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
     """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges."""
     concrete, simplify = instantiate(func, values)
+    outputs = {b.name: b for b in concrete.params[len(concrete.params) - concrete.n_outputs :]}
 
     def finished(body: Stmt) -> Stmt:
         body = join_passes(overlap_iterations(body, simplify), simplify)
+        if not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(body)):
+            body = hold_values(interleave_rows(compute_in_place(body, outputs, simplify), simplify))
         body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
         return specialise_interior(body, simplify)
 

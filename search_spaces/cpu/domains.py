@@ -70,7 +70,7 @@ def row_levels(name: str, extent: int) -> list[Param]:
 
     With all rows in one task no thread is woken.
     """
-    together = tuple(r for r in (1, 2, 4, 8) if extent % r == 0)
+    together = tuple(r for r in (1, 2, 4, 8, 16, 32) if extent % r == 0)
     blocks_of_all = extent // together[-1]
     counts = {r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if blocks_of_all % r == 0} | {blocks_of_all}
     levels = [Param(f"{name}.m", tuple(sorted(counts)), "tile"), Param(f"{name}{ROW_BLOCK}", together, "tile")]

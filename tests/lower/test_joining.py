@@ -41,11 +41,11 @@ def row_by_row(dag: ComputeDAG, width: int, lanes: int, block: int = 1) -> State
     )
 
 
-def loops_around(stmt: Stmt, buffer: str) -> set[str]:
-    """The loops that the stores to a buffer stand in."""
+def loops_around(stmt: Stmt, stage: str) -> set[str]:
+    """The loops that the stores of a stage stand in."""
     found: set[str] = set()
     for s in walk(stmt):
-        if isinstance(s, For) and any(isinstance(x, Store) and buffer in x.buffers for x in walk(s)):
+        if isinstance(s, For) and any(isinstance(x, Store) and x.stage == stage for x in walk(s)):
             found.add(s.var.name)
     return found
 

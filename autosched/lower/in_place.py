@@ -1,0 +1,134 @@
+"""A row on its way to an output is kept in the output.
+
+    alloc row                                   for j: out[i, j] = f(..)
+    for j: row[j] = f(..)                 ->    .. uses of out[i, j] ..
+    .. uses of row ..                           for j: out[i, j] = g(out[i, j])
+    for j: out[i, j] = g(row[j])
+
+The output's lines come into the cache while the first pass computes, and the second one finds them there. A buffer goes
+if the last statement that it is there for writes every point of it once to the same point of an output, shifted, and
+nothing else touches that output meanwhile. Sums that are collected in a buffer stay: they are written many times.
+Outputs that go around the caches are written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv, imin
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, walk
+from autosched.ir.visit import free_vars, loads, map_exprs, rebuild
+
+_SERIAL = (ForKind.SERIAL, ForKind.UNROLL, ForKind.VECTORIZE)
+
+
+def compute_in_place(stmt: Stmt, outputs: Mapping[str, Buffer], simplify: Simplifier) -> Stmt:
+    """`stmt`, concrete and in canonical form, without the buffers that one of `outputs` can stand for."""
+    match stmt:
+        case Allocate(buffer=buffer, body=body):
+            body = compute_in_place(body, outputs, simplify)
+            moved = _moved(buffer, body, outputs, simplify)
+            return replace(stmt, body=body) if moved is None else moved
+        case For(body=body):
+            return replace(stmt, body=compute_in_place(body, outputs, simplify))
+        case Seq(stmts=stmts):
+            return Seq(tuple(compute_in_place(s, outputs, simplify) for s in stmts))
+        case If(cond=cond, then=then, otherwise=other):
+            rest = None if other is None else compute_in_place(other, outputs, simplify)
+            return If(cond, compute_in_place(then, outputs, simplify), rest)
+    return stmt
+
+
+def _moved(buffer: Buffer, body: Stmt, outputs: Mapping[str, Buffer], simplify: Simplifier) -> Stmt | None:
+    """`body` with the buffer's elements in an output; None if they have to stay."""
+    if buffer.scope is not Scope.LOCAL or buffer.layout is not None or buffer.has_places:
+        return None
+    last = body
+    while isinstance(last, Seq | Allocate):
+        last = last.stmts[-1] if isinstance(last, Seq) else last.body
+    loops, store = _loops_to_store(last)
+    if store is None or len(store.buffers) != 1 or store.reducer is not None or store.streamed:
+        return None
+    output = outputs.get(store.buffers[0])
+    read = {x.indices for v in store.values for x in loads(v) if x.buffer == buffer.name}
+    if output is None or output.dtype != buffer.dtype or output.layout is not None or len(read) != 1:
+        return None
+    (place,) = read
+    if len(place) != len(store.indices) or not _covers(loops, place, buffer, simplify):
+        return None
+    shift = tuple(simplify(o - p) for o, p in zip(store.indices, place, strict=True))
+    inside = {s.var for s in walk(body) if isinstance(s, For)}
+    if any(free_vars(s) & inside or loads(s) for s in shift) or not _may_move(buffer, output, body, store):
+        return None
+    return _renamed(body, buffer.name, output.name, shift, simplify)
+
+
+def _loops_to_store(stmt: Stmt) -> tuple[list[For], Store | None]:
+    """Loops directly inside one another, and the one store in them."""
+    loops: list[For] = []
+    while isinstance(stmt, For) and stmt.kind in _SERIAL and not stmt.reduce and stmt.overlap is None:
+        loops.append(stmt)
+        stmt = stmt.body
+    return loops, stmt if isinstance(stmt, Store) else None
+
+
+def _covers(loops: list[For], place: tuple[Expr, ...], buffer: Buffer, simplify: Simplifier) -> bool:
+    """Whether the loops come by every point of the buffer, once: in each dimension they are the digits of a number."""
+    seen: list[Var] = []
+    for index, extent in zip(place, buffer.shape, strict=True):
+        form = simplify.affine(index)
+        if form.constant:
+            return False
+        rest, above, step = extent, extent, 0
+        for atom, step in sorted(form.terms, key=lambda term: -term[1]):
+            loop = next((x for x in loops if x.var is atom), None)
+            wanted = simplify(ceildiv(imin(above, rest), Const(step, INDEX)))
+            if loop is None or step < 1 or loop.extent is not wanted:
+                return False
+            seen.append(loop.var)
+            rest, above = rest - loop.var * step, Const(step, INDEX)
+        if step > 1 or (not step and extent is not Const(1, INDEX)):
+            return False
+    return len(seen) == len(loops) == len(set(seen))
+
+
+def _may_move(buffer: Buffer, output: Buffer, body: Stmt, last: Store) -> bool:
+    """Whether nothing but `last` has to do with the output, and the buffer is written by plain stores alone."""
+    for s in walk(body):
+        match s:
+            case _ if s is last:
+                pass
+            case Store(buffers=buffers, indices=indices, values=values, reducer=reducer):
+                touched = {*buffers, *(x.buffer for e in (*indices, *values) for x in loads(e))}
+                if output.name in touched or (buffer.name in buffers and reducer is not None):
+                    return False
+            case For() | Seq() | Allocate() | If():
+                pass
+            case _:
+                return False
+    return not any(x.buffer == output.name for v in last.values for x in loads(v))
+
+
+def _renamed(stmt: Stmt, old: str, new: str, shift: tuple[Expr, ...], simplify: Simplifier) -> Stmt:
+    def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(simplify(i + s) for i, s in zip(indices, shift, strict=True))
+
+    def expr(e: Expr) -> Expr:
+        e = rebuild(e, expr) if e.children else e
+        return Load(new, at(e.indices), e.dtype) if isinstance(e, Load) and e.buffer == old else e
+
+    def go(s: Stmt) -> Stmt:
+        match s:
+            case For(body=body) | Allocate(body=body):
+                return replace(s, body=go(body))
+            case Seq(stmts=stmts):
+                return Seq(tuple(go(x) for x in stmts))
+            case If(cond=cond, then=then, otherwise=other):
+                return If(expr(cond), go(then), None if other is None else go(other))
+            case Store(buffers=buffers, indices=indices) if old in buffers:
+                s = replace(s, buffers=tuple(new if b == old else b for b in buffers), indices=at(indices))
+        return map_exprs(s, expr)
+
+    return go(stmt)

@@ -1,0 +1,109 @@
+"""Passes over rows: kept in the output, beside each other, with what stands still in registers; and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched import te
+from autosched.ir.stmt import Allocate, For, Func, Scope, Store, walk
+from autosched.lower import concretise, lower
+from autosched.schedule import ComputeAt, Parallel, Split, State, Vectorize, initial_state
+from autosched.te import ComputeDAG
+from tests.codegen.running import check_kernel
+from tests.helpers import check_nest
+from tests.lower.test_joining import normalised, row_by_row
+
+
+def locals_of(func: Func) -> set[str]:
+    return {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.buffer.scope is Scope.LOCAL}
+
+
+def beside(func: Func, first: str, second: str) -> bool:
+    """Whether a serial loop that is no loop over rows has vectors of both stages."""
+    for s in walk(func.body):
+        if isinstance(s, For) and s.kind.value == "serial":
+            inner = [x for x in walk(s.body) if isinstance(x, For) and x.kind.value == "serial"]
+            stages = {x.stage for x in walk(s.body) if isinstance(x, Store)}
+            if {first, second} <= stages and not any(
+                len({y.stage for y in walk(x) if isinstance(y, Store)}) > 1 for x in inner
+            ):
+                return True
+    return False
+
+
+def chain(columns: int, rows: int, used: str) -> ComputeDAG:
+    """out = 2 power of power = exp(x); `used`: "first" reads power[i, 0] as well, "cast" is another type."""
+    x = te.placeholder((rows, columns), name="X")
+    power = te.compute((rows, columns), lambda i, j: te.exp(x[i, j]), name="power")
+
+    def value(i, j):
+        two = power[i, j] * 2.0
+        return te.cast(two, "float64") if used == "cast" else two + power[i, 0] if used == "first" else two
+
+    return ComputeDAG(te.compute((rows, columns), value, name="out"))
+
+
+def rows_of_chain(dag: ComputeDAG, block: int, width: int, widths: int) -> State:
+    return initial_state(dag).apply(
+        Split("out", "i", (block,)),
+        Split("out", "j", (width,)),
+        Vectorize("out", "j.1"),
+        Parallel("out", ("i.0",)),
+        ComputeAt("power", "out", "i.0"),
+        Split("power", "j", (widths,)),
+        Vectorize("power", "j.1"),
+    )
+
+
+@pytest.mark.parametrize(("columns", "block"), [(5, 1), (96, 3), (100, 6), (127, 2)])
+def test_a_row_is_kept_in_the_output(columns, block):
+    dag = normalised(6, columns)
+    state = row_by_row(dag, 32, 32, block)
+    func, _ = concretise(lower(state), {})
+    assert "power" not in locals_of(func)
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize(("used", "kept"), [("", False), ("first", True), ("cast", True)])
+@pytest.mark.parametrize("columns", [33, 64])
+def test_only_a_row_of_the_same_points_is(columns, used, kept):
+    dag = chain(columns, 4, used)
+    state = rows_of_chain(dag, 2, 16, 32)
+    func, _ = concretise(lower(state), {})
+    assert ("power" in locals_of(func)) == kept
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize(("width", "lanes"), [(32, 32), (16, 32), (32, 16)])
+@pytest.mark.parametrize(("columns", "block"), [(128, 3), (100, 2), (100, 6), (250, 6), (31, 3)])
+def test_rows_are_interleaved(width, lanes, columns, block):
+    dag = normalised(6, columns)
+    state = row_by_row(dag, width, lanes, block)
+    func, _ = concretise(lower(state), {})
+    if columns in (128, 250):
+        assert beside(func, "out", "total.rf")
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_rows_that_know_of_each_other_are_not(rows):
+    """Each row needs the one below it."""
+    x = te.placeholder((rows + 1, 96), name="X")
+    power = te.compute((rows + 1, 96), lambda i, j: te.exp(x[i, j]), name="power")
+    dag = ComputeDAG(te.compute((rows, 96), lambda i, j: power[i, j] + power[i + 1, j], name="out"))
+    state = rows_of_chain(dag, rows, 16, 16)
+    func, _ = concretise(lower(state), {})
+    assert not beside(func, "out", "power")
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+
+
+def test_what_stands_still_is_in_a_register():
+    dag = normalised(6, 96)
+    func, _ = concretise(lower(row_by_row(dag, 32, 32, 3)), {})
+    held = [s.buffer for s in walk(func.body) if isinstance(s, Allocate) and ".held" in s.buffer.name]
+    assert held
+    assert all(b.scope is Scope.REGISTER for b in held)
