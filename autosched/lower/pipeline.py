@@ -6,7 +6,7 @@ for each measured row     instantiate         integers for parameters, canonical
                           join_passes         a row is used while it is being made, in vectors of the same width
                           compute_in_place    a row on its way to an output is kept in the output
                           interleave_rows     the passes over one row run beside those over the next ones
-                          hold_values         what all iterations over vectors read is read before them (the last three: CPU)
+                          hold_values         what all vectors of a row read is read once (the last three on CPUs only)
                           specialise_tails    constant extents for unrolled and vectorised loops
                           specialise_interior register tiles away from borders lose their conditions; at a border what
                                               lies outside is left out of reductions (borders.py)
