@@ -4,16 +4,36 @@ A padded read is select(0 <= h and h < H, X[h], 0). For a register tile the cond
 it holds at the ends of the ranges of the loops inside, which is one test per tile over the loops outside:
 
     tile            ->  if inside at both ends: tile with X[h]  else: tile at a border (borders.py)
+
+A tile of whole rows whose reduction is written out touches a border wherever it lies. Then the test is about the other
+dimensions, and what is left in the tile are comparisons of its unrolled loops.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
+from autosched.ir.conditions import comparisons, given
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, For, If, Scope, Seq, Shuffle, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads, map_exprs, rebuild, subexpressions
+from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
+    Allocate,
+    Barrier,
+    For,
+    ForKind,
+    If,
+    Scope,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    walk,
+)
+from autosched.ir.visit import free_vars, map_exprs
 from autosched.lower.borders import settle_borders
 from autosched.lower.instantiate import simplify_stmt
 
@@ -40,39 +60,22 @@ def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
 def _tile(tile: Stmt, simplify: Simplifier) -> Stmt:
     if any(isinstance(s, (Barrier, Shuffle)) for s in walk(tile)):
         return tile  # all threads of a block must take the same way
-    inner = {s.var for s in walk(tile) if isinstance(s, For)}
-    inside: Expr = Const(True, "bool")
-    known: set[Expr] = set()
-    for cond in _conditions(tile):
-        worst = _worst(cond, inner, simplify)
-        if worst is not None and cond not in known:
-            known.add(cond)
-            inside = inside & worst
+    loops = [s for s in walk(tile) if isinstance(s, For)]
+    found = comparisons(s for s in walk(tile) if isinstance(s, Store))
+    worst = {c: _worst(c, {loop.var for loop in loops}, simplify) for c in found}
+    known: set[Expr] = {c for c, w in worst.items() if not (isinstance(w, Const) and not w.value)}
     bordered = settle_borders(tile, simplify)
-    if not known or (isinstance(inside, Const) and not inside.value):
+    is_written_out = not any(loop.reduce and loop.kind is ForKind.SERIAL for loop in loops)
+    if not known or (len(known) < len(found) and not is_written_out):
         return bordered
-    free = simplify_stmt(map_exprs(tile, lambda e: _without(e, known)), simplify)
+    free = simplify_stmt(map_exprs(tile, lambda e: given(e, known)), simplify)
     assert free is not None
+    inside = reduce(and_, (worst[c] for c in found if c in known))
     return free if isinstance(inside, Const) else If(inside, free, bordered)
 
 
-def _conditions(tile: Stmt) -> list[Expr]:
-    """The conditions of all selects in the tile's stores."""
-    found: dict[Expr, None] = {}
-    for stmt in walk(tile):
-        if isinstance(stmt, Store):
-            for value in stmt.values:
-                found.update({e.cond: None for e in subexpressions(value) if isinstance(e, Select)})
-    return list(found)
-
-
-def _worst(cond: Expr, inner: set[Var], simplify: Simplifier) -> Expr | None:
-    """A condition over the outer loops that makes `cond` hold for all values of the inner ones; None if unknown."""
-    if isinstance(cond, Binary) and cond.op == "and":
-        a, b = _worst(cond.a, inner, simplify), _worst(cond.b, inner, simplify)
-        return None if a is None or b is None else a & b
-    if not (isinstance(cond, Binary) and cond.op in _ATOMS and cond.a.dtype == INDEX) or loads(cond):
-        return None  # a condition on data may itself be read under another one only
+def _worst(cond: Binary, inner: set[Var], simplify: Simplifier) -> Expr:
+    """A condition over the outer loops that makes `cond` hold for all values of the inner ones."""
     at_least, limit = _ATOMS[cond.op]
     outer: Expr = Const(0, INDEX)
     form = simplify.affine(cond.a - cond.b)
@@ -84,10 +87,3 @@ def _worst(cond: Expr, inner: set[Var], simplify: Simplifier) -> Expr | None:
         else:
             outer = outer + atom * c
     return simplify(binary("ge" if at_least else "le", outer + extreme, Const(limit, INDEX)))
-
-
-def _without(expr: Expr, known: set[Expr]) -> Expr:
-    """`expr` with the selects whose conditions are known to hold replaced by their first value."""
-    if isinstance(expr, Select) and expr.cond in known:
-        return _without(expr.a, known)
-    return rebuild(expr, lambda e: _without(e, known)) if expr.children else expr

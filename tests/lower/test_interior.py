@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autosched import te
-from autosched.ir.expr import Select
+from autosched.ir.expr import Expr, Select
 from autosched.ir.stmt import Allocate, Func, If, Scope, Stmt, Store, walk
 from autosched.ir.verify import verify
-from autosched.ir.visit import loads, subexpressions
+from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheWrite,
@@ -33,9 +33,13 @@ def nest(dag: ComputeDAG, *steps: Step) -> Func:
     return func
 
 
-def has_select(stmt: Stmt) -> bool:
+def conditions(stmt: Stmt) -> list[Expr]:
     stores = [s for s in walk(stmt) if isinstance(s, Store)]
-    return any(isinstance(e, Select) for s in stores for v in s.values for e in subexpressions(v))
+    return [e.cond for s in stores for v in s.values for e in subexpressions(v) if isinstance(e, Select)]
+
+
+def has_select(stmt: Stmt) -> bool:
+    return bool(conditions(stmt))
 
 
 def register_tiles(func: Func) -> list[Allocate]:
@@ -106,3 +110,15 @@ def test_values_that_differ_inside_and_outside():
         dag, CacheWrite("Y"), Split("Y", "i", (3,)), ComputeAt("Y.acc", "Y", "i.0", "register"),
         Unroll("Y.acc", "i"), Unroll("Y", "i.1"), Vectorize("Y.acc", "j"), Vectorize("Y", "j"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("h", "w"), [(7, 3), (12, 5), (3, 1)])
+def test_tiles_of_whole_rows(h, w):
+    """They all touch the left and the right border, and only the first and the last ones those above and below."""
+    func = nest(
+        conv2d(h, w, 2, 5), ComputeInline("P"), CacheWrite("C"), ComputeAt("C.acc", "C", "i", "register"),
+        Unroll("C", "j"), Vectorize("C", "o"), Reorder("C.acc", ("c", "a", "b", "i", "j", "o")),
+        *(Unroll("C.acc", x) for x in "cabj"), Vectorize("C.acc", "o"),
+    )  # fmt: skip
+    tiles = [[v.name for v in free_vars(c)] for tile in register_tiles(func) for c in conditions(tile)]
+    assert {"i" in "".join(names) for names in tiles} == {True, False}
