@@ -178,7 +178,14 @@ def _is_whole(statement: Statement, access: Access) -> bool:
     """Whether the access moves whole vectors; else one element at a time, which may be spread over the lanes."""
     v = statement.vector_loop
     stride = ZERO if v is None else access.stride[v]
-    return not is_zero(stride) and not (isinstance(stride, Const) and not is_one(stride))
+    if isinstance(stride, Const) and not is_one(stride):
+        return _is_picked(access, stride)
+    return not is_zero(stride)
+
+
+def _is_picked(access: Access, stride: Expr) -> bool:
+    """Whether lanes that are apart are picked from whole vectors (`codegen/llvm/strided.py`)."""
+    return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= m.PICKED_STEP
 
 
 def _guarded(statement: Statement) -> set[str]:
@@ -229,7 +236,7 @@ def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool 
             result = times(result, loop.trips)
         else:
             whole = real(ceildiv(loop.bound, lanes))
-            result = times(result, whole if is_one(stride) else _strided(loop, stride, whole))
+            result = times(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
             different = times(different, over(whole, loop.trips)) if is_one(stride) else different
     return times(least(result, different) if distinct else result, _across(statement, access))
 
@@ -246,11 +253,12 @@ def _across(statement: Statement, access: Access) -> Expr:
     return where(factor(statement.loops[i].trips for i in rows) >= 4.0, m.ACROSS, 1.0)
 
 
-def _strided(loop: Loop, stride: Expr, whole: Expr) -> Expr:
-    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones."""
-    if isinstance(stride, Const):
-        return loop.trips
-    return where(real(stride) > 1.0, loop.trips, whole)
+def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:
+    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones; of a few elements
+    as many vectors, most of them on two lines, and the shuffles."""
+    if not isinstance(stride, Const):
+        return where(real(stride) > 1.0, loop.trips, whole)
+    return times(whole, 2.0 * float(stride.value)) if _is_picked(access, stride) else loop.trips
 
 
 def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[Expr, Expr, Expr]:

@@ -15,6 +15,7 @@ from autosched.schedule.stage import StageAxis
 EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
+MAX_STEP = 4  # elements between lanes that are picked from whole vectors
 MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
 
 
@@ -48,6 +49,11 @@ class Read:
 
     def is_unit(self, axis: str) -> bool:
         return self.strides[axis] in (0, 1)
+
+    def is_near(self, axis: str) -> bool:
+        """Whether lanes along the axis are equal, adjacent or a few elements apart."""
+        step = self.strides[axis]
+        return step is not None and 0 <= step <= MAX_STEP
 
     @property
     def axes(self) -> frozenset[Var]:
@@ -154,14 +160,17 @@ def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[Stage
     """Spatial axes whose lanes are adjacent or equal in every read (a copy in panels counts), best first.
 
     Where the best is shorter than a vector, those that fill one go first, with the axis that a transposed copy would
-    serve: few channels are vectorised along the rows of the image.
+    serve: few channels are vectorised along the rows of the image. Where there is none, lanes of the last axis may be a
+    few elements apart: images of channels, in strides.
     """
     good = _vector_candidates(stage, rows, panel_dim)
     if good and extent(good[0]) >= lanes:
         return good
     extra = [a for a in _vector_candidates(stage, rows, transposable_dim) if a not in good and extent(a) >= lanes]
     filled = (*extra[:1], *(a for a in good if extent(a) >= lanes))
-    return (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
+    found = (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
+    last = stage.op.axes[-1]
+    return found or ((last,) if extent(last) > 1 and all(r.is_near(last.name) for r in rows) else ())
 
 
 def _vector_candidates(

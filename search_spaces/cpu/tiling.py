@@ -104,7 +104,8 @@ class MultiLevelTiling:
         rows = reads_of(draft.state, stage)
         if not stage.op.axes or not vector_axes(stage, rows, _lanes(stage, context)):
             return False
-        return has_reuse(stage, rows) or lane_reduction(stage, rows) is None
+        lane = lane_reduction(stage, rows)
+        return has_reuse(stage, rows) or lane is None or extent(lane) < _lanes(stage, context)
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         rows = reads_of(draft.state, stage)
@@ -195,7 +196,7 @@ def _can_reindex(state: State, stage: Stage, rows: tuple[Read, ...], read: Read)
 
 def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
-    apart = [r for r in rows if not r.is_unit(axis.name)]
+    apart = [r for r in rows if not (r.is_unit(axis.name) or _is_picked(r, stage, axis))]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(
             Copy(t, "root", any(r.load.buffer == t and panel_dim(r, stage, axis) is None for r in apart))
@@ -219,6 +220,11 @@ def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_
     if rows_too and (names or packed_ahead):
         plans.append(Plan(v, True, (*(Copy(t, "root") for t in names), *rows_too)))
     return plans
+
+
+def _is_picked(read: Read, stage: Stage, axis: StageAxis) -> bool:
+    """Whether lanes are picked from vectors, because no copy can bring them together."""
+    return read.is_near(axis.name) and panel_dim(read, stage, axis) is transposable_dim(read, stage, axis) is None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Expressions to LLVM values: scalars until a lane matters, vectors from there on.
 
 A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by
-lane), one whose lanes agree is a scalar load that is spread, anything else is gathered. Within straight
-code a load is emitted once. a*b + c is one fused instruction where the target has it.
+lane), one whose lanes agree is a scalar load that is spread, lanes that are a few elements apart are picked from
+vectors, anything else is gathered. Within straight code a load is emitted once. a*b + c is one fused instruction where the target has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from autosched.codegen.llvm import dots
+from autosched.codegen.llvm import dots, strided
 from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
@@ -142,7 +142,19 @@ class Values:
             return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
+        starts = [] if register else strided.vector_starts(access, self.lanes, self._leading_lanes())
+        if starts:
+            found = strided.picked(
+                self.writer, starts, access, dtype, self.lanes, lambda at: self._plain_load(at, dtype, self.lanes)
+            )
+            return self._from_memory(found, dtype, self.lanes)
         return self._gather(load, access)
+
+    def _leading_lanes(self) -> int:
+        """How many lanes exist where it is known that they are the first ones, else 0."""
+        if self.mask is None:
+            return self.lanes
+        return self.mask.count("true") if self.mask.startswith("<i1 true") else 0
 
     def _word(self, word: Word) -> Val:
         """Adjacent elements in one load; others are put together from their bits."""

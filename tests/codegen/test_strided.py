@@ -1,0 +1,86 @@
+"""Lanes that are a few elements apart: picked from whole vectors, and nothing is read behind the last one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.strided import LONGEST_STEP, vector_starts
+from autosched.schedule import ComputeInline, Split, Vectorize, initial_state
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from autosched.te.registry import build as workload
+from search_spaces.cpu import sketches
+from search_spaces.space import sample
+from tests.codegen.running import build, check_kernel, check_outputs, run
+
+
+HOST = parse_target("cpu")
+
+
+def every(n: int, step: int, first: int = 0, dtype: str = "float32") -> ComputeDAG:
+    """The array ends with the last element that is read."""
+    x = te.placeholder((first + (n - 1) * step + 1,), dtype, "X")
+    return ComputeDAG(te.compute((n,), lambda i: x[first + i * step], name="Y"))
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [1, 2, 4, 7, 8, 9, 13, 16, 17, 31, 48, 61])
+def test_to_the_end_of_the_array(n, step):
+    state = initial_state(every(n, step, first=3))
+    check_kernel(every(n, step, first=3), state.apply(Vectorize("Y", "i")))
+    check_kernel(every(n, step, first=3), state.apply(Split("Y", "i", (16,)), Vectorize("Y", "i.1")))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "int64", "bool", "float16", "bfloat16"])
+def test_other_types(dtype):
+    for step in (2, 3):
+        dag = every(75, step, dtype=dtype)
+        check_kernel(dag, initial_state(dag).apply(Vectorize("Y", "i")))
+
+
+def test_reads_of_which_some_are_not_there():
+    """A condition that differs by lane: those that it forbids are beyond the ends of the array."""
+    x = te.placeholder((40,), name="X")
+    padded = te.compute((44,), lambda i: te.select((i >= 2) & (i < 42), x[i - 2], 0.0), name="P")
+    dag = ComputeDAG(te.compute((21,), lambda i: padded[2 * i] + padded[2 * i + 1], name="Y"))
+    state = initial_state(dag).apply(ComputeInline("P"))
+    check_kernel(dag, state.apply(Vectorize("Y", "i")))
+    check_kernel(dag, state.apply(Split("Y", "i", (16,)), Vectorize("Y", "i.1")))
+
+
+def test_every_lane_lies_in_a_vector_and_no_vector_beyond_the_lanes():
+    for lanes in (4, 8, 16, 64):
+        for step in range(2, LONGEST_STEP + 1):
+            for used in range(1, lanes + 1):
+                starts = vector_starts(Access("p", 0, step), lanes, used)
+                covered = {at for start in starts for at in range(start, start + lanes)}
+                end = (used - 1) * step + 1
+                assert not starts or {n * step for n in range(used)} <= covered <= set(range(end))
+                assert bool(starts) == (end >= lanes)
+    assert not vector_starts(Access("p", 0, LONGEST_STEP + 1), 16, 16)
+    assert not vector_starts(Access("p", 0, -2), 16, 16)
+
+
+def test_whole_vectors_are_read():
+    text = build(initial_state(every(64, 2)).apply(Vectorize("Y", "i")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    assert text.count("load <16 x float>") == 8
+    assert "insertelement" not in text
+
+
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "depthwise"])
+@pytest.mark.parametrize(("size", "k", "stride", "pad"), [(33, 3, 2, 1), (40, 2, 2, 0), (37, 3, 3, 1), (23, 3, 1, 1)])
+def test_images_of_channels(name, size, k, stride, pad):
+    settings = dict(N=1, H=9, W=size, C=3, k=k, stride=stride, pad=pad, layout="NCHW")
+    dag = collapse(workload(name, settings=settings)[0])
+    found = [s for s in sketches(dag, HOST, 1) if ":v2-" in s.name or ":v3-" in s.name]
+    assert found
+    data, rng = make_inputs(dag, 0, "integers"), np.random.default_rng(0)
+    for sketch in found:
+        (row,) = sample(sketch, 1, rng)
+        small = {p.name: min(int(v), 4) if p.kind == "tile" else int(v) for p, v in zip(sketch.params, row, strict=True)}
+        check_outputs(dag, data, run(build(sketch.state, HOST, 1, small), dag, data, HOST), f"{sketch.name} {small}")
