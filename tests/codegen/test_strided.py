@@ -8,7 +8,7 @@ import pytest
 from autosched import te
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.strided import LONGEST_STEP, vector_starts
-from autosched.schedule import ComputeInline, Split, Vectorize, initial_state
+from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -17,7 +17,6 @@ from autosched.te.registry import build as workload
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import build, check_kernel, check_outputs, run
-
 
 HOST = parse_target("cpu")
 
@@ -43,12 +42,17 @@ def test_other_types(dtype):
         check_kernel(dag, initial_state(dag).apply(Vectorize("Y", "i")))
 
 
-def test_reads_of_which_some_are_not_there():
+def border(dtype: str = "float32") -> tuple[ComputeDAG, State]:
     """A condition that differs by lane: those that it forbids are beyond the ends of the array."""
-    x = te.placeholder((40,), name="X")
-    padded = te.compute((44,), lambda i: te.select((i >= 2) & (i < 42), x[i - 2], 0.0), name="P")
+    x = te.placeholder((40,), dtype, "X")
+    padded = te.compute((44,), lambda i: te.select((i >= 2) & (i < 42), x[i - 2], te.const(0, dtype)), name="P")
     dag = ComputeDAG(te.compute((21,), lambda i: padded[2 * i] + padded[2 * i + 1], name="Y"))
-    state = initial_state(dag).apply(ComputeInline("P"))
+    return dag, initial_state(dag).apply(ComputeInline("P"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
+def test_reads_of_which_some_are_not_there(dtype):
+    dag, state = border(dtype)
     check_kernel(dag, state.apply(Vectorize("Y", "i")))
     check_kernel(dag, state.apply(Split("Y", "i", (16,)), Vectorize("Y", "i.1")))
 
@@ -72,10 +76,17 @@ def test_whole_vectors_are_read():
     assert "insertelement" not in text
 
 
+def test_lanes_that_may_not_exist_are_masked_elements():
+    _, state = border()
+    text = build(state.apply(Vectorize("Y", "i")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    assert "@llvm.masked.load.v16f32" in text
+    assert "@llvm.masked.gather" not in text
+
+
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "depthwise"])
 @pytest.mark.parametrize(("size", "k", "stride", "pad"), [(33, 3, 2, 1), (40, 2, 2, 0), (37, 3, 3, 1), (23, 3, 1, 1)])
 def test_images_of_channels(name, size, k, stride, pad):
-    settings = dict(N=1, H=9, W=size, C=3, k=k, stride=stride, pad=pad, layout="NCHW")
+    settings = {"N": 1, "H": 9, "W": size, "C": 3, "k": k, "stride": stride, "pad": pad, "layout": "NCHW"}
     dag = collapse(workload(name, settings=settings)[0])
     found = [s for s in sketches(dag, HOST, 1) if ":v2-" in s.name or ":v3-" in s.name]
     assert found

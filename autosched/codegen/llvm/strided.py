@@ -3,7 +3,8 @@
     X[2 i] in 16 lanes:  elements 0..15 and 15..30, then every other one of the two
 
 As many vectors as the step has elements, instead of a load and an insertion for each lane. The last vector ends with
-the last lane: what follows it may not exist. What lies between two lanes does, because they do.
+the last lane: what follows it may not exist. What lies between two lanes does, because they do. Where lanes may not
+exist, the mask of each vector has those elements alone that are lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import DTYPES
+from autosched.target import Target
 
 LONGEST_STEP = 4
 FEWEST_LANES = 4
@@ -28,16 +31,28 @@ def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
     return [*range(0, end - lanes, lanes), end - lanes] if end >= lanes else []
 
 
+def has_masked_loads(target: Target, dtype: str) -> bool:
+    """Whether a vector load that leaves elements out is an instruction."""
+    return target.arch == "x86_64" and target.vector_bytes >= 32 and DTYPES[dtype][1] >= 4
+
+
+def piece_mask(writer: Writer, mask: str, start: int, step: int, lanes: int) -> str:
+    """The mask of the vector at `start`: elements that are lanes which `mask` has."""
+    picks = {j: (start + j) // step for j in range(lanes) if (start + j) % step == 0}
+    return _shuffled(writer, f"<{lanes} x i1>", mask, "zeroinitializer", picks, lanes, other=lanes)
+
+
 def picked(
-    writer: Writer, starts: Sequence[int], access: Access, dtype: str, lanes: int, load: Callable[[Access], str]
+    writer: Writer, starts: Sequence[int], access: Access, dtype: str, lanes: int, load: Callable[[int, Access], str]
 ) -> str:
-    """The vector of the lanes that the vectors at `starts` hold, undefined in the others."""
+    """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `load` gives the vector of a
+    start."""
     step = access.lane_stride
     assert step is not None
     kind = memory_type(dtype, lanes)
     result, where = "", dict[int, int]()
     for start in starts:
-        vector = load(Access(access.pointer, access.offset + start, 1))
+        vector = load(start, Access(access.pointer, access.offset + start, 1))
         here = {n: n * step - start for n in range(lanes) if n not in where and 0 <= n * step - start < lanes}
         if not result:  # what the first vector holds is picked with the second one's
             result, where = vector, here
@@ -47,6 +62,10 @@ def picked(
     return result if len(starts) > 1 else _shuffled(writer, kind, result, "poison", where, lanes)
 
 
-def _shuffled(writer: Writer, kind: str, a: str, b: str, picks: dict[int, int], lanes: int) -> str:
-    order = ", ".join(f"i32 {picks[n]}" if n in picks else "i32 poison" for n in range(lanes))
+def _shuffled(
+    writer: Writer, kind: str, a: str, b: str, picks: dict[int, int], lanes: int, other: int | None = None
+) -> str:
+    """`other`: what stands in the lanes without a pick, undefined if None."""
+    rest = "poison" if other is None else str(other)
+    order = ", ".join(f"i32 {picks.get(n, rest)}" for n in range(lanes))
     return writer.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{order}>")

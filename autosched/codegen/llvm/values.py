@@ -1,8 +1,9 @@
 """Expressions to LLVM values: scalars until a lane matters, vectors from there on.
 
 A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by
-lane), one whose lanes agree is a scalar load that is spread, lanes that are a few elements apart are picked from
-vectors, anything else is gathered. Within straight code a load is emitted once. a*b + c is one fused instruction where the target has it.
+lane), one whose lanes agree is a scalar load that is spread. Lanes that are a few elements apart are picked
+from vectors, anything else is gathered. Within straight code a load is emitted once. a*b + c is one fused
+instruction where the target has it.
 """
 
 from __future__ import annotations
@@ -142,13 +143,24 @@ class Values:
             return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
-        starts = [] if register else strided.vector_starts(access, self.lanes, self._leading_lanes())
-        if starts:
-            found = strided.picked(
-                self.writer, starts, access, dtype, self.lanes, lambda at: self._plain_load(at, dtype, self.lanes)
-            )
-            return self._from_memory(found, dtype, self.lanes)
-        return self._gather(load, access)
+        return (None if register else self._strided(access, dtype)) or self._gather(load, access)
+
+    def _strided(self, access: Access, dtype: str) -> Val | None:
+        """Lanes a few elements apart; None where there is nothing better than one by one."""
+        lanes, used, step = self.lanes, self._leading_lanes(), access.lane_stride
+        masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
+        starts = strided.vector_starts(access, lanes, lanes if masked else used)
+        if not starts:
+            return None
+
+        def load(start: int, at: Access) -> str:
+            if not masked:
+                return self._plain_load(at, dtype, lanes)
+            assert step is not None
+            assert self.mask is not None
+            return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
+
+        return self._from_memory(strided.picked(self.writer, starts, access, dtype, lanes, load), dtype, lanes)
 
     def _leading_lanes(self) -> int:
         """How many lanes exist where it is known that they are the first ones, else 0."""
@@ -194,12 +206,12 @@ class Values:
             f"load {memory_type(dtype, lanes)}, ptr {self.pointer(access, dtype)}, align {DTYPES[dtype][1]}"
         )
 
-    def _masked_load(self, access: Access, dtype: str) -> str:
+    def _masked_load(self, access: Access, dtype: str, mask: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
         filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
         return self.writer.value(
             f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype][1]} "
-            f"{self.pointer(access, dtype)}, <{self.lanes} x i1> {self.mask}, {kind} {filler})"
+            f"{self.pointer(access, dtype)}, <{self.lanes} x i1> {mask or self.mask}, {kind} {filler})"
         )
 
     def _from_memory(self, name: str, dtype: str, lanes: int) -> Val:
