@@ -13,7 +13,8 @@ The elements touched are the product of the counts; the lines follow from the fl
 A cache finds a line's set by the low bits of its address. Rows whose distance is a multiple of a large power of two
 share a few sets: with n lines of which each used set holds n / used, the rest of the cache is of no use to them, as
 little as if they were  SETS * (n / used - SPARE)  lines (`resident`). Only address bits within a page count: those
-above are as good as random in all but the first level, whose sets they do not choose.
+above are as good as random in all but the first level, whose sets they do not choose. Lines that are asked for together
+and are more than a set has ways wait for each other (`crowds`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PAGE_BYTES = 4096
 SPARE = (
     3.5  # lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do
 )
+WAYS = 8  # lines of a set of the first level
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
@@ -72,6 +74,11 @@ class Access:
     @property
     def in_registers(self) -> bool:
         return self.buffer.scope is Scope.REGISTER
+
+    def crowds(self, depth: int) -> Expr:
+        """Whether the lines touched at a depth are more than the ways of the sets that they share, bool."""
+        taken = (WAYS - SPARE) * (PAGE_BYTES // self.line_bytes)
+        return self.resident[depth] > most(taken, self.lines[depth])
 
     @property
     def traffic_factor(self) -> int:

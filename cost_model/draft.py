@@ -126,12 +126,20 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     moved = tuple(total(traffic(statement, a, c) for a in statement.accesses) for c in machine.cache_bytes)
     dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
     memory = (
-        times(times(moved[0], 1.0 / m.L2_BANDWIDTH), share),
+        times(times(total(_fetched(statement, a, machine) for a in statement.accesses), 1.0 / m.L2_BANDWIDTH), share),
         times(times(moved[1], 1.0 / m.L3_BANDWIDTH), share),
         times(times(moved[2], 1.0 / m.DRAM_BANDWIDTH), dram_share),
     )
     cycles = _overlapped([times(core, share), *memory])
     return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
+
+
+def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
+    """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets."""
+    moved, block = traffic(statement, access, machine.cache_bytes[0]), statement.block
+    if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
+        return moved
+    return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))
 
 
 def make_block(statement: Statement, machine: Machine) -> Block:
@@ -254,8 +262,8 @@ def _across(statement: Statement, access: Access) -> Expr:
 
 
 def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:
-    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones; of a few elements
-    as many vectors, most of them on two lines, and the shuffles."""
+    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones. Of a few
+    elements: as many vectors, most of them on two lines, and the shuffles."""
     if not isinstance(stride, Const):
         return where(real(stride) > 1.0, loop.trips, whole)
     return times(whole, 2.0 * float(stride.value)) if _is_picked(access, stride) else loop.trips

@@ -64,6 +64,7 @@ UOP_CACHE = 4096  # instructions
 LOOP_STEP = 1.0  # cycles of one iteration of an outer loop (counter, compare, addresses)
 LOOP_ENTRY = 6.0  # cycles of entering and leaving a loop (set-up, a branch mispredicted now and then)
 L2_BANDWIDTH = 40.0  # bytes a cycle from L2 into L1
+CROWDED_FETCH = 2.0  # times as long where the vectors of a block are more than the ways of their sets; on Zen 4
 L3_BANDWIDTH = 24.0  # from L3 into L2, one core
 DRAM_BANDWIDTH = 8.0  # one core
 DRAM_SHARED = 30.0  # all cores together

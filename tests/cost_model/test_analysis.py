@@ -322,3 +322,14 @@ def test_rows_of_two_dimensions_share_their_sets() -> None:
     values = {"th": 7, "tw": 4, "tc": 16}
     at = next(d for d, n in enumerate(evaluate(list(read.lines), values)) if n == 28)
     assert evaluate([read.resident[at]], values) == [64 * (28 / 2 - 3.5)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "want"),
+    [(1024, 9, True), (1024, 8, False), (512, 12, False), (512, 17, True), (1040, 17, False), (16, 64, False)],
+)
+def test_lines_that_are_more_than_the_ways_of_their_sets(columns: int, rows: int, want: bool) -> None:
+    update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
+    read = next(a for a in update.accesses if a.buffer.name == "A")
+    values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
+    assert evaluate([read.crowds(update.block)], values) == [want]

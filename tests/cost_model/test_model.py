@@ -8,13 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.errors import ExpressionError
 from autosched.ir.stmt import Func
+from autosched.lower import lower
+from autosched.schedule import Split, Vectorize, initial_state
 from autosched.target import Target
+from autosched.te import ComputeDAG
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
 from cost_model import metrics
 from cost_model.features import DRAFT_COLUMN, FEATURES
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, targets
+from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
 
@@ -67,6 +74,35 @@ def test_rows_that_crowd_in_few_sets_of_the_cache_cost_time() -> None:
     twelve, six = BASE, {**BASE, "mr": 6, "nr": 64}
     assert seconds(matmul_model(1024), **twelve) > 1.3 * seconds(matmul_model(1008), **twelve)
     assert seconds(matmul_model(1024), **six) < seconds(matmul_model(1024), **twelve)
+
+
+def depthwise_seconds(channels: int, columns: int, rows: int) -> float:
+    """A tile of 4 vectors of channels and `rows` x `columns` outputs, of 7 x 7 in steps of two, its window's rows or
+    columns written out."""
+    dag = collapse(build("dep", (1, 14, 14, channels, 3, 2, 1))[0])
+    sketch = next(s for s in sketches(dag, nests.TARGET, 1) if "v2-rows/pad@inline" in s.name)
+    tile = {"oh.m": 1, "oh.r": rows, "ow.m": 7, "ow.r": columns, "c.m": 8, "c.r": 64}
+    steps = {"acc.kh.u": min(rows, 3), "acc.kw.u": min(columns, 3)}
+    row = [{**tile, **steps}[p.name.split(".", 1)[1]] for p in sketch.params]
+    cost = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], nests.TARGET, 1)
+    return float(cost.draft(0, np.array([row]))[0])
+
+
+def test_lines_of_a_block_that_crowd_are_fetched_slowly() -> None:
+    """Rows of 14 x 512 channels are 7 pages apart: a column's pixels all lie in the same sets, a row's in two."""
+    assert depthwise_seconds(512, columns=1, rows=7) > 1.2 * depthwise_seconds(512, columns=7, rows=1)
+    assert depthwise_seconds(480, columns=1, rows=7) < 1.2 * depthwise_seconds(480, columns=7, rows=1)
+
+
+def test_lanes_picked_from_vectors_cost_less_than_one_by_one() -> None:
+    def draft(step: int) -> float:
+        x = te.placeholder((4096 * step,), name="X")
+        dag = ComputeDAG(te.compute((4096,), lambda i: x[i * step], name="Y"))
+        func = lower(initial_state(dag).apply(Split("Y", "i", (64,)), Vectorize("Y", "i.1")))
+        return float(CostModel([func], [()], nests.TARGET, 1).draft(0, np.zeros((1, 0), np.int64))[0])
+
+    assert draft(1) < draft(2) < draft(3) < draft(5)
+    assert draft(3) < 0.7 * draft(5)
 
 
 def test_more_threads_help_until_tasks_run_out() -> None:
