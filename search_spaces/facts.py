@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.linear import linear
+from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
@@ -133,9 +134,12 @@ def row_tiles(read: Read, stage: Stage, v: StageAxis) -> RowTiles | None:
 def run_length(read: Read, stage: Stage, rows: tuple[Read, ...]) -> int | None:
     """Adjacent elements that a tile of rows reads before it jumps; None if all of its rows are adjacent.
 
-    An axis that moves all reads (a batch, a head, a group) is none of the tile's: neighbours along it are elsewhere.
+    An axis that moves all reads (a batch, a head, a group) is none of the tile's, but for the one in vectors:
+    neighbours along it are elsewhere.
     """
-    own = (*stage.op.reduce_axes, *(a for a in stage.op.axes if not all(r.moves(a.name) for r in rows)))
+    vector = {axis for x in stage.loops if x.kind is ForKind.VECTORIZE for axis, _ in x.parts}
+    inside = (a for a in stage.op.axes if a.name in vector or not all(r.moves(a.name) for r in rows))
+    own = (*stage.op.reduce_axes, *inside)
     steps = sorted((abs(s), extent(a)) for a in own if (s := read.strides[a.name]) and extent(a) > 1)
     run = 1
     for step, size in steps:

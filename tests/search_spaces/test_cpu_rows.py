@@ -153,6 +153,8 @@ def test_scattered_rows_of_operands_are_fetched_ahead(name):
         states = [s.state for s in sketches(dag, small, 1)]
         found = {(h.reader, h.buffer) for state in states for stage in state.stages for h in stage.ahead}
         assert len({buffer for _, buffer in found}) == count, found
+    image = workload("dep", N=2, H=9, W=9, C=48, k=3, stride=1, pad=1)
+    assert not any(stage.ahead for s in sketches(image, small, 1) for stage in s.state.stages)
     dag = workload(name, N=2, seq=21, heads=3, dim=19)
     ahead = [s for s in sketches(dag, small, 1) if any(stage.ahead for stage in s.state.stages)]
     assert ahead
