@@ -34,7 +34,7 @@ class Values:
     mask: str | None = None  # lanes that exist
     lanes: int = 1
     _guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
-    _loaded: dict[tuple[object, ...], Val] = field(default_factory=dict)
+    _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
 
     def forget(self, buffer: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Values:
         if buffer is None:
             self._loaded.clear()
         else:
-            self._loaded = {k: v for k, v in self._loaded.items() if k[0] != buffer}
+            self._loaded.pop(buffer, None)
 
     def begin(self) -> None:
         """A new statement: no subexpression is known yet."""
@@ -128,10 +128,10 @@ class Values:
     def _load(self, load: Load) -> Val:
         access = self.addresses.access(load.buffer, load.indices)
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
-        key = (load.buffer, access, self.mask, lanes)
-        found = self._loaded.get(key)
+        known, key = self._loaded.setdefault(load.buffer, {}), (access, self.mask, lanes)
+        found = known.get(key)
         if found is None:
-            found = self._loaded[key] = self._emit_load(load, access)
+            found = known[key] = self._emit_load(load, access)
         return found
 
     def _emit_load(self, load: Load, access: Access) -> Val:
@@ -174,10 +174,11 @@ class Values:
         first = places[0] if len(places) == len(word.parts) else None
         everywhere = first is not None and (first.lane_stride or self.mask is None or not self._guarded)
         if first is not None and everywhere and _is_adjacent(word, places):
-            key = (word.parts[0].buffer, first, self.mask, "word")  # type: ignore[attr-defined]
-            if key not in self._loaded:
-                self._loaded[key] = self._whole_word(first, word.parts[0].dtype)
-            return self._loaded[key]
+            known = self._loaded.setdefault(word.parts[0].buffer, {})  # type: ignore[attr-defined]
+            key = (first, self.mask, "word")
+            if key not in known:
+                known[key] = self._whole_word(first, word.parts[0].dtype)
+            return known[key]
         return dots.assemble(self.arithmetic, [self.emit(p) for p in word.parts])
 
     def _whole_word(self, access: Access, dtype: str) -> Val:
@@ -295,25 +296,26 @@ class Values:
         if register or access.lane_stride not in (0, 1) or not (access.lane_stride or everywhere):
             return None
         lanes = self.lanes if access.lane_stride else 1
-        key = (load.buffer, access, self.mask, lanes, self.addresses.fixed(expr.cond), fill)
-        if key not in self._loaded:
+        known = self._loaded.setdefault(load.buffer, {})
+        key = (access, self.mask, lanes, self.addresses.fixed(expr.cond), fill)
+        if key not in known:
             constant = fill_name(fill.value, fill.dtype)
             place = self.pointer(access, load.dtype)
             chosen = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
-            self._loaded[key] = self._emit_load(load, Access(chosen, 0, access.lane_stride))
-        return self._loaded[key]
+            known[key] = self._emit_load(load, Access(chosen, 0, access.lane_stride))
+        return known[key]
 
     def _branch(self, cond: Val, expr: Select) -> Val:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""
         then, other, join = (self.writer.new_label(x) for x in ("then", "else", "join"))
-        loaded, memo = dict(self._loaded), dict(self._memo)
+        loaded, memo = self._loaded, self._memo
         self.writer.emit(f"br i1 {cond.name}, label %{then}, label %{other}")
         arms: list[tuple[Val, str]] = []
         guarded = self.mask is not None and self._guarded  # then even what stands still is gathered, lane by lane
         needs_lanes = guarded or self._has_lanes(expr)
         for label, arm in ((then, expr.a), (other, expr.b)):
             self.writer.label(label)
-            self._loaded, self._memo = dict(loaded), dict(memo)
+            self._loaded, self._memo = {name: dict(known) for name, known in loaded.items()}, dict(memo)
             value = self.emit(arm)
             value = self.arithmetic.spread(value, self.lanes) if needs_lanes else value
             arms.append((value, self.writer.block))
