@@ -60,7 +60,7 @@ def test_fault_costs_its_candidate_only(tmp_path: Path, kind: str) -> None:
 
 def test_several_faults_in_one_search(tmp_path: Path) -> None:
     kinds = ["illegal_address", "hang", "device_lost", "out_of_memory", "crash"]
-    events = [{"at": 40 * (n + 1), "what": kind} for n, kind in enumerate(kinds)]
+    events = [{"at": 15 * (n + 1), "what": kind} for n, kind in enumerate(kinds)]  # losers stop after a few launches
     with scripted(tmp_path, events) as measurer:
         results = list(measurer.measure([job(n) for n in range(20)]))
         best = [job(n) for n, r in enumerate(results) if isinstance(r, Measurement)][:3]
