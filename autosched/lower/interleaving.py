@@ -38,12 +38,18 @@ def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
         case Seq() | Allocate():
             buffers, stmts = _flat(stmt)
             passes = next((n for n in range(len(stmts)) if _run(stmts[n:], simplify) > 1), None)
-            if passes is None:
-                return _around(buffers, [interleave_rows(s, simplify) for s in stmts])
+            if passes is None or any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in stmts):
+                return _inside(stmt, simplify)  # around a parallel loop a local buffer would make it serial
             last = passes + _run(stmts[passes:], simplify)
             loops = [s for s in stmts[passes:last] if isinstance(s, For)]
             return _around(buffers, [*stmts[:passes], *_skewed(loops, simplify), *stmts[last:]])
     return stmt
+
+
+def _inside(stmt: Seq | Allocate, simplify: Simplifier) -> Stmt:
+    if isinstance(stmt, Allocate):
+        return replace(stmt, body=interleave_rows(stmt.body, simplify))
+    return Seq(tuple(interleave_rows(s, simplify) for s in stmt.stmts))
 
 
 def _flat(stmt: Stmt) -> tuple[list[Buffer], list[Stmt]]:

@@ -2,12 +2,13 @@
 
 The C library gives large pieces back to the system when they are freed (glibc: always those above 32 MiB), and the
 system clears the pages of a new one as they are first written: at 64 MiB that took 8.1 ms, where writing to pages that
-are there took 2.4. So the last large results stay here, KEPT_BYTES of them at most. One is given out again once the
-count of references says that no array, view, tensor or buffer holds it.
+are there took 2.4. So the last large results stay here, in at most KEPT_BYTES. One is given out again once the count of
+references says that no array, view, tensor or buffer holds it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from typing import Final, TypeAlias
@@ -18,7 +19,7 @@ import numpy.typing as npt
 Memory: TypeAlias = npt.NDArray[np.uint8]
 
 LARGE_BYTES: Final = 8 << 20  # smaller ones the C library keeps by itself
-KEPT_BYTES: Final = 256 << 20
+KEPT_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 32  # of this machine's memory
 
 _kept: deque[Memory] = deque()  # the latest last; threads share it, since its methods are atomic
 

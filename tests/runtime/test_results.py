@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autosched.runtime import results
-from autosched.runtime.results import KEPT_BYTES, LARGE_BYTES, result_memory
+from autosched.runtime.results import LARGE_BYTES, result_memory
 from autosched.runtime.tensors import ArraySpec, address_of, new_output
 
 LARGE = ArraySpec("Y", (LARGE_BYTES // 4,), "float32")
@@ -74,11 +74,12 @@ def test_another_size_gets_memory_of_its_own_and_small_ones_are_not_kept() -> No
     assert first.nbytes == LARGE_BYTES
 
 
-def test_no_more_is_kept_than_said() -> None:
-    held = [result_memory(KEPT_BYTES // 4) for _ in range(6)]
-    assert sum(memory.nbytes for memory in results._kept) == KEPT_BYTES
-    result_memory(KEPT_BYTES + 1)
-    assert sum(memory.nbytes for memory in results._kept) == KEPT_BYTES
+def test_no_more_is_kept_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "KEPT_BYTES", 5 * LARGE_BYTES)
+    held = [result_memory(LARGE_BYTES) for _ in range(6)]
+    assert [id(memory) for memory in results._kept] == [id(memory) for memory in held[1:]]
+    result_memory(5 * LARGE_BYTES + 1)
+    assert len(results._kept) == 5
     assert len({address_of(memory) for memory in held}) == 6
 
 

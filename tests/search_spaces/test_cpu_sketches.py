@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autosched.codegen.llvm.kernel import emit
-from autosched.ir.stmt import ForKind
+from autosched.ir.stmt import Allocate, For, ForKind, Scope, Stmt, walk
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
 from autosched.schedule import replay, steps_to_json
@@ -53,6 +53,12 @@ def row(sketch: Sketch, values: np.ndarray) -> dict[str, int]:
     return {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
 
 
+def serialised(body: Stmt) -> list[For]:
+    """Parallel loops that a buffer on the stack around them keeps on one thread."""
+    around = [s for s in walk(body) if isinstance(s, Allocate) and s.buffer.scope is not Scope.GLOBAL]
+    return [x for s in around for x in walk(s.body) if isinstance(x, For) and x.kind is ForKind.PARALLEL]
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_sketches_are_exact(name):
     dag = tiny(name)
@@ -70,6 +76,7 @@ def test_sketches_are_exact(name):
             for values in space.sample(sketch, rows, rng) if sketch.params else np.zeros((1, 0), np.int64):
                 concrete, _ = concretise(func, row(sketch, values))
                 verify(concrete, concrete=True)
+                assert not serialised(concrete.body)
                 if done < WORK:
                     done += sum(check_nest(concrete, dag).values())
 
