@@ -454,9 +454,18 @@ def cast(a: Expr, dtype: str) -> Expr:
     if dtype not in DTYPES:
         raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
     if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
-        return const(a.value, dtype)
+        return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
     by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)
     return Cast(Cast(a, "float32") if by_way and a.dtype != "float32" else a, dtype)
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """What an integer becomes in `dtype`: the lowest bits, where that is an integer as well."""
+    kind, n_bytes = DTYPES[dtype]
+    if kind not in ("i", "u"):
+        return value
+    sign = 1 << (8 * n_bytes - 1) if kind == "i" else 0
+    return (value + sign) % (1 << 8 * n_bytes) - sign
 
 
 def widened(a: Any) -> Any:

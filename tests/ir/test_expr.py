@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 
+import numpy as np
 import pytest
 
 from autosched.errors import ExpressionError
@@ -160,6 +161,12 @@ def test_a_cast_to_the_same_dtype_and_of_a_constant_vanishes():
     assert cast(const(3), "float64") is const(3.0, "float64")
     assert isinstance(cast(x, "int32"), Cast)
     assert isinstance(cast(const(2.5, "float32"), "int32"), Cast)
+
+
+@pytest.mark.parametrize("value", [-129, -128, -1, 0, 127, 128, 255, 256, 2**31, -(2**31) - 1])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
+def test_a_constant_is_cast_as_an_array_is(value, dtype):
+    assert cast(const(value), dtype) is const(np.array(value).astype(dtype).item(), dtype)
 
 
 # Folding
