@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import (
     COMPARISON,
     INDEX,
@@ -86,7 +87,7 @@ class Simplifier:
     def _together(self, a: Expr, b: Expr) -> Expr:
         """a & b without bounds of one linear form that others of the same form imply."""
         tightest: dict[tuple[str, tuple[tuple[Expr, int], ...]], Affine] = {}
-        conditions = [*_conjuncts(a), *_conjuncts(b)]
+        conditions = [*conjuncts(a), *conjuncts(b)]
         for c in conditions:
             if (bound := self._bound(c)) is not None:
                 op, form = bound
@@ -287,12 +288,6 @@ class Simplifier:
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return max(la, lb), max(ha, hb)
         return UNKNOWN
-
-
-def _conjuncts(cond: Expr) -> list[Expr]:
-    if isinstance(cond, Binary) and cond.op == "and":
-        return [*_conjuncts(cond.a), *_conjuncts(cond.b)]
-    return [cond]
 
 
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
