@@ -103,7 +103,8 @@ def open_connection(path: Path, *, create: bool) -> sqlite3.Connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA trusted_schema = OFF")
-            is_new = _is_new(connection, path)
+            with _read_transaction(connection):
+                is_new = _is_new(connection, path)
             if is_new and not create:
                 raise StoreError(f"there are no records in {path}: `autosched tune` makes some")
             connection.execute("PRAGMA synchronous = FULL")
@@ -127,6 +128,17 @@ def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:  # a full disk has rolled back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def _read_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is read inside is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def make_directories(directory: Path) -> None:
@@ -154,7 +166,10 @@ def _prepare_file(path: Path, *, create: bool) -> None:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is still empty. Raises StoreError if it is somebody else's or newer than this version."""
+    """Whether the file is still empty. Raises StoreError if it is somebody else's or newer than this version.
+
+    Called inside a transaction: another process may be making the tables between two of these reads.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     n_objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

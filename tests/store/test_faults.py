@@ -8,12 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autosched.errors import StoreError
 from autosched.store import Database
+from autosched.store.schema import SCHEMA_VERSION
 from tests.store.tasks import TASK, add
 
 WRITER = """
@@ -65,6 +68,28 @@ def test_several_processes_may_write_one_new_file(path: Path) -> None:
     assert len(set(rows)) == 75
     with Database(path) as database:
         assert len(database.records(*TASK)) == 75
+        assert database.check().ok
+
+
+def test_a_file_that_becomes_a_database_while_it_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, questions = sqlite3.connect, []
+
+    class Watched(sqlite3.Connection):
+        """Before the third question about the file another process makes its tables, if it can."""
+
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(("PRAGMA application_id", "PRAGMA user_version", "SELECT count")):
+                questions.append(sql)
+                if len(questions) == 3:
+                    other = real(path, timeout=0)
+                    with suppress(sqlite3.OperationalError):  # "database is locked": it has to wait for us
+                        other.executescript(f"CREATE TABLE t (x); PRAGMA user_version = {SCHEMA_VERSION}")
+                    other.close()
+            return super().execute(sql, *arguments)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: real(*args, factory=Watched, **options))
+    with Database(path) as database:
+        assert len(questions) >= 3
         assert database.check().ok
 
 
