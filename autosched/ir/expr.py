@@ -357,7 +357,10 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
-    a, b = _unify(widened(lhs), widened(rhs))
+    if isinstance(lhs, Expr) and isinstance(rhs, Expr) and lhs.dtype == rhs.dtype and lhs.dtype not in HALVES:
+        a, b = lhs, rhs  # as most are
+    else:
+        a, b = _unify(widened(lhs), widened(rhs))
     dtype = a.dtype
     kind = DTYPES[dtype][0]
     if op in _REFUSED[kind]:

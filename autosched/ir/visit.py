@@ -47,7 +47,8 @@ def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     """`expr` with `fn` applied to its children; constants fold again."""
     match expr:
         case Binary(op=op, a=a, b=b):
-            return binary(op, fn(a), fn(b))
+            x, y = fn(a), fn(b)
+            return expr if x is a and y is b else binary(op, x, y)
         case Call(fn=name, args=args):
             return call(name, *(fn(a) for a in args))
         case Select(cond=c, a=a, b=b):
@@ -173,8 +174,8 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             overlap = None if stmt.overlap is None else replace(stmt.overlap, stages=fn(stmt.overlap.stages))
             body = map_exprs(stmt.body, fn)
             resident = None if stmt.resident is None else fn(stmt.resident)
-            loop = replace(stmt, body=body, overlap=overlap, resident=resident)
-            return replace(loop, extent=fn(stmt.extent), bound=fn(stmt.bound))
+            extent, bound = fn(stmt.extent), fn(stmt.bound)
+            return replace(stmt, extent=extent, bound=bound, body=body, overlap=overlap, resident=resident)
         case Seq(stmts=stmts):
             return Seq(tuple(map_exprs(s, fn) for s in stmts))
         case If(cond=c, then=t, otherwise=o):

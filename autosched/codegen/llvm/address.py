@@ -90,32 +90,31 @@ class Addresses:
         terms: dict[tuple[int, str], int] = {}
         odd: Expr | None = None
 
-        def add(depth: int, name: str, coefficient: int) -> None:
-            terms[depth, name] = terms.get((depth, name), 0) + coefficient
+        def add(at: Runtime, coefficient: int) -> None:
+            key = (at.depth, at.name)
+            terms[key] = terms.get(key, 0) + coefficient
 
-        for atom, c in form.terms:
-            match self._bound(atom):
-                case int(value):
-                    constant += value * c
-                case Runtime(name=name, depth=depth):
-                    add(depth, name, c)
-                case Lanes(base=base, lanes=lanes, chunk=chunk):
-                    constant += base * c
-                    stride += c
-                    if chunk is not None:
-                        add(chunk.depth, chunk.name, c * lanes)
-                case None:
-                    piece = Binary("mul", atom, Const(c, INDEX))
-                    odd = piece if odd is None else Binary("add", odd, piece)
+        for atom, c in form.terms:  # most are unrolled variables: the path of every access
+            bound = self.env[atom] if isinstance(atom, Var) else self._bound(atom)
+            if isinstance(bound, int):
+                constant += bound * c
+            elif isinstance(bound, Runtime):
+                add(bound, c)
+            elif isinstance(bound, Lanes):
+                constant += bound.base * c
+                stride += c
+                if bound.chunk is not None:
+                    add(bound.chunk, c * bound.lanes)
+            else:
+                piece = Binary("mul", atom, Const(c, INDEX))
+                odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
             return 0, [], 0, self.fixed(flat)
         odd = None if odd is None else self.fixed(odd)
         return constant, [(d, n, c) for (d, n), c in sorted(terms.items())], stride, odd
 
     def _bound(self, atom: Expr) -> Binding | None:
-        """What the atom is here; None if its lanes differ non-linearly."""
-        if isinstance(atom, Var):
-            return self.env[atom]
+        """What an atom that is no variable is here; None if its lanes differ non-linearly."""
         used = free_vars(atom)
         if any(isinstance(self.env[v], Lanes) for v in used):
             return None

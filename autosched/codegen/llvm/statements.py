@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
@@ -19,7 +20,7 @@ from autosched.codegen.llvm.words import literal, memory_type, suffix, value_typ
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from autosched.target import Target
 
@@ -57,6 +58,9 @@ class Statements:
         self.local = local
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
+        # What copies of an unrolled body ask again: lanes by the identity of the body, which is kept with them; updates.
+        self._widths: dict[int, tuple[Stmt, int]] = {}
+        self._updates: dict[tuple[Expr, Expr, Expr], Expr] = {}
 
     def emit(self, stmt: Stmt) -> None:
         match stmt:
@@ -129,9 +133,16 @@ class Statements:
         w.label(done)
         self.values.forget()
 
+    def _width(self, body: Stmt) -> int:
+        """Lanes of a vector in a vectorised loop's body."""
+        known = self._widths.get(id(body))
+        if known is None:
+            known = self._widths[id(body)] = (body, vector_lanes(body, self.addresses, self.target))
+        return known[1]
+
     def _vector_loop(self, stmt: For) -> None:
         extent = stmt.extent
-        width = vector_lanes(stmt.body, self.addresses, self.target)
+        width = self._width(stmt.body)
         if isinstance(extent, Const):
             n = int(extent.value)
             lanes = min(width, _next_power(n))
@@ -163,7 +174,7 @@ class Statements:
         if window is None or self._reduces(window.inner):
             return False
         assert isinstance(window.inner.extent, Const)
-        extent, width = int(window.inner.extent.value), vector_lanes(window.inner.body, self.addresses, self.target)
+        extent, width = int(window.inner.extent.value), self._width(window.inner.body)
         vectors = -(-extent // width)
         if vectors > MAX_CHUNKS or not window.fits(vectors, self.target.n_vector_registers):
             return False
@@ -320,15 +331,22 @@ class Statements:
             parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
             results = self._horizontal(stmt, parts, self.values.lanes)
         elif len(stmt.values) == 1 and _uses(stmt.reducer.results[0], stmt.reducer.rhs[0]) == 1:
-            old = self._old(stmt)
-            table: dict[Expr, Expr] = {stmt.reducer.lhs[0]: old[0], stmt.reducer.rhs[0]: stmt.values[0]}
-            results = [self.values.emit(substitute(stmt.reducer.results[0], table))]
+            results = [self.values.emit(self._update(stmt.reducer, self._old(stmt)[0], stmt.values[0]))]
         else:
             results = self._combine(
                 stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
             )
         for name, value in zip(stmt.buffers, results, strict=True):
             self._write(name, stmt.indices, value, stmt.reducer is not None, self.streams and stmt.streamed)
+
+    def _update(self, reducer: Reducer, old: Expr, value: Expr) -> Expr:
+        """`value` combined with `old`, as one expression."""
+        key = (reducer.results[0], old, value)
+        found = self._updates.get(key)
+        if found is None:
+            table: dict[Expr, Expr] = {reducer.lhs[0]: old, reducer.rhs[0]: value}
+            found = self._updates[key] = substitute(reducer.results[0], table)
+        return found
 
     def _old(self, stmt: Store) -> list[Load]:
         return [Load(b, stmt.indices, self.addresses.placed[b].buffer.dtype) for b in stmt.buffers]
@@ -428,6 +446,7 @@ def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+@lru_cache(maxsize=256)
 def _uses(expr: Expr, var: Var) -> int:
     """How often `var` occurs as an operand; combiners are small trees."""
     return (expr is var) + sum(_uses(c, var) for c in expr.children)

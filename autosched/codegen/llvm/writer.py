@@ -83,12 +83,14 @@ class Writer:
             self._lines = saved
 
     def text(self) -> str:
-        return "\n".join(_flatten(self.top))
+        found: list[str] = []
+        _flatten(self.top, found)
+        return "\n".join(found)
 
 
-def _flatten(lines: Lines) -> Iterator[str]:
+def _flatten(lines: Lines, found: list[str]) -> None:
     for line in lines:
         if isinstance(line, str):
-            yield line
+            found.append(line)
         else:
-            yield from _flatten(line)
+            _flatten(line, found)
