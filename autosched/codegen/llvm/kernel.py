@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.dots import declarations
-from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
+from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements, unstreamed
 from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
@@ -106,10 +106,10 @@ def _program(
     bodies: list[str] = []
     private = 0
     for nest in nests:
-        for streams in (False, True) if nest.streamed(target) else (False,):
-            text, peak = _nest_function(nest, buffers, simplify, target, streams)
-            bodies.append(text)
-            private = max(private, peak)
+        streams = bool(nest.streamed(target))
+        text, peak = _nest_function(nest, buffers, simplify, target, streams)
+        bodies += [_plain(text, nest.name, target), text] if streams else [text]
+        private = max(private, peak)
     module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads, target)
     parts = [*bodies, *(module.runner(n) for n in nests)]
     parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
@@ -136,6 +136,11 @@ def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:
 
 def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
     return [(b, f"%b{n}") for n, b in enumerate(buffers)]
+
+
+def _plain(text: str, name: str, target: Target) -> str:
+    """Of a nest with streamed stores, the one without: they differ in these and in the name."""
+    return unstreamed(text.replace(f"@{name}.stream(", f"@{name}(", 1), target.vector_bytes)
 
 
 def _nest_function(

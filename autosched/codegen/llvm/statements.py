@@ -7,6 +7,7 @@ LLVM's SROA pass turns into values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,7 @@ from autosched.target import Target
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
+STREAMED = ", !nontemporal !0"  # at the end of a store of a whole vector around the caches
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Statements:
         self.local = local
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
-        # What copies of an unrolled body ask again: lanes by the identity of the body, which is kept with them; updates.
+        # What copies of an unrolled body ask again: lanes, by the identity of a body that is kept with them; updates.
         self._widths: dict[int, tuple[Stmt, int]] = {}
         self._updates: dict[tuple[Expr, Expr, Expr], Expr] = {}
 
@@ -406,7 +408,7 @@ class Statements:
         whole = lanes * buffer.itemsize == self.target.vector_bytes
         if stream and whole and access.lane_stride == 1 and mask is None and access.multiple % lanes == 0:
             where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {self.target.vector_bytes}"
-            self.writer.emit(f"store {kind} {text}, {where}, !nontemporal !0")
+            self.writer.emit(f"store {kind} {text}, {where}{STREAMED}")
         elif lanes == 1 or (access.lane_stride == 1 and mask is None):
             self.writer.emit(f"store {kind} {text}, ptr {self.values.pointer(access, buffer.dtype)}, align {align}")
         elif access.lane_stride == 1:
@@ -428,6 +430,15 @@ class Statements:
             return value.name
         old, new = value_type("bool", value.lanes), memory_type("bool", value.lanes)
         return self.writer.value(f"zext {old} {value.name} to {new}")
+
+
+def unstreamed(text: str, vector_bytes: int) -> str:
+    """The code of a nest with streamed stores, with plain ones, which begin anywhere, in their place."""
+
+    def plain(match: re.Match[str]) -> str:
+        return f"{match[1]}{vector_bytes // int(match[2])}"
+
+    return re.sub(rf"(  store <(\d+) x .*, align )\d+{re.escape(STREAMED)}", plain, text)
 
 
 def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
