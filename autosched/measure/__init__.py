@@ -1,7 +1,25 @@
-"""Building, verifying and timing candidates in worker processes. `results.FAULTS` is the table of failures."""
+"""Building, verifying and timing candidates in worker processes. `results.FAULTS` is the table of failures.
 
-from autosched.measure.measurer import Measurer
-from autosched.measure.problem import Problem, make_problem
-from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement
+Its names are imported when they are asked for: a worker, which starts as a module of this package, needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autosched.measure.measurer import Measurer
+    from autosched.measure.problem import Problem, make_problem
+    from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement
 
 __all__ = ["FAULTS", "Failure", "FinalMeasurement", "Job", "Measurement", "Measurer", "Problem", "make_problem"]
+
+_MODULES = {"Measurer": "measurer", "Problem": "problem", "make_problem": "problem"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'results')}")
+    return getattr(module, name)
