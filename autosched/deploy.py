@@ -34,7 +34,7 @@ from autosched.target import DEFAULT_ARCH, Target
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource
     from autosched.codegen.source import KernelSource
-    from autosched.runtime.tensors import ArraySpec
+    from autosched.runtime.spec import ArraySpec
 
 GPU_KINDS = ("cuda", "cubin", "opencl")
 SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h", "cuda": ".cu", "cubin": ".cubin", "opencl": ".cl"}

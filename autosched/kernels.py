@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autosched.ir.stmt import Func
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.runtime.tensors import ArraySpec
+    from autosched.runtime.spec import ArraySpec
     from autosched.te import Tensor
     from autosched.tune.definition import Definition
 
@@ -76,6 +76,6 @@ def load(problem: Definition, device: Device, source: KernelSource | GpuSource) 
 
 def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
     """What callers pass for `tensors`: the user's shapes, not those of the collapsed graph."""
-    from autosched.runtime.tensors import ArraySpec
+    from autosched.runtime.spec import ArraySpec
 
     return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from autosched.ir.expr import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 Array = npt.NDArray[Any]
 _CHUNK = 1 << 16  # elements compared at a time: the temporaries stay in the cache

@@ -18,7 +18,7 @@ from autosched.measure.buffers import GUARD, POISON_FLOAT, same_bytes
 from autosched.measure.check import CandidateError, Expected, clobbered, compare, open_array, open_expected
 from autosched.measure.problem import DATA_SETS, Array
 from autosched.runtime.gpu.device import Device, Memory, shortage
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 MARGIN = 1024  # at least; a multiple of what the device aligns parts of a buffer to
 MAX_COPIES = 64

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
     from autosched.te.dag import ComputeDAG

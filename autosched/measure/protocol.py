@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from autosched.codegen.c.source import GpuSource
 from autosched.runtime.gpu.compile import Resources
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.target import Target
 
 MAX_FRAME = 64 << 20

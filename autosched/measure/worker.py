@@ -3,7 +3,7 @@
 Requests come on standard input, replies leave on standard output, both as `protocol` frames. Before anything else the
 two are moved to other descriptors, so that generated code finds an empty standard input and writes into the error log.
 The worker dies with its parent (PDEATHSIG, end of input), writes no core file and has a limit on its memory; deadlines
-are the parent's. It imports NumPy and llvmlite and nothing else from outside.
+are the parent's. It imports llvmlite, and a runner NumPy, and nothing else from outside.
 """
 
 from __future__ import annotations

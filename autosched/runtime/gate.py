@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autosched.runtime.jit import LoadedKernel, load_library
-from autosched.runtime.tensors import ArraySpec, aligned_empty
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import aligned_empty
 from autosched.target import parse_target
 
 Gate: TypeAlias = Callable[["tuple[object, ...]", int], int]  # (arrays, address of a workspace) -> the kernel's code

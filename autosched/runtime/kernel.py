@@ -12,9 +12,9 @@ import numpy as np
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
+from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import (
     Array,
-    ArraySpec,
     address_of,
     aligned_empty,
     as_input,

@@ -11,8 +11,6 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +19,7 @@ import numpy.typing as npt
 from autosched.errors import UsageError
 from autosched.ir.half import numpy_dtype
 from autosched.runtime.results import result_memory
+from autosched.runtime.spec import ArraySpec
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -29,26 +28,6 @@ _BYTE = np.dtype(np.uint8)
 _addressof = ctypes.addressof
 _from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _HOST_DEVICES = (1, 3)  # DLPack device types: kDLCPU, kDLCUDAHost
-
-
-@dataclass(frozen=True)
-class ArraySpec:
-    """Name, shape and dtype (autosched's names, which are NumPy's and ml_dtypes') of one argument of a kernel."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        return numpy_dtype(self.dtype)
-
-    @cached_property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.numpy_dtype.itemsize
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:

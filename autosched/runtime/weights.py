@@ -17,7 +17,8 @@ from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.runtime.jit import LoadedKernel, load_object
 from autosched.runtime.kernel import Kernel, build_object
-from autosched.runtime.tensors import Array, ArraySpec, address_of, aligned_empty, as_input
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import Array, address_of, aligned_empty, as_input
 from autosched.target import Target
 
 

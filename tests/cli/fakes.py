@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.tune.callbacks import Event
 from autosched.tune.result import Point, Result
 

@@ -71,7 +71,9 @@ def test_every_lane_lies_in_a_vector_and_no_vector_beyond_the_lanes():
 
 
 def test_whole_vectors_are_read():
-    text = build(initial_state(every(64, 2)).apply(Vectorize("Y", "i")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    text = build(
+        initial_state(every(64, 2)).apply(Vectorize("Y", "i")), parse_target("llvm -mcpu=skylake-avx512"), 1
+    ).ir
     assert text.count("load <16 x float>") == 8
     assert "insertelement" not in text
 
@@ -93,5 +95,7 @@ def test_images_of_channels(name, size, k, stride, pad):
     data, rng = make_inputs(dag, 0, "integers"), np.random.default_rng(0)
     for sketch in found:
         (row,) = sample(sketch, 1, rng)
-        small = {p.name: min(int(v), 4) if p.kind == "tile" else int(v) for p, v in zip(sketch.params, row, strict=True)}
+        small = {
+            p.name: min(int(v), 4) if p.kind == "tile" else int(v) for p, v in zip(sketch.params, row, strict=True)
+        }
         check_outputs(dag, data, run(build(sketch.state, HOST, 1, small), dag, data, HOST), f"{sketch.name} {small}")

@@ -189,7 +189,15 @@ def test_a_contestant_enters_and_is_timed(tmp_path):
     for i, array in enumerate(arrays):
         np.save(tmp_path / f"in{i}.npy", array)
     clocks, repeats = {}, {}
-    request = {"directory": str(tmp_path), "workload": "gmm", "args": args, "threads": 1, "n_inputs": 2, "block_s": 1e-4, "asked": {}}
+    request = {
+        "directory": str(tmp_path),
+        "workload": "gmm",
+        "args": args,
+        "threads": 1,
+        "n_inputs": 2,
+        "block_s": 1e-4,
+        "asked": {},
+    }
     found = contestant.answer({**request, "op": "enter", "name": "numpy"}, clocks, repeats)
     assert found == {"entered": ["numpy"]}
     assert (np.load(tmp_path / "numpy.npy") == 256.0).all()
@@ -389,7 +397,10 @@ def test_what_was_disturbed_is_measured_again_but_not_for_ever(tmp_path):
         played.append(bout.case.index)
         found = row(bout.case.label)
         found["entries"][OURS]["ci"] = [1.2e-4, 1.6e-4] if bout.case.index == 1 else [1.24e-4, 1.26e-4]
-        found["rates"] = {"peak_gflops": 92.0 if bout.case.index == 2 and played.count(2) == 1 else 100.0, "bandwidth": 1e10}
+        found["rates"] = {
+            "peak_gflops": 92.0 if bout.case.index == 2 and played.count(2) == 1 else 100.0,
+            "bandwidth": 1e10,
+        }
         return found
 
     script.run(bouts, Ledger(path, totals), True, play)
@@ -418,7 +429,13 @@ def test_a_search_that_fails_is_a_row_with_its_error(monkeypatch, tmp_path):
 
 
 def test_a_contest_that_we_lose_on_the_way_is_a_row_with_its_error(monkeypatch, tmp_path):
-    answer = {"record_id": 1, "failures": {"wrong_result": 2}, "peak_gflops": 90.0, "wall_s": 5.0, "curve": [[1, 0.5, 1e-3]]}
+    answer = {
+        "record_id": 1,
+        "failures": {"wrong_result": 2},
+        "peak_gflops": 90.0,
+        "wall_s": 5.0,
+        "curve": [[1, 0.5, 1e-3]],
+    }
     monkeypatch.setattr(script, "tune", lambda *_, **__: answer)
     fake = Fake(tmp_path, [], autosched=(1e-4, 1.0), autosched_call="gone", numpy=(2e-4, 1.0))
     monkeypatch.setattr(script, "processes", lambda *_: nullcontext({OURS: fake, "numpy": fake}))

@@ -31,7 +31,9 @@ def test_a_case_of_ones_own_shape():
     assert (case.label, case.shape, case.index) == ("matmul:333x777x64", (333, 777, 64), None)
 
 
-@pytest.mark.parametrize("text", ["c2d:4", "c2d:x", "matmul:3x", "matmul:3x-4x5", "relu:0", "nothing_like_it", "layer_norm:0", ""])
+@pytest.mark.parametrize(
+    "text", ["c2d:4", "c2d:x", "matmul:3x", "matmul:3x-4x5", "relu:0", "nothing_like_it", "layer_norm:0", ""]
+)
 def test_unknown_cases_are_refused(text):
     with pytest.raises(UsageError):
         parse_cases(text)

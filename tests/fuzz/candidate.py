@@ -26,7 +26,7 @@ from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import compile_object, load_object
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse

@@ -9,7 +9,7 @@ import numpy as np
 from autosched.codegen.source import KernelSource
 from autosched.measure.problem import DATA_SETS, Problem, write_data_set
 from autosched.measure.results import Job
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 N = 1024
 INPUTS = (ArraySpec("A", (32, 32), "float32"), ArraySpec("B", (32, 32), "float32"))

@@ -16,7 +16,7 @@ from autosched.measure.problem import limits
 from autosched.measure.protocol import REQUESTS, Frames, Hold, Measure, Message, ProtocolError, Setup, decode, encode
 from autosched.measure.results import median_interval
 from autosched.measure.timing import calibrate, take_samples
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 
 

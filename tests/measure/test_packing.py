@@ -12,7 +12,7 @@ import pytest
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import Array, CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
 from autosched.measure.problem import DATA_SETS, write_data_set
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 N = 8
 X, W, Y = (ArraySpec(name, (N,), "float32") for name in "XWY")

@@ -18,7 +18,8 @@ from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import Binary
 from autosched.runtime.gpu.devices import shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
-from autosched.runtime.tensors import Array, ArraySpec, aligned_empty
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import Array, aligned_empty
 
 SHAPE = (8, 8)
 X = np.arange(64, dtype=np.float32).reshape(SHAPE)

@@ -13,7 +13,8 @@ import pytest
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime import gate
 from autosched.runtime.kernel import Kernel, build_kernel
-from autosched.runtime.tensors import ArraySpec, aligned_empty
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import aligned_empty
 from autosched.target import parse_target
 
 # Writes its pointers to the memory at the last of them.

@@ -17,7 +17,7 @@ from autosched.runtime.gpu.arrays import DeviceArray
 from autosched.runtime.gpu.devices import shared_device
 from autosched.runtime.gpu.kernel import GpuKernel, build_gpu_kernel
 from autosched.runtime.kernel import Kernel
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from tests.measure.gpu_kernels import STAGED, gpu_source, opencl_target
 
 SHAPE = (32, 32)

@@ -13,7 +13,7 @@ import pytest
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gpu.kernel import GpuKernel, build_gpu_kernel
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 from tests.measure.gpu_kernels import STAGED, gpu_source, opencl_target
 

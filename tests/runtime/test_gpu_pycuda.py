@@ -16,7 +16,7 @@ from autosched.runtime.gpu.compile import Binary, CompileError, PyCudaCompiler
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.pycuda import PyCudaDevice
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from tests.runtime.pycuda_stand_in import StandIn, installed
 
 A, B, C = (ArraySpec(name, (64,), "float32") for name in "ABC")

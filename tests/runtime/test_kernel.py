@@ -12,7 +12,8 @@ import pytest
 
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.kernel import Kernel, build_kernel
-from autosched.runtime.tensors import ALIGNMENT, ArraySpec, address_of, aligned_empty
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import ALIGNMENT, address_of, aligned_empty
 from autosched.target import parse_target
 
 # C = A + B and, with two outputs, D = A - B, over {n} floats; the sum passes through the workspace.

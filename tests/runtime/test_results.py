@@ -12,7 +12,8 @@ import pytest
 
 from autosched.runtime import results
 from autosched.runtime.results import LARGE_BYTES, result_memory
-from autosched.runtime.tensors import ArraySpec, address_of, new_output
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import address_of, new_output
 
 LARGE = ArraySpec("Y", (LARGE_BYTES // 4,), "float32")
 

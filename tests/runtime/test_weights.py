@@ -12,7 +12,7 @@ from autosched.codegen.llvm.kernel import emit
 from autosched.errors import UsageError
 from autosched.lower import concretise, lower
 from autosched.runtime.kernel import Kernel
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 from autosched.runtime.weights import WeightsKernel, build_weights_kernel
 from autosched.schedule import CacheRead, Pack, initial_state
 from autosched.target import parse_target

@@ -109,7 +109,9 @@ def test_panels_along_another_axis_than_the_contiguous_one_are_copied_across(tar
     expected = evaluate(dag, data)[0].value
     across = 0
     for sketch in sketches(dag, target, 1):
-        copies = [s for s in sketch.state.stages if ".pack" in s.name and any(x.kind is ForKind.UNROLL for x in s.loops)]
+        copies = [
+            s for s in sketch.state.stages if ".pack" in s.name and any(x.kind is ForKind.UNROLL for x in s.loops)
+        ]
         if copies:
             across += 1
             concrete, simplify = concretise(lower(sketch.state), row(sketch, space.sample(sketch, 1, rng)[0]))

@@ -18,7 +18,7 @@ import numpy as np
 from autosched.errors import UsageError
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import Device, Memory, Stream
-from autosched.runtime.tensors import ArraySpec
+from autosched.runtime.spec import ArraySpec
 
 VECTOR_BYTES = 16  # the widest access of generated code, which must be aligned
 _INTERFACE = "__cuda_array_interface__"

@@ -33,7 +33,8 @@ from autosched.runtime.gpu.foreign import (
     stream_handle,
 )
 from autosched.runtime.kernel import like_inputs, torch_of
-from autosched.runtime.tensors import ArraySpec, address_of, as_input, as_output, check_apart, new_output
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_output
 from autosched.target import Target
 
 

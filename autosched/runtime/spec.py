@@ -1,0 +1,33 @@
+"""What an argument of a kernel is; without NumPy until that is asked for: a worker that compiles has no arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from autosched.ir.half import numpy_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Name, shape and dtype (autosched's names, which are NumPy's and ml_dtypes') of one argument of a kernel."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return numpy_dtype(self.dtype)
+
+    @cached_property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
