@@ -65,6 +65,7 @@ KERNELS: dict[str, _Kernel] = {
     "select": _select, "real": _real,
 }  # fmt: skip
 BOOLEAN = COMPARISON | {"and", "or", "not"}
+_UNKNOWN = [None, None]
 
 
 @dataclass
@@ -107,10 +108,11 @@ class _Graph:
         if op == "real" and not self.is_bool(args[0]):
             return args[0]
         if op not in BOOLEAN and op not in ("real", "select"):
-            args = tuple(self.emit("real", a) for a in args)
-        if all(a in self.constants for a in args):
+            args = tuple([self.emit("real", a) if self.is_bool(a) else a for a in args])
+        value = [self.constants.get(a) for a in args]
+        if None not in value:
             return self.constant(_fold(op, [self.constants[a] for a in args]))
-        same = self._neutral(op, args)
+        same = self._neutral(op, args, value)
         if same is not None:
             return same
         if op in COMMUTATIVE:
@@ -120,9 +122,12 @@ class _Graph:
     def _integral(self, rounding: str, a: int, b: int) -> int:
         return self.emit(rounding, self.emit("div", a, b))
 
-    def _neutral(self, op: str, args: tuple[int, ...]) -> int | None:
-        """x+0, x*1, x*0 (closed forms are finite), x/1, min(x, x), constant conditions and the like."""
-        value = [self.constants.get(a) for a in args]
+    def _neutral(self, op: str, args: tuple[int, ...], value: list[float | None]) -> int | None:
+        """x+0, x*1, x*0 (closed forms are finite), x/1, min(x, x), constant conditions and the like.
+
+        `value`: those of `args` that are constants."""
+        if len(args) == 2 and args[0] != args[1] and value == _UNKNOWN:
+            return None
         match op:
             case "add" if 0.0 in value:
                 return args[1 - value.index(0.0)]
@@ -158,16 +163,19 @@ class _Graph:
             if expr in done:
                 stack.pop()
                 continue
-            missing = [c for c in expr.children if c not in done]
+            children = expr.children
+            missing = [c for c in children if c not in done]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            done[expr] = self._node(expr, tuple(done[c] for c in expr.children))
+            done[expr] = self._node(expr, tuple([done[c] for c in children]))
         return done[root]
 
     def _node(self, expr: Expr, args: tuple[int, ...]) -> int:
         match expr:
+            case Binary(op):  # what most nodes are
+                return self.emit(op, *args)
             case Const(value):
                 return self.constant(value)
             case Param(name):
@@ -178,8 +186,6 @@ class _Graph:
                 node = self._number(("param", name), "param", ())
                 self.column_of[node] = self.columns[name]
                 return node
-            case Binary(op):
-                return self.emit(op, *args)
             case Call(fn):
                 return self.emit(fn, *args)
             case Select():
