@@ -1,12 +1,15 @@
 """The learned half of the cost model: gradient-boosted trees on what the analytic latency gets wrong.
 
-    target     r = log2(draft seconds / measured seconds), minus its mean within the workload
-    score      -log2(draft seconds) + predicted r            (higher is better)
+    score      a * (sum of trees - log2(draft seconds))      (higher is better)
 
-Only the order within a workload matters, so a workload's mean error is taken out. With little data the trees stay
-near zero and the score is the draft's; with more they correct it. Labels, best seconds / seconds in (0, 1],
-weigh the rows: a mistake among the fast candidates costs more than one among the slow ones (Ansor weighs likewise).
-Failed candidates (label 0) count as `FAILED_LABEL` of the slowest valid one with a small weight.
+The trees are grown to order pairs of programs of a workload: the loss of a pair is log(1 + exp(worse - better)) of the
+sums, whatever the times are (RankNet). A regression on log2(draft / measured) spends itself on the few programs that
+are slow for reasons of their own, and on each workload's mean error, which orders nothing. The draft is where the
+trees start from, so with little data the order is the draft's. A failed candidate counts as slower than all others,
+as one of `FAILED_LABEL` of the slowest one's speed.
+
+Being in the right order is all that pairs ask of sums, not to be as far apart as logarithms of times. The factor `a`,
+least squares over the programs fitted on, makes them that: log2 of executions a second, up to a constant.
 
 The forest of a session is small, because predicting is most of the search's time, and refitted only when the data has
 grown by a fifth; that of a collection of thousands of programs is larger. It is deterministic: fixed seed, no row or
@@ -31,15 +34,16 @@ Rows: TypeAlias = npt.NDArray[np.float32]  # [n, F]
 Reals: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
 Groups: TypeAlias = npt.NDArray[np.integer[Any]]  # [n]
 
-FORESTS = ((4000, 300, 8), (0, 100, 6))  # from so many rows on: trees, depth
+FORESTS = ((4000, 200, 16), (0, 80, 8))  # from so many rows on: trees, pairs that a program is drawn into for each
 N_OWN_TREES = 60  # on top of a prior's
 GROWTH = 1.2  # refit when the data has grown by this factor
 FIRST_FIT = 8  # rows; fewer say less than the draft
 FAILED_LABEL = 0.5
-FAILED_WEIGHT = 0.3
+SCALE = "scale"  # attribute of a forest: the factor of its sums
 PARAMETERS: dict[str, Any] = {
-    "objective": "reg:squarederror", "tree_method": "hist", "eta": 0.1, "min_child_weight": 0.5,
-    "lambda": 1.0, "max_bin": 64, "base_score": 0.0, "verbosity": 0,
+    "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_score_normalization": False,
+    "tree_method": "hist", "eta": 0.1, "max_depth": 6, "min_child_weight": 0.5, "lambda": 1.0, "max_bin": 64,
+    "base_score": 0.0, "verbosity": 0,
 }  # fmt: skip
 
 
@@ -70,16 +74,21 @@ class Ranker:
 
     def fit(self, x: Rows, y: Reals, groups: Groups) -> None:
         """`y`: best / seconds within the row's group (a workload on a target), 0 for a failure."""
-        xgboost = _xgboost()
-        start = self._start
-        known = None if start is None else start.inplace_predict(x)
-        target, weight = targets(x, y, groups, known)
-        data = xgboost.DMatrix(x, target, weight=weight, nthread=self.threads)
-        n_trees, depth = next((trees, depth) for least, trees, depth in FORESTS if len(x) >= least)
-        parameters = {**PARAMETERS, "max_depth": depth, "seed": self.seed, "nthread": self.threads}
-        n_trees = n_trees if start is None else N_OWN_TREES
-        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=start)
         self._fitted_rows = len(x)
+        rows = np.argsort(groups, kind="stable")
+        rows = rows[np.isin(groups[rows], groups[y > 0])]  # the others have no order
+        if not len(rows):
+            return
+        xgboost, x, y = _xgboost(), x[rows], y[rows]
+        groups = np.unique(groups[rows], return_inverse=True)[1]
+        target, margin = targets(y, groups), -x[:, DRAFT_COLUMN]
+        data = xgboost.DMatrix(x, target - target.min(), base_margin=margin, qid=groups, nthread=self.threads)
+        n_trees, pairs = next((trees, pairs) for least, trees, pairs in FORESTS if len(x) >= least)
+        n_trees = n_trees if self._start is None else N_OWN_TREES
+        parameters = PARAMETERS | {"lambdarank_num_pair_per_sample": pairs, "seed": self.seed, "nthread": self.threads}
+        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=self._start)
+        sums = margin + self._booster.inplace_predict(x)
+        self._booster.set_attr(**{SCALE: repr(slope(sums, target, groups))})
 
     def predict(self, x: Rows) -> npt.NDArray[np.float32]:
         """`[n]`, higher is better: log2 of executions a second, up to a constant of the workload."""
@@ -87,7 +96,8 @@ class Ranker:
         forest = self._booster or self._start
         if forest is None or not len(x):
             return by_draft
-        return by_draft + np.asarray(forest.inplace_predict(x), np.float32)
+        sums = by_draft + np.asarray(forest.inplace_predict(x), np.float32)
+        return sums * np.float32(forest.attr(SCALE) or 1.0)
 
     def save(self) -> bytes:
         """The fitted forest, as another ranker's prior."""
@@ -113,23 +123,21 @@ def labels(seconds: Reals, groups: Groups) -> npt.NDArray[np.float64]:
     return result
 
 
-def targets(
-    x: Rows, y: Reals, groups: Groups, known: Reals | None = None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """(r, weight) of every row; see the module's text. `known` `[n]` is predicted already: no constant is left to learn
-    beyond it."""
-    valid = y > 0
-    result, weight = np.zeros(len(y)), np.where(valid, np.maximum(y, 0.05), FAILED_WEIGHT)
+def targets(y: Reals, groups: Groups) -> npt.NDArray[np.float64]:
+    """`[n]` log2 of the labels, of failures as the module's text has it. Every group has a valid row."""
+    label = np.array(y, np.float64)
     for group in np.unique(groups):
-        rows = groups == group
-        if not (rows & valid).any():
-            weight[rows] = 0.0
-            continue
-        label = np.where(valid[rows], y[rows], FAILED_LABEL * y[rows & valid].min())
-        error = np.log2(label) + x[rows, DRAFT_COLUMN]
-        unknown = error if known is None else error - known[rows]
-        result[rows] = error - np.average(unknown[valid[rows]], weights=weight[rows & valid])
-    return result, weight
+        rows, valid = groups == group, y > 0
+        label[rows & ~valid] = FAILED_LABEL * y[rows & valid].min()
+    return np.log2(label)
+
+
+def slope(sums: Reals, target: Reals, groups: Groups) -> float:
+    """Least squares of `target` by `sums` within groups `0 .. n - 1`; 1 where there is nothing to tell it by."""
+    size = np.bincount(groups)
+    x, y = (v - (np.bincount(groups, v) / size)[groups] for v in (sums.astype(np.float64), target))
+    found = float(x @ y / max(float(x @ x), 1e-12))
+    return found if found > 0.0 else 1.0
 
 
 def _xgboost() -> Any:

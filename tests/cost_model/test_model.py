@@ -20,7 +20,7 @@ from autosched.te.registry import build
 from cost_model import metrics
 from cost_model.features import DRAFT_COLUMN, FEATURES
 from cost_model.model import CostModel
-from cost_model.ranker import FIRST_FIT, Ranker, labels, targets
+from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -246,19 +246,23 @@ def test_ranker_is_deterministic_and_refits_by_a_fifth() -> None:
     assert not Ranker().should_refit(FIRST_FIT - 1)
 
 
-def test_targets_ignore_the_scale_of_a_workload_and_mark_failures() -> None:
-    x = np.zeros((4, len(FEATURES)), np.float32)
+def test_targets_are_logarithms_within_a_workload_and_mark_failures() -> None:
     groups = np.array([0, 0, 0, 1])
     y = labels(np.array([1.0, 2.0, np.inf, 5.0]), groups)
     assert y.tolist() == [1.0, 0.5, 0.0, 1.0]
-    r, weight = targets(x, y, groups)
-    assert r[0] - r[1] == pytest.approx(1.0)
-    assert r[2] == pytest.approx(r[1] - 1.0)
-    assert r[3] == 0.0
-    assert weight[2] < weight[1] < weight[0]
+    assert targets(y, groups).tolist() == [0.0, -1.0, -2.0, 0.0]
+
+
+def test_slope_is_that_within_groups() -> None:
+    sums, groups = np.array([0.0, 2.0, 104.0, 100.0]), np.array([0, 0, 1, 1])
+    assert slope(sums, np.array([5.0, 6.0, 2.0, 0.0]), groups) == pytest.approx(0.5)
+    assert slope(sums, np.zeros(4), groups) == 1.0  # all as fast
+    assert slope(np.zeros(4), sums, groups) == 1.0  # all the same
+    assert slope(sums, -sums, groups) == 1.0  # nobody can want the opposite order
 
 
 def test_a_collection_has_a_larger_forest_than_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgboost")
     monkeypatch.setattr("cost_model.ranker.FORESTS", ((50, 7, 3), (0, 3, 2)))
     x, y = np.random.default_rng(0).random((50, len(FEATURES))).astype(np.float32), np.linspace(0.1, 1.0, 50)
     for rows, trees in ((49, 3), (50, 7)):
@@ -266,6 +270,51 @@ def test_a_collection_has_a_larger_forest_than_a_session(monkeypatch: pytest.Mon
         judge.fit(x[:rows], y[:rows], np.zeros(rows, np.int64))
         assert judge._booster is not None
         assert judge._booster.num_boosted_rounds() == trees
+
+
+def learnable(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Features of which two decide the time, and the logarithm of that, base 2."""
+    x = np.random.default_rng(seed).random((n, len(FEATURES))).astype(np.float32)
+    return x, x[:, 0] + 2 * (x[:, 1] > 0.5) + x[:, DRAFT_COLUMN]
+
+
+def test_workloads_in_any_order_with_failures_and_without_a_valid_program() -> None:
+    """Groups that alternate, are called by any number, and one that only failed."""
+    pytest.importorskip("xgboost")
+    x, times = learnable(300)
+    groups = np.resize([7, 3, 5], 300)
+    seconds = np.where((groups == 5) | (x[:, 2] > 0.9), np.inf, np.exp2(times + groups))
+    judge = Ranker()
+    judge.fit(x, labels(seconds, groups), groups)
+    fresh, truth = learnable(400, seed=1)
+    fails = fresh[:, 2] > 0.9
+    assert judge.predict(fresh[fails]).mean() < judge.predict(fresh[~fails]).mean()
+    fresh, truth = fresh[~fails], truth[~fails]
+    assert metrics.pairwise_accuracy(judge.predict(fresh), np.exp2(truth)) > 0.9
+    assert metrics.pairwise_accuracy(-fresh[:, DRAFT_COLUMN], np.exp2(truth)) < 0.75
+    nothing = Ranker()
+    nothing.fit(x[:9], np.zeros(9), np.zeros(9, np.int64))
+    np.testing.assert_array_equal(nothing.predict(x), -x[:, DRAFT_COLUMN])
+
+
+@pytest.mark.parametrize("n", [FIRST_FIT, 64, 400])
+def test_scores_are_logarithms_of_speed(n: int) -> None:
+    """Sums that are right in order alone can be as far apart as they like; a search adds to scores."""
+    pytest.importorskip("xgboost")
+    x, times = learnable(n)
+    judge, one = Ranker(), np.zeros(n, np.int64)
+    judge.fit(x, labels(np.exp2(times), one), one)
+    assert slope(judge.predict(x), -times, one) == pytest.approx(1.0, rel=1e-3)
+    kept = Ranker(prior=judge.save())
+    np.testing.assert_allclose(kept.predict(x), judge.predict(x), rtol=1e-5)
+
+
+def test_equal_times_teach_nothing() -> None:
+    pytest.importorskip("xgboost")
+    x, _ = learnable(FIRST_FIT)
+    judge, one = Ranker(), np.zeros(FIRST_FIT, np.int64)
+    judge.fit(x, np.ones(FIRST_FIT), one)
+    np.testing.assert_allclose(judge.predict(x), -x[:, DRAFT_COLUMN], rtol=1e-5)
 
 
 def test_metrics() -> None:
