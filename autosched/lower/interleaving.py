@@ -10,6 +10,8 @@ One pass waits for memory, one for the multipliers, one for the stores: together
 them. Loops over the same rows are taken apart like this if row r of each has to do with no other row of what one of
 them writes, so that different rows do not know of each other and their statements may come in any order. The vectors
 of a row are one loop in each pass; these loops become one, whose iterations do as many of each as its length asks for.
+Passes over short rows are two rows apart, not one: power of row 0 comes with the peak of row 2, which leaves the lanes
+of row 0 a whole step to be combined in.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from autosched.lower.joining import Accesses, accesses, block_of
 
 MIN_STEPS = 2  # of the common loop; with fewer there is nothing to put beside each other
 PASSES = 3  # that run beside each other; each adds its registers
+LAG = 2  # rows between passes over short rows
+SHORT_ROW = 32  # steps of the first pass; longer rows hide what comes after them, and more of them fill the cache
 
 
 def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
@@ -137,21 +141,32 @@ class _Visit:
 
 
 def _skewed(loops: Sequence[For], simplify: Simplifier) -> list[Stmt]:
-    """Step s does row s of the first loop, row s - 1 of the second one, ..."""
-    count, rows = len(loops), _length(loops[0])
-    var, steady = Var(f"{loops[0].var.name}.s"), Const(rows - count + 1, INDEX)
-    simplify.ranges[var] = (0, max(rows - count, simplify.ranges.get(var, (0, 0))[1]))
+    """Step s does row s of the first loop, row s - lag of the second one, ..."""
+    rows, lag = _length(loops[0]), _lag(loops, simplify)
+    last = lag * (len(loops) - 1)  # the first step in which every loop has a row
+    var, steady = Var(f"{loops[0].var.name}.s"), Const(rows - last, INDEX)
+    simplify.ranges[var] = (0, max(rows - last - 1, simplify.ranges.get(var, (0, 0))[1]))
 
     def step(s: int) -> Stmt:
         """At the beginning and the end not every loop has a row."""
-        has_row = [(loop, s - n) for n, loop in enumerate(loops) if 0 <= s - n < rows]
+        has_row = [(loop, s - lag * n) for n, loop in enumerate(loops) if 0 <= s - lag * n < rows]
         return _beside([_visit(loop, Const(row, INDEX), simplify) for loop, row in has_row], simplify)
 
-    visits = [_visit(loop, var + (count - 1 - n), simplify) for n, loop in enumerate(loops)]
+    visits = [_visit(loop, var + (last - lag * n), simplify) for n, loop in enumerate(loops)]
     all_of_them = replace(loops[0], var=var, extent=steady, bound=steady, body=_beside(visits, simplify))
     middle = simplify_stmt(all_of_them, simplify)
     assert middle is not None
-    return [*(step(s) for s in range(count - 1)), middle, *(step(s) for s in range(rows, rows + count - 1))]
+    return [*(step(s) for s in range(last)), middle, *(step(s) for s in range(rows, rows + last))]
+
+
+def _lag(loops: Sequence[For], simplify: Simplifier) -> int:
+    """Rows between one pass and the next one: one, or two where a row is short and rows are many.
+
+    What a pass knows at the end of a row, from a chain of operations across the lanes, is then needed a step later.
+    """
+    first = _visit(loops[0], Const(0, INDEX), simplify)
+    many = _length(loops[0]) >= 2 * LAG * (len(loops) - 1)
+    return LAG if many and _length(first.vectors) <= SHORT_ROW else 1
 
 
 def _length(loop: For) -> int:

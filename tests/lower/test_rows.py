@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autosched import te
+from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, For, Func, Scope, Store, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import ComputeAt, Parallel, Split, State, Vectorize, initial_state
@@ -84,6 +85,19 @@ def test_rows_are_interleaved(width, lanes, columns, block):
     func, _ = concretise(lower(state), {})
     if columns in (128, 250):
         assert beside(func, "out", "total.rf")
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize("columns", [64, 100])
+@pytest.mark.parametrize(("block", "first"), [(3, 1), (4, 2), (7, 2), (8, 2)])
+def test_many_short_rows_are_two_apart(block, first, columns):
+    """The sum of a row is there a step before it is needed; `first`: what is summed up then, from this row on."""
+    dag = normalised(2 * block, columns)
+    state = row_by_row(dag, 16, 16, block)
+    func, _ = concretise(lower(state), {})
+    assert f"total.i.s + {first}" in func_text(func)
+    assert f"total.i.s + {first + 1}" not in func_text(func)
     check_nest(func, dag)
     check_kernel(dag, state, kind="normal")
 
