@@ -128,6 +128,14 @@ class Lanes:
         """x between -limit and limit, in AVX-512; some number between them for NaN."""
         return self._avx512("range", x, self.number(limit), f"i32 2, {self.type} {x}")  # 2: smaller, with the sign of x
 
+    def or_nan(self, x: str, operand: str) -> str:
+        """x, but NaN where `operand` is, in AVX-512."""
+        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
+        return self.emit(  # the table says for each class of numbers what to do: NaN is taken, x stays for the others
+            f"call {t} @llvm.x86.avx512.mask.fixupimm.{kind}.512({t} {x}, {t} {operand}, "
+            f"{self.integer} {self.whole(0x22)}, i32 0, i{self.lanes} -1, i32 4)"
+        )
+
     def entry(self, numbers: Sequence[float], index: str) -> str:
         """The table's entry at the low bits of `index`, a float, in each lane, in AVX-512; two registers of entries."""
         t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
@@ -149,18 +157,21 @@ class Lanes:
     def float(self, bits: str) -> str:
         return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
 
-    def in_registers(self, function: Callable[[Lanes, str], str], x: str) -> str:
-        """`function` of x in whole registers of AVX-512: every lane is computed alike, however many there are."""
+    def in_registers(self, function: Callable[..., str], *numbers: str) -> str:
+        """`function` of `Lanes` and the numbers, in whole registers of AVX-512: every lane is computed alike, however
+        many there are."""
         whole = replace(self, lanes=512 // self.form.bits)
         if self.lanes == whole.lanes:
-            return function(whole, x)
+            return function(whole, *numbers)
         if self.lanes == 1:
-            register = self.emit(f"insertelement {whole.type} poison, {self.type} {x}, i64 0")
-            return self.emit(f"extractelement {whole.type} {function(whole, register)}, i64 0")
+            registers = [self.emit(f"insertelement {whole.type} poison, {self.type} {x}, i64 0") for x in numbers]
+            return self.emit(f"extractelement {whole.type} {function(whole, *registers)}, i64 0")
         if self.lanes < whole.lanes:
-            return whole._picked(function(whole, self._picked(x, 0, whole.lanes)), 0, self.lanes)
+            padded = [self._picked(x, 0, whole.lanes) for x in numbers]
+            return whole._picked(function(whole, *padded), 0, self.lanes)
         half = replace(self, lanes=self.lanes // 2)
-        parts = [half.in_registers(function, self._picked(x, n, half.lanes)) for n in (0, half.lanes)]
+        halves = ([self._picked(x, n, half.lanes) for x in numbers] for n in (0, half.lanes))
+        parts = [half.in_registers(function, *some) for some in halves]
         picks = ", ".join(f"i32 {n}" for n in range(self.lanes))
         return self.emit(
             f"shufflevector {half.type} {parts[0]}, {half.type} {parts[1]}, <{self.lanes} x i32> <{picks}>"

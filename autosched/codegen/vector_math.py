@@ -181,6 +181,13 @@ def emit_call(
     return _FUNCTIONS[fn](Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512), arg)
 
 
+def emit_or_nan(
+    dtype: str, lanes: int, x: str, operand: str, fresh: Callable[[], str], out: Callable[[str], None]
+) -> str:  # fmt: skip
+    """Write x, but NaN where `operand` is, in one instruction of AVX-512 for each register."""
+    return Lanes(_FORMATS[dtype], lanes, fresh, out, True, True).in_registers(Lanes.or_nan, x, operand)
+
+
 def emit_pow(
     dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
     avx512: bool = False,

@@ -11,7 +11,7 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import DTYPES, Expr
-from autosched.schedule import Reorder, Split, State, Unroll, Vectorize, initial_state
+from autosched.schedule import ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
 from autosched.te import ComputeDAG
 from tests.codegen.running import check_kernel
 
@@ -208,6 +208,23 @@ def test_not_a_number_goes_through_reductions(dtype, op):
     check_kernel(dag, state, {"X": data}, threads=(1,))
     check_kernel(dag, state.apply(Vectorize("R", "k")), {"X": data}, threads=(1,))
     check_kernel(dag, state.apply(Reorder("R", ("k", "i")), Vectorize("R", "i")), {"X": data}, threads=(1,))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", [te.max, te.min])
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_not_a_number_goes_through_reductions_in_lanes(dtype, op, width):
+    """In the first and the last place, among infinities, and where a number comes after it."""
+    columns = 3 * width
+    x, k = te.placeholder((6, columns), dtype, "X"), te.reduce_axis(columns, "k")
+    dag = ComputeDAG(te.compute((6,), lambda i: op(x[i, k], axis=k), name="R"))
+    data = RNG.normal(0, 1, (6, columns)).astype(dtype)
+    data[1, 0] = data[2, columns - 1] = data[3, width + 1] = -np.float32(np.nan)
+    data[3:5] = np.where(np.isnan(data[3:5]), np.nan, RNG.choice([np.inf, -np.inf, 0.0, -0.0], (2, columns)))
+    state = initial_state(dag).apply(Rfactor("R", "k", width, "inner"))
+    state = state.apply(Reorder("R.rf", ("i", "k.o", "k.i")), Vectorize("R.rf", "k.i"))
+    state = state.apply(ComputeAt("R.rf", "R", "i", "register"), Vectorize("R", "k.i"))
+    check_kernel(dag, state, {"X": data}, threads=(1,))
 
 
 @way

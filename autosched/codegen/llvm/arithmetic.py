@@ -16,7 +16,7 @@ from autosched.codegen.llvm.words import (
     value_type,
 )
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.vector_math import emit_call, emit_pow
+from autosched.codegen.vector_math import emit_call, emit_or_nan, emit_pow
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES
 from autosched.target import Target
@@ -78,6 +78,9 @@ class Arithmetic:
         result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
         if is_known or DTYPES[a.dtype][0] != "f":
             return result
+        if has_avx512(self.target) and a.lanes * DTYPES[a.dtype][1] % 64 == 0 and a.dtype not in HALVES:
+            w = self.writer
+            return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
         return self.select(self.binary("ne", b, b), b, result)
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
