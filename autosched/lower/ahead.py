@@ -2,8 +2,8 @@
 
 A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
 the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
-turn; each iteration of the loops further inside asks for as many of them as it takes to have asked for all. What lies
-beyond the input's end is never touched: a hint cannot fault.
+turn; each iteration of the loops further inside (the reader's own may be among them) asks for as many of them as it
+takes to have asked for all. What lies beyond the input's end is never touched: a hint cannot fault.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
     found: list[Stmt] = []
     for number, hint in enumerate(h for h in stage.ahead if h.loop == loop.name):
         reader = next((s for s in state.stages if s.name == hint.reader), None)
-        if reader is None or reader.at is None or reader.at.stage != stage.name or state.producer(hint.buffer):
+        if reader is None or state.producer(hint.buffer):
             continue
-        around, inside = stage.position(reader.at.loop), stage.position(loop.name)
-        inner = stage.loops[around + 1 : inside + 1]
-        if inside < around or any(x.kind is not ForKind.SERIAL for x in inner):
+        inner = state.loops_between(reader, stage, loop)
+        if inner is None or any(x.kind is not ForKind.SERIAL for _, x in inner):
             continue
+        counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
         name = f"{stage.name}.{loop.name}.ahead{number}"
-        tile = _Tile(domains[reader.name], _around(state, domains, reader), _numbered(domains[stage.name], inner), name)
+        tile = _Tile(domains[reader.name], _around(state, domains, reader), counters, name)
         same = dict.fromkeys(x for v in reader.op.body for x in loads(v) if x.buffer == hint.buffer)
         found += [tile.fetch(hint, load) for load in same]
     return found

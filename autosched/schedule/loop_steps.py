@@ -258,7 +258,8 @@ class FetchAhead:
 
     `reader` is computed inside a loop, once a tile; `distance` iterations of that loop later it reads other lines of
     `buffer`. Before every iteration of `loop` of stage `stage` a share of them is asked for, so that the last iteration
-    has asked for all: a loop inside the one that the reader is computed in, or that loop itself.
+    has asked for all: a loop inside the one that the reader is computed in, the reader's own and those of other stages
+    that are computed there among them, or that loop itself.
     """
 
     stage: str
@@ -272,9 +273,9 @@ class FetchAhead:
         where = f"fetch_ahead({self.reader}, {self.buffer})"
         check(self.buffer in reader.op.reads, f"{where}: the stage does not read {self.buffer}")
         check(state.producer(self.buffer) is None, f"{where}: {self.buffer} is not an input")
-        check(reader.at is not None and reader.at.stage == self.stage, f"{where}: it is not computed in {self.stage}")
+        check(reader.at is not None, f"{where}: it is not computed in a loop")
         assert reader.at is not None
-        inside = stage.position(self.loop) >= stage.position(reader.at.loop)
+        inside = state.loops_between(reader, stage, stage.loop(self.loop)) is not None
         check(inside, f"{where}: {self.loop} is not inside {reader.at.loop}, where it is computed")
         check(stage.loop(self.loop).kind is ForKind.SERIAL, f"{where}: {self.loop} is not a plain loop")
         check_distance(where, self.distance)

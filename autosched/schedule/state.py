@@ -14,7 +14,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
 from autosched.schedule.atomic import check_atomics
-from autosched.schedule.stage import At, Stage, StageAxis, StageOp, default_stage
+from autosched.schedule.stage import At, Loop, Stage, StageAxis, StageOp, default_stage
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, Tensor
 
@@ -97,6 +97,18 @@ class State:
             result.append(at)
             at = self.stage(at.stage).at
         return tuple(result)
+
+    def loops_between(self, reader: Stage, stage: Stage, loop: Loop) -> list[tuple[Stage, Loop]] | None:
+        """The loops inside the one that `reader` is computed in, down to `loop` of `stage`, outermost first; the stage
+        may be the reader. None where `loop` is not inside."""
+        inner = [(stage, x) for x in stage.loops[: stage.position(loop.name) + 1]]
+        while reader.at is not None and stage.name != reader.at.stage and stage.at is not None:
+            at, stage = stage.at, self.stage(stage.at.stage)
+            inner = [*((stage, x) for x in stage.loops[: stage.position(at.loop) + 1]), *inner]
+        if reader.at is None or stage.name != reader.at.stage:
+            return None
+        around = stage.position(reader.at.loop)
+        return inner[around + 1 :] if len(inner) > around and inner[around][0] is stage else None
 
     def inside(self, stage: Stage, at: At) -> bool:
         """Whether the values of `stage` are computed inside the loop `at`."""

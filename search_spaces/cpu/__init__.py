@@ -13,6 +13,8 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Placement         padding and activations: for each task of their reader, at the root, or inline
     Elementwise       the rest
 
+Register tiles of products ask for large operands while they compute (`ahead.py`).
+
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
+from search_spaces.cpu.ahead import follow_operands
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.streaming import streamed
@@ -53,7 +56,7 @@ def sketches(
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = Context(target, threads)
     grown = [d for start in beginnings(dag) for d in grow(start, Inline(), rules, context)]
-    drafts = [_leftovers(d, context) for d in grown]
+    drafts = [follow_operands(_leftovers(d, context), context) for d in grown]
     return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
 
 

@@ -3,19 +3,30 @@
 Prefetchers of processors follow a row of memory once they have seen a few of its lines. Where rows are short and far
 from each other (the heads of an attention, the groups of a convolution) every row begins with lines that have to be
 waited for. So each register tile asks for what later ones read: for the rows of the next tile but one, and for its
-share of the next panel.
+share of the next panel (`fetch_ahead`).
+
+A product reads its operands once for each panel. One that is larger than the second level cache comes from further away
+every time, and a register tile, which reads a few rows of it and has nothing else to wait for, waits for these. Each
+step of its reduction asks for a share of the next tile's rows, and of the next panel's source (`follow_operands`):
+what moves then moves while it computes, a line now and then.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const
-from autosched.ir.stmt import Scope
+from autosched.ir.linear import linear
+from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Stage, State
-from search_spaces.facts import Read, is_copy, reads_of, run_length
+from search_spaces.draft import Context, Draft
+from search_spaces.facts import Read, buffer_shape, is_copy, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
+LARGE = 0.5  # of the second level cache: an operand that is larger does not stay there, beside the others
 
 
 def fetch_ahead(state: State) -> State:
@@ -56,3 +67,44 @@ def _fetch_operands(state: State, tile: Stage) -> State:
 def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
     run = run_length(read, tile, rows)
     return run is not None and run * DTYPES[read.load.dtype][1] <= SHORT_ROW_BYTES
+
+
+def follow_operands(draft: Draft, context: Context) -> Draft:
+    """The draft with its register tiles of products asking for large operands while they compute."""
+    state = draft.state
+    for stage in draft.state.stages:
+        if _is_tile(stage):
+            state = _follow(state, stage, LARGE * context.target.l2_bytes)
+    return draft if state is draft.state else replace(draft, state=state)
+
+
+def _follow(state: State, tile: Stage, large: float) -> State:
+    rows = reads_of(state, tile)
+    steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
+    if not steps or not all(_is_plain(r, tile) for r in rows):
+        return state
+    for read in rows:
+        reader, name = tile, read.load.buffer
+        copy = state.producer(name)
+        if copy is not None:
+            if not is_copy(copy) or len(copy.op.reads) != 1:
+                continue
+            reader, name = copy, next(iter(copy.op.reads))
+        if _n_bytes(state, name, read) < large or _is_scattered(read, tile, rows):
+            continue
+        try:
+            state = state.apply(FetchAhead(tile.name, steps[-1], reader.name, name, 1))
+        except ScheduleError:  # copied elsewhere, or no input
+            continue
+    return state
+
+
+def _is_plain(read: Read, tile: Stage) -> bool:
+    """Whether each dimension is indexed by one axis alone: tiles have no element in common but all of it."""
+    return all(len(linear(i).terms) <= 1 for i in read.load.indices) and all(
+        read.dim_of(a.var) is not None for a in tile.op.all_axes if a.var in read.axes
+    )
+
+
+def _n_bytes(state: State, name: str, read: Read) -> int:
+    return math.prod(buffer_shape(state, name)) * DTYPES[read.load.dtype][1]

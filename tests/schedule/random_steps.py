@@ -95,7 +95,8 @@ def _prefetch(rng: random.Random, state: State, stage: Stage) -> Step:
 
 
 def _fetch_ahead(rng: random.Random, state: State, stage: Stage) -> Step:
-    host = stage.name if stage.at is None else stage.at.stage
+    hosts = [stage.name, *([] if stage.at is None else [stage.at.stage, rng.choice(state.stages).name])]
+    host = rng.choice(hosts)
     loop = _name(rng, _loops(state.stage(host)))
     return FetchAhead(host, loop, stage.name, _name(rng, sorted(stage.op.reads)), rng.choice((1, 7)))
 

@@ -187,6 +187,26 @@ def test_the_iterations_inside_a_tile_share_its_lines():
     assert [str(h) for h in prefetches(func)] == ["prefetch A[D.i + 2, min(2, D.j)*16]"]
 
 
+def test_the_reduction_of_a_tile_asks_for_the_next_one():
+    """2 x 70 floats are 10 lines: 3 in each of 4 steps; the tile after a row's last is the first of the next row."""
+    tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
+    tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1)
+    (hint,) = prefetches(check(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "j.0"), *tile))
+    row, line = "D.i.0*2 + (D.j.0 + 1)//2*2", "min(9, C.k.0*3 + C.k.0.ahead0)"
+    assert str(hint) == f"prefetch A[{row} + {line}//5, {line}%5*16]"
+
+
+def test_a_tile_asks_for_the_source_of_the_next_copy():
+    """A copy of two rows for the columns inside: 10 lines, by 14 columns of 4 steps each."""
+    copies = CacheRead("A", "C", "copy"), Split("D", "i", (2,)), Reorder("D", ("i.0", "j", "i.1"))
+    computed = ComputeAt("C", "D", "j"), ComputeAt("A.copy", "D", "i.0")
+    tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "A.copy", "A", 1)
+    func = nest(dense_relu(5, 14, 70), *copies, *computed, *tile)
+    check_nest(func, dense_relu(5, 14, 70))
+    (hint,) = prefetches(func)
+    assert str(hint) == "prefetch A[D.i.0*2 + min(9, C.k.0 + D.j*4)//5 + 2, min(9, C.k.0 + D.j*4)%5*16]"
+
+
 def test_a_fetch_of_what_another_stage_has_copied_is_dropped():
     steps = ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 1), CacheRead("A", "C", "copy")
     func = nest(dense_relu(4, 5, 3), *steps)

@@ -103,7 +103,7 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
         "prefetch(C, A): a prefetch stands at i, between the parallel loops of C",
     ),
     # fetch_ahead
-    (MATMUL, (), FetchAhead("C", "i", "C", "A", 1), "fetch_ahead(C, A): it is not computed in C"),
+    (MATMUL, (), FetchAhead("C", "i", "C", "A", 1), "fetch_ahead(C, A): it is not computed in a loop"),
     (DENSE, (), FetchAhead("D", "i", "D", "A", 1), "fetch_ahead(D, A): the stage does not read A"),
     (DENSE, (), FetchAhead("D", "i", "D", "C", 1), "fetch_ahead(D, C): C is not an input"),
     (
