@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import numpy as np
 import pytest
 
 from autosched import te
 from autosched.codegen.llvm.address import Access
-from autosched.codegen.llvm.strided import LONGEST_STEP, vector_starts
+from autosched.codegen.llvm.strided import LONGEST_STEP, shared_starts, vector_starts
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
@@ -15,7 +18,7 @@ from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.registry import build as workload
 from search_spaces.cpu import sketches
-from search_spaces.space import sample
+from search_spaces.space import Sketch, sample
 from tests.codegen.running import build, check_kernel, check_outputs, run
 
 HOST = parse_target("cpu")
@@ -99,3 +102,48 @@ def test_images_of_channels(name, size, k, stride, pad):
             p.name: min(int(v), 4) if p.kind == "tile" else int(v) for p, v in zip(sketch.params, row, strict=True)
         }
         check_outputs(dag, data, run(build(sketch.state, HOST, 1, small), dag, data, HOST), f"{sketch.name} {small}")
+
+
+def test_vectors_that_are_shared_hold_every_lane_and_exist():
+    for lanes, step, used in itertools.product((4, 16), (2, 3), (3, 4, 11, 16)):
+        end = (used - 1) * step + 1
+        if used > lanes or end < lanes:
+            continue
+        for room, known in itertools.product(((0, 0), (1, 1), (9, 2)), ((), (-1,), (1 - lanes, 1), (2, lanes - 1))):
+            starts = shared_starts(end, lanes, known, room)
+            covered = {at for start in starts for at in range(start, start + lanes)}
+            fresh = {at for start in starts if start not in known for at in range(start, start + lanes)}
+            assert {n * step for n in range(used)} <= covered
+            assert not fresh or -room[0] <= min(fresh) <= max(fresh) < end + room[1]
+    assert shared_starts(31, 16, (), (0, 1)) == [0, 16]
+    assert shared_starts(31, 16, (-1, 15), (0, 1)) == [-1, 15]
+
+
+def channels_first(name: str, dtype: str, **settings: int) -> tuple[ComputeDAG, list[Sketch]]:
+    dag = collapse(workload(name, settings={"layout": "NCHW", **settings}, dtype=dtype)[0])
+    return dag, [s for s in sketches(dag, HOST, 1) if "pad@" not in s.name or s.name.endswith("pad@inline")]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [
+    ("avg_pool2d", "float32"), ("max_pool2d", "float64"), ("depthwise", "float32"),
+])  # fmt: skip
+@pytest.mark.parametrize(("k", "stride", "pad", "size"), [
+    (2, 2, 0, 32), (3, 2, 1, 33), (3, 3, 0, 51),
+])  # fmt: skip
+def test_windows_share_vectors(name, dtype, k, stride, pad, size):
+    dag, found = channels_first(name, dtype, N=1, C=3, H=2 * k, W=size, k=k, stride=stride, pad=pad)
+    data, rng = make_inputs(dag, 0, "normal"), np.random.default_rng(size)
+    for sketch in found[:2]:
+        for row in sample(sketch, 2, rng):
+            values = {p.name: int(v) for p, v in zip(sketch.params, row, strict=True)}
+            values.update({p.name: p.domain[-1] for p in sketch.params if p.kind == "unroll"})
+            check_outputs(dag, data, run(build(sketch.state, HOST, 1, values), dag, data, HOST), f"{values}")
+
+
+def test_a_row_of_windows_is_read_once():
+    """2 x 2 windows without a border: of each row of the image two vectors for sixteen outputs."""
+    _, found = channels_first("max_pool2d", "float32", N=1, C=4, H=2, W=64, k=2, stride=2, pad=0)
+    values = {p.name: p.domain[-1] if p.kind == "unroll" else p.domain[0] for p in found[0].params}
+    text = build(found[0].state, parse_target("llvm -mcpu=skylake-avx512"), 1, values).ir
+    assert len(re.findall(r"load <16 x float>, ptr %p", text)) == 2 * 2
+    assert "insertelement" not in text

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.storage import flat_index
+from autosched.codegen.storage import element_count, flat_index
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer
@@ -82,6 +82,28 @@ class Addresses:
         if odd is not None:
             return Access(pointer, constant, None, odd)
         return Access(pointer, constant, stride, None, math.gcd(constant, *(c for _, _, c in terms)))
+
+    def room(self, name: str, indices: tuple[Expr, ...], used: int) -> tuple[int, int]:
+        """How many elements the buffer has, whatever the loops do, before the first lane and behind the last of those
+        `used`."""
+        place = self.placed[name]
+        low, high = self.interval(flat_index(place.buffer, indices, self.simplify), used)
+        return low, element_count(place.buffer) - 1 - high
+
+    def interval(self, expr: Expr, used: int) -> tuple[int, int]:
+        """Bounds of an index in the first `used` lanes, for all iterations of the loops that run."""
+        form = self.simplify.affine(expr)
+        low = high = form.constant
+        for atom, c in form.terms:
+            first, last = self.simplify.bounds(atom)
+            bound = self.env[atom] if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                first = last = bound
+            elif isinstance(bound, Lanes) and bound.chunk is None:
+                first, last = bound.base, bound.base + used - 1
+            ends = c * first, c * last
+            low, high = low + min(ends), high + max(ends)
+        return low, high
 
     def _resolve(self, flat: Expr) -> tuple[int, list[tuple[int, str, int]], int, Expr | None]:
         """Constant, run-time terms (depth, register, coefficient), lane stride, index with non-linear lanes."""

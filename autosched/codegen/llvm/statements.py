@@ -180,6 +180,7 @@ class Statements:
         vectors = -(-extent // width)
         if vectors > MAX_CHUNKS or not window.fits(vectors, self.target.n_vector_registers):
             return False
+        self.values.in_window = True
         for first in range(0, extent, width):
             for point in window.points:
                 self.addresses.env.update(zip(window.loops, point, strict=True))
@@ -187,6 +188,7 @@ class Statements:
                     self._vector_rest(window.inner, first, extent - first, width)
                 else:
                     self._vector(window.inner, Lanes(first, width), None)
+        self.values.in_window = False
         for var in window.loops:
             del self.addresses.env[var]
         return True

@@ -3,13 +3,15 @@
     X[2 i] in 16 lanes:  elements 0..15 and 15..30, then every other one of the two
 
 As many vectors as the step has elements, instead of a load and an insertion for each lane. The last vector ends with
-the last lane: what follows it may not exist. What lies between two lanes does, because they do. Where lanes may not
+the last lane, if what follows it may not exist. What lies between two lanes does, because they do. Where lanes may not
 exist, the mask of each vector has those elements alone that are lanes.
+
+Windows overlap: what X[2 i + 1] needs lies in the vectors of X[2 i], if those are whole ones from element 0 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.words import memory_type
@@ -29,6 +31,23 @@ def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
         return []
     end = (used - 1) * step + 1
     return [*range(0, end - lanes, lanes), end - lanes] if end >= lanes else []
+
+
+def shared_starts(end: int, lanes: int, known: Iterable[int], room: tuple[int, int]) -> list[int]:
+    """The first elements of vectors that hold elements 0 to `end` - 1, of which vectors are loaded already from the
+    elements `known` on; `room`: elements that exist before and behind these. Few vectors, because each costs a shuffle,
+    then few that are not loaded yet."""
+    loaded = set(known)
+
+    def plan(phase: int) -> list[int]:
+        found = []
+        for start in range(phase - lanes if phase else 0, end, lanes):
+            exists = start in loaded or (-start <= room[0] and start + lanes - end <= room[1])
+            found.append(start if exists else min(max(start, 0), end - lanes))
+        return sorted(set(found))
+
+    plans = [plan(phase) for phase in sorted({0, *(s % lanes for s in loaded)})]
+    return min(plans, key=lambda starts: (len(starts), len(set(starts) - loaded)))
 
 
 def has_masked_loads(target: Target, dtype: str) -> bool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 
 from autosched.codegen.llvm import dots, strided
 from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope
@@ -34,6 +36,7 @@ class Values:
     mask: str | None = None  # lanes that exist
     lanes: int = 1
     _guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
+    in_window: bool = False  # what is loaded is soon needed again
     _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
 
@@ -143,24 +146,36 @@ class Values:
             return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
-        return (None if register else self._strided(access, dtype)) or self._gather(load, access)
+        return (None if register else self._strided(load, access)) or self._gather(load, access)
 
-    def _strided(self, access: Access, dtype: str) -> Val | None:
+    def _strided(self, load: Load, access: Access) -> Val | None:
         """Lanes a few elements apart; None where there is nothing better than one by one."""
+        dtype = load.dtype
         lanes, used, step = self.lanes, self._leading_lanes(), access.lane_stride
         masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
         starts = strided.vector_starts(access, lanes, lanes if masked else used)
         if not starts:
             return None
+        known = self._loaded.setdefault(load.buffer, {})
+        if self.in_window and not masked:
+            assert step is not None
+            taken = [key[0] for key in known if key[1:] == ("whole", lanes)]
+            beside = [at for at in taken if isinstance(at, Access) and at.pointer == access.pointer]
+            near = [at.offset - access.offset for at in beside]
+            room = self.addresses.room(load.buffer, load.indices, used)
+            starts = strided.shared_starts((used - 1) * step + 1, lanes, near, room)
 
-        def load(start: int, at: Access) -> str:
+        def vector(start: int, at: Access) -> str:
             if not masked:
-                return self._plain_load(at, dtype, lanes)
+                key = (at, "whole", lanes)
+                if key not in known:
+                    known[key] = Val(self._plain_load(at, dtype, lanes), dtype, lanes)
+                return known[key].name
             assert step is not None
             assert self.mask is not None
             return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
 
-        return self._from_memory(strided.picked(self.writer, starts, access, dtype, lanes, load), dtype, lanes)
+        return self._from_memory(strided.picked(self.writer, starts, access, dtype, lanes, vector), dtype, lanes)
 
     def _leading_lanes(self) -> int:
         """How many lanes exist where it is known that they are the first ones, else 0."""
@@ -260,7 +275,11 @@ class Values:
     # select
 
     def _select(self, expr: Select) -> Val:
-        cond = self.emit(expr.cond)
+        left = self._undecided(expr.cond)
+        if left is None:
+            return self.emit(expr.a)
+        expr = Select(left, expr.a, expr.b)
+        cond = self.emit(left)
         if cond.name in ("true", "false"):
             return self.emit(expr.a if cond.name == "true" else expr.b)
         if not loads(expr.a) and not loads(expr.b):
@@ -273,6 +292,22 @@ class Values:
         with self._under(inverse):
             b = self.emit(expr.b)
         return self.arithmetic.select(cond, a, b)
+
+    def _undecided(self, cond: Expr) -> Expr | None:
+        """What is left of a condition without the comparisons that hold in all lanes of these very vectors, which are
+        away from the border; None if nothing is."""
+        used = self._leading_lanes()
+        if not used or not any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(cond)):
+            return cond
+        left = [p for p in conjuncts(cond) if not self._holds(p, used)]
+        return reduce(lambda a, b: a & b, left) if left else None
+
+    def _holds(self, part: Expr, used: int) -> bool:
+        """Whether a comparison of indices is known to hold in the first `used` lanes."""
+        if not (isinstance(part, Binary) and part.op in ORDERINGS and part.a.dtype == INDEX) or loads(part):
+            return False
+        low, high = self.addresses.interval(part.a - part.b, used)
+        return {"ge": low >= 0, "gt": low > 0, "le": high <= 0, "lt": high < 0}[part.op]
 
     @contextmanager
     def _under(self, cond: str) -> Iterator[None]:

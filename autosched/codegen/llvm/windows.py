@@ -5,6 +5,7 @@
 In the order of the loops an element of X is needed again when a whole tile of others has passed. Here the vectors are
 outermost, and the copies go along X: each of its elements is read once, used by all outputs that it belongs to, and its
 register is free. What must stay in registers are accumulators and W; where they do not fit, the loops keep their order.
+It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from autosched.codegen.llvm.address import Addresses
+from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.storage import flat_index
 from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
@@ -49,25 +51,28 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
         return None
     written = {v for i in store.indices for v in free_vars(i)}
     spatial = [v in written for v, _ in unrolled]
-    if all(spatial) or not any(spatial):
+    if all(spatial):
         return None
     variables = tuple(v for v, _ in unrolled)
     points = list(product(*(range(n) for _, n in unrolled)))
-    read = _reads(store, variables, addresses)
-    shared = None if read is None else next((s for s in read if _is_shared(s, spatial, points)), None)
+    read = _reads(store, variables, body.var, addresses)
+    shared = None if read is None else next((s for s, lane in read if _shares(s, lane, spatial, points)), None)
     if read is None or shared is None:
         return None
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
     target = [tuple(x for x, s in zip(p, spatial, strict=True) if s) for p in ordered]
     if not _keeps_order(ordered, target):
         return None
-    operands = sum(len({_offset(s, p) for p in points}) for s in read if s != shared)
+    operands = sum(len({_offset(s, p) for p in points}) for s, _ in read if s != shared)
     return Window(variables, ordered, body, len(set(target)), operands)
 
 
-def _reads(store: Store, variables: tuple[Var, ...], addresses: Addresses) -> list[Steps] | None:
-    """The steps of every load from memory, several from one place once; None where one is not linear."""
-    found: dict[tuple[str, Expr], Steps] = {}
+def _reads(
+    store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses
+) -> list[tuple[Steps, int]] | None:
+    """The steps of every load from memory and that from lane to lane, several from one place once; None where one is
+    not linear."""
+    found: dict[tuple[str, Expr], tuple[Steps, int]] = {}
     for load in (x for value in store.values for x in loads(value)):
         place = addresses.placed[load.buffer].buffer
         if place.scope is Scope.REGISTER:
@@ -76,7 +81,7 @@ def _reads(store: Store, variables: tuple[Var, ...], addresses: Addresses) -> li
         terms: Mapping[Expr, int] = dict(addresses.simplify.affine(flat).terms)
         if any(not isinstance(atom, Var) and free_vars(atom) & set(variables) for atom in terms):
             return None
-        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables)
+        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables), terms.get(lane, 0)
     return list(found.values())
 
 
@@ -84,8 +89,11 @@ def _offset(steps: Steps, point: Point) -> int:
     return sum(a * b for a, b in zip(steps, point, strict=True))
 
 
-def _is_shared(steps: Steps, spatial: list[bool], points: list[Point]) -> bool:
-    """Whether outputs share elements: steps along the outputs lead where steps of the reduction led."""
+def _shares(steps: Steps, lane: int, spatial: list[bool], points: list[Point]) -> bool:
+    """Whether copies share what is loaded: steps along the outputs lead where steps of the reduction led, or these lead
+    between lanes that are picked from whole vectors."""
+    if 1 < lane <= LONGEST_STEP and any(0 < abs(s) < lane for s, out in zip(steps, spatial, strict=True) if not out):
+        return True
     moving = [n for n, s in enumerate(steps) if s]
     if all(spatial[n] for n in moving) or not any(spatial[n] for n in moving):
         return False
