@@ -80,8 +80,8 @@ class MetaSchedule:
 
     def command(self, label: str, batch: int, threads: int) -> list[str]:
         """Of a process that runs its kernel."""
-        library = self.library(label, batch, threads)
-        return [str(self.python), str(PEER), "serve", "--library", str(library), "--threads", str(threads)]
+        own = ["--workload", label.partition(":")[0], "--library", str(self.library(label, batch, threads))]
+        return [str(self.python), str(PEER), "serve", *own, "--threads", str(threads)]
 
 
 def same_sizes(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> bool:

@@ -1,12 +1,12 @@
 """TVM MetaSchedule behind two small commands, for an interpreter that has TVM and need not have autosched.
 
     tune  --workload c2d --shape 1,56,56,64,64,1,1,0 --trials 64 --threads 2 --library best.so
-    serve --library best.so --threads 2
+    serve --workload c2d --library best.so --threads 2
 
 `tune` prints one JSON object as its last line and writes its best kernel as a shared library. `serve` loads that and
-answers JSON lines on stdin: {"op": "enter", "directory": D} runs it on the arrays D/in0.npy, ... in the order of its
-arguments and writes the result to D/metaschedule.npy; {"op": "time", "block_s": s} times blocks that long and answers
-{"row": {"seconds": median of a call}}.
+answers JSON lines on stdin: {"op": "enter", "directory": D} runs it on the arrays D/in0.npy, ... in the order of our
+operator's inputs and writes the result to D/metaschedule.npy; {"op": "time", "block_s": s} times blocks that long and
+answers {"row": {"seconds": median of a call}}.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any
 # MetaSchedule's own 30 it would be killed, start again, and fail for ever.
 BUILD_DEADLINE_S = 180.0
 FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a candidate that failed
+# Where its operator's arguments have another order than our inputs: which of ours each is.
+ORDERS = {"cbr": (0, 1, 2, 4, 3)}  # bn_offset before bn_scale
 
 
 def watcher(start: float) -> tuple[list[tuple[float, float | None]], Any]:
@@ -95,12 +97,13 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def enter(library: Any, shapes: Sequence[Sequence[int]], directory: Path) -> list[Any]:
+def enter(library: Any, workload: str, shapes: Sequence[Sequence[int]], directory: Path) -> list[Any]:
     """The kernel's arguments, after it ran on them once. The last one is its result."""
     import numpy as np
     import tvm
 
-    given = [np.load(directory / f"in{i}.npy", allow_pickle=False) for i in range(len(shapes) - 1)]
+    order = ORDERS.get(workload, range(len(shapes) - 1))
+    given = [np.load(directory / f"in{i}.npy", allow_pickle=False) for i in order]
     arrays = [array.reshape(shape) for array, shape in zip(given, shapes[:-1], strict=True)]
     arguments = [tvm.runtime.tensor(a) for a in (*arrays, np.zeros(shapes[-1], "float32"))]
     library["main"](*arguments)
@@ -108,11 +111,13 @@ def enter(library: Any, shapes: Sequence[Sequence[int]], directory: Path) -> lis
     return arguments
 
 
-def answer(request: dict[str, Any], library: Any, arguments: list[Any], shapes: Sequence[Sequence[int]]) -> Any:
+def answer(
+    request: dict[str, Any], library: Any, workload: str, arguments: list[Any], shapes: Sequence[Sequence[int]]
+) -> Any:
     import tvm
 
     if request["op"] == "enter":
-        arguments[:] = enter(library, shapes, Path(request["directory"]))
+        arguments[:] = enter(library, workload, shapes, Path(request["directory"]))
         return {"entered": True}
     milliseconds = max(1, round(1000 * request["block_s"]))
     timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=milliseconds)
@@ -127,7 +132,7 @@ def serve(args: argparse.Namespace) -> None:
     arguments: list[Any] = []
     for line in sys.stdin:
         try:
-            row = answer(json.loads(line), library, arguments, shapes)
+            row = answer(json.loads(line), library, args.workload, arguments, shapes)
         except (OSError, ValueError, RuntimeError) as error:
             row = {"reason": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps({"row": row}), flush=True)
@@ -137,12 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     tuner, server = verbs.add_parser("tune"), verbs.add_parser("serve")
-    tuner.add_argument("--workload", required=True)
     tuner.add_argument("--shape", required=True)
     tuner.add_argument("--trials", type=int, default=64)
     tuner.add_argument("--seed", type=int, default=0)
     tuner.add_argument("--mcpu")
     for verb in (tuner, server):
+        verb.add_argument("--workload", required=True)
         verb.add_argument("--threads", type=int, required=True)
         verb.add_argument("--library", type=Path, required=True)
     args = parser.parse_args(argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ import pytest
 from autosched.errors import UsageError
 from autosched.target import parse_target
 from autosched.te.registry import build
-from experiments import metaschedule
+from experiments import metaschedule, metaschedule_peer
 from experiments.arena import Lost
 from experiments.metaschedule import MetaSchedule, check_peer, same_sizes
 from experiments.scoreboard import __main__ as script
@@ -270,6 +271,20 @@ def test_metaschedule_takes_part_from_its_cache(tmp_path):
     note["shapes"] = [[1, 128, 127]] * 3
     library.with_suffix(".json").write_text(json.dumps(note))
     assert "another problem" in contest.metaschedule_note(rules, BOUT)["reason"]
+
+
+def test_metaschedule_gets_arguments_in_its_own_order(monkeypatch, tmp_path):
+    """Its CBR takes bn_offset before bn_scale."""
+    tvm = types.SimpleNamespace(runtime=types.SimpleNamespace(tensor=lambda a: types.SimpleNamespace(numpy=lambda: a)))
+    monkeypatch.setitem(sys.modules, "tvm", tvm)
+    names = [t.name for t in build("cbr", (1, 8, 8, 4, 4, 3, 1, 1))[0].inputs]
+    for i, _ in enumerate(names):
+        np.save(tmp_path / f"in{i}.npy", np.full(2, i, np.float32))
+    shapes = [(2,)] * (len(names) + 1)
+    arguments = metaschedule_peer.enter({"main": lambda *_: None}, "cbr", shapes, tmp_path)
+    order = [names[int(a.numpy()[0])] for a in arguments[:-1]]
+    assert order == ["X", "W", "bias", "bn_offset", "bn_scale"]
+    assert (tmp_path / "metaschedule.npy").exists()
 
 
 def test_an_unfit_interpreter_is_refused(monkeypatch, tmp_path):
