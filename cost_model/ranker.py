@@ -2,14 +2,20 @@
 
     score      a * (sum of trees - log2(draft seconds))      (higher is better)
 
-The trees are grown to order pairs of programs of a workload: the loss of a pair is log(1 + exp(worse - better)) of the
-sums, whatever the times are (RankNet). A regression on log2(draft / measured) spends itself on the few programs that
-are slow for reasons of their own, and on each workload's mean error, which orders nothing. The draft is where the
-trees start from, so with little data the order is the draft's. A failed candidate counts as slower than all others,
-as one of `FAILED_LABEL` of the slowest one's speed.
+The draft is where the trees start from, so with little data the order is the draft's. They are grown in one of two
+ways, by how much there is to learn from (`FORESTS`):
 
-Being in the right order is all that pairs ask of sums, not to be as far apart as logarithms of times. The factor `a`,
-least squares over the programs fitted on, makes them that: log2 of executions a second, up to a constant.
+`SQUARES`, in a session: least squares on log2(speed), less its mean within the workload. Labels, best seconds /
+seconds in (0, 1], weigh the rows: a mistake among the fast candidates, which the search is about, costs more than one
+among the slow ones (Ansor weighs likewise). a = 1.
+
+`PAIRS`, of a collection: the loss of a pair of programs of a workload is log(1 + exp(worse - better)) of the sums,
+whatever the times are (RankNet). Over thousands of programs squares spend themselves on the few that are slow for
+reasons of their own, and on each workload's mean error, which orders nothing. Sums in the right order need not be as
+far apart as logarithms of times: `a`, least squares over the programs fitted on, makes them that. In sessions pairs
+did worse where times are noisy: five to twelve percent on 7x7 convolutions with 9 MB of weights, elsewhere the same.
+
+A failed candidate counts as slower than all others, as one of `FAILED_LABEL` of the slowest one's speed.
 
 The forest of a session is small, because predicting is most of the search's time, and refitted only when the data has
 grown by a fifth; that of a collection of thousands of programs is larger. It is deterministic: fixed seed, no row or
@@ -19,6 +25,7 @@ column sampling.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,14 +41,20 @@ Rows: TypeAlias = npt.NDArray[np.float32]  # [n, F]
 Reals: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
 Groups: TypeAlias = npt.NDArray[np.integer[Any]]  # [n]
 
-FORESTS = ((4000, 200, 16), (0, 80, 8))  # from so many rows on: trees, pairs that a program is drawn into for each
-N_OWN_TREES = 60  # on top of a prior's
+SQUARES: Mapping[str, Any] = {"objective": "reg:squarederror"}
+PAIRS: Mapping[str, Any] = {
+    "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_score_normalization": False,
+    "lambdarank_num_pair_per_sample": 16,
+}  # fmt: skip
+FORESTS = ((4000, 200, PAIRS), (0, 100, SQUARES))  # from so many rows on: trees, loss
+N_OWN_TREES = 60  # of pairs, on top of a prior's
 GROWTH = 1.2  # refit when the data has grown by this factor
 FIRST_FIT = 8  # rows; fewer say less than the draft
 FAILED_LABEL = 0.5
+FAILED_WEIGHT = 0.3
+LEAST_WEIGHT = 0.05
 SCALE = "scale"  # attribute of a forest: the factor of its sums
-PARAMETERS: dict[str, Any] = {
-    "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_score_normalization": False,
+PARAMETERS: Mapping[str, Any] = {
     "tree_method": "hist", "eta": 0.1, "max_depth": 6, "min_child_weight": 0.5, "lambda": 1.0, "max_bin": 64,
     "base_score": 0.0, "verbosity": 0,
 }  # fmt: skip
@@ -82,13 +95,20 @@ class Ranker:
         xgboost, x, y = _xgboost(), x[rows], y[rows]
         groups = np.unique(groups[rows], return_inverse=True)[1]
         target, margin = targets(y, groups), -x[:, DRAFT_COLUMN]
-        data = xgboost.DMatrix(x, target - target.min(), base_margin=margin, qid=groups, nthread=self.threads)
-        n_trees, pairs = next((trees, pairs) for least, trees, pairs in FORESTS if len(x) >= least)
-        n_trees = n_trees if self._start is None else N_OWN_TREES
-        parameters = PARAMETERS | {"lambdarank_num_pair_per_sample": pairs, "seed": self.seed, "nthread": self.threads}
+        n_trees, loss = next((trees, loss) for least, trees, loss in FORESTS if len(x) >= least)
+        if self._start is not None:
+            n_trees, loss = N_OWN_TREES, PAIRS
+        if loss is PAIRS:
+            learned = {"label": target - target.min(), "qid": groups}
+        else:
+            weight = np.where(y > 0, np.maximum(y, LEAST_WEIGHT), FAILED_WEIGHT)
+            learned = {"label": target - means(target - margin, weight * (y > 0), groups), "weight": weight}
+        data = xgboost.DMatrix(x, base_margin=margin, nthread=self.threads, **learned)
+        parameters = {**PARAMETERS, **loss, "seed": self.seed, "nthread": self.threads}
         self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=self._start)
-        sums = margin + self._booster.inplace_predict(x)
-        self._booster.set_attr(**{SCALE: repr(slope(sums, target, groups))})
+        if loss is PAIRS:
+            sums = margin + self._booster.inplace_predict(x)
+            self._booster.set_attr(**{SCALE: repr(slope(sums, target, groups))})
 
     def predict(self, x: Rows) -> npt.NDArray[np.float32]:
         """`[n]`, higher is better: log2 of executions a second, up to a constant of the workload."""
@@ -132,10 +152,14 @@ def targets(y: Reals, groups: Groups) -> npt.NDArray[np.float64]:
     return np.log2(label)
 
 
+def means(values: Reals, weight: Reals, groups: Groups) -> npt.NDArray[np.float64]:
+    """`[n]` the weighted mean of each row's group, of groups `0 .. n - 1`."""
+    return (np.bincount(groups, values * weight) / np.bincount(groups, weight))[groups]
+
+
 def slope(sums: Reals, target: Reals, groups: Groups) -> float:
     """Least squares of `target` by `sums` within groups `0 .. n - 1`; 1 where there is nothing to tell it by."""
-    size = np.bincount(groups)
-    x, y = (v - (np.bincount(groups, v) / size)[groups] for v in (sums.astype(np.float64), target))
+    x, y = (v - means(v, np.ones(len(v)), groups) for v in (sums.astype(np.float64), target))
     found = float(x @ y / max(float(x @ x), 1e-12))
     return found if found > 0.0 else 1.0
 
