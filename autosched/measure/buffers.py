@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.expr import DTYPES
+from autosched.runtime.tensors import ALIASED_BYTES, ALIGNMENT, apart
 
 REDZONE = 256
-ALIGNMENT = 64
 GUARD = b"\xa5"
 POISON_FLOAT = b"\xfb\x7f"
 _LIBC = ctypes.CDLL(None)
@@ -33,14 +33,19 @@ def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
 
 
 class Buffer:
-    """`n_bytes` of memory from a multiple of 64 on, redzones directly before and behind. MemoryError if too big."""
+    """`n_bytes` of memory from a multiple of 64 on, redzones directly before and behind. MemoryError if too big.
 
-    def __init__(self, n_bytes: int, guard: bytes = GUARD) -> None:
+    `beside`: the address of the input that a result is computed from; it then lies as `runtime.tensors` places it.
+    """
+
+    def __init__(self, n_bytes: int, guard: bytes = GUARD, beside: int | None = None) -> None:
+        slack = ALIGNMENT if beside is None else ALIASED_BYTES
         try:
-            raw = np.empty(n_bytes + 2 * REDZONE + ALIGNMENT, np.uint8)
+            raw = np.empty(n_bytes + 2 * REDZONE + slack, np.uint8)
         except ValueError:  # more than an array can have, which is more than a machine has
             raise MemoryError(f"{n_bytes} bytes") from None
-        start = -(raw.ctypes.data + REDZONE) % ALIGNMENT + REDZONE
+        first = raw.ctypes.data + REDZONE
+        start = REDZONE + (-first % ALIGNMENT if beside is None else apart(first, beside))
         self.bytes: Bytes = raw[start : start + n_bytes]
         self.address: int = raw.ctypes.data + start
         self._zones: tuple[Bytes, Bytes] = (raw[start - REDZONE : start], raw[start + n_bytes :][:REDZONE])

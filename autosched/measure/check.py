@@ -19,7 +19,8 @@ import numpy.typing as npt
 from autosched.ir.expr import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
-from autosched.runtime.spec import ArraySpec
+from autosched.runtime.spec import ArraySpec, largest
+from autosched.runtime.tensors import SHIFT
 
 Array = npt.NDArray[Any]
 _CHUNK = 1 << 16  # elements compared at a time: the temporaries stay in the cache
@@ -75,7 +76,8 @@ class DataSet:
         self._expected: dict[int, list[Expected]] = {}
         self.expected(0)
         self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
-        self._out = [Buffer(spec.nbytes) for spec in outputs]
+        beside = self._in[largest(inputs)].address if inputs else 0
+        self._out = [Buffer(spec.nbytes, beside=beside + n * SHIFT) for n, spec in enumerate(outputs)]
         buffers = [*self._in, *self._out]
         self._pointers = (ctypes.c_void_p * (len(buffers) + 1))(*(b.address for b in buffers))
         self.args: int = ctypes.addressof(self._pointers)

@@ -12,7 +12,7 @@ import numpy as np
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
-from autosched.runtime.spec import ArraySpec
+from autosched.runtime.spec import ArraySpec, largest
 from autosched.runtime.tensors import (
     Array,
     address_of,
@@ -21,7 +21,7 @@ from autosched.runtime.tensors import (
     as_numpy,
     as_output,
     check_apart,
-    new_output,
+    new_outputs,
 )
 from autosched.target import Target
 
@@ -50,6 +50,7 @@ class Kernel:
         self.outputs = tuple(outputs)
         self.workspace_bytes = workspace_bytes
         self._specs = self.inputs + self.outputs
+        self._largest = largest(self.inputs)
         self._loaded = loaded
         self._fixed = tuple(fixed or (None,) * len(self._specs))
         self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
@@ -69,7 +70,7 @@ class Kernel:
             names = ", ".join(spec.name for spec in self.inputs)
             raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
         if out is None:
-            results: tuple[Any, ...] = tuple([new_output(spec) for spec in self.outputs])
+            results: tuple[Any, ...] = tuple(new_outputs(self.outputs, self._beside(arrays)))
         else:
             results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         is_plain = self._passes((*arrays, *results))
@@ -79,6 +80,11 @@ class Kernel:
             return out
         wrapped = results if is_plain else like_inputs(arrays, results)
         return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+    def _beside(self, arrays: Sequence[object]) -> int:
+        """Where the largest input lies; 0 if that takes more than a glance."""
+        array = arrays[self._largest] if arrays else None
+        return address_of(array) if type(array) is np.ndarray else 0
 
     def _passes(self, arrays: tuple[object, ...]) -> bool:
         """Whether the gate took the arrays, and the kernel has run."""

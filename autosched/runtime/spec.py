@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,3 +32,8 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def largest(specs: Sequence[ArraySpec]) -> int:
+    """The number of the first of the largest of `specs`; 0 if there is none."""
+    return max(range(len(specs)), key=lambda n: specs[n].nbytes, default=0)

@@ -8,14 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from autosched.runtime import results
 from autosched.runtime.results import LARGE_BYTES, result_memory
 from autosched.runtime.spec import ArraySpec
-from autosched.runtime.tensors import address_of, new_output
+from autosched.runtime.tensors import ALIASED_BYTES, SHIFT, address_of, aligned_empty, new_outputs
 
 LARGE = ArraySpec("Y", (LARGE_BYTES // 4,), "float32")
+
+
+def _result() -> npt.NDArray[Any]:
+    return new_outputs([LARGE])[0]
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +32,16 @@ def forget() -> Iterator[None]:
 
 
 def test_the_memory_of_a_dropped_result_is_used_again() -> None:
-    first = new_output(LARGE)
+    first = _result()
     address = address_of(first)
     del first
-    assert address_of(new_output(LARGE)) == address
+    assert address_of(_result()) == address
 
 
 def test_a_loop_that_holds_its_last_result_needs_two_pieces() -> None:
     addresses, result = set(), None
     for _ in range(6):
-        result = new_output(LARGE)
+        result = _result()
         addresses.add(address_of(result))
     assert len(addresses) == 2
     del result
@@ -58,13 +63,13 @@ def test_a_loop_that_holds_its_last_result_needs_two_pieces() -> None:
     ],
 )
 def test_memory_that_something_looks_at_is_not_given_out(look: Callable[[Any], object]) -> None:
-    first = new_output(LARGE)
+    first = _result()
     address, held = address_of(first), look(first)
     del first
-    second = new_output(LARGE)
+    second = _result()
     assert address_of(second) != address
     del held
-    assert address_of(new_output(LARGE)) == address
+    assert address_of(_result()) == address
 
 
 def test_another_size_gets_memory_of_its_own_and_small_ones_are_not_kept() -> None:
@@ -95,3 +100,22 @@ def test_threads_never_share_a_piece() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(use, range(6)))
+
+
+@pytest.mark.parametrize("n_bytes", [ALIASED_BYTES, 3 * ALIASED_BYTES + 4, LARGE_BYTES])
+@pytest.mark.parametrize("offset", [0, 4, 64, 2816, 4092])
+def test_results_lie_apart_from_the_input(n_bytes: int, offset: int) -> None:
+    specs = [ArraySpec(name, (n_bytes,), "uint8") for name in "YZ"]
+    given = address_of(aligned_empty((ALIASED_BYTES,), "uint8")) + offset
+    for n, result in enumerate(new_outputs(specs, given), start=1):
+        behind = (address_of(result) - given) % ALIASED_BYTES
+        assert n * SHIFT - 64 < behind <= n * SHIFT
+        assert (address_of(result) % 64, result.nbytes) == (0, n_bytes)
+        result[:] = 1  # all of it is there
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, ALIASED_BYTES - 1])
+def test_small_results_are_only_aligned(n_bytes: int) -> None:
+    (result,) = new_outputs([ArraySpec("Y", (n_bytes,), "uint8")], 64)
+    assert result.nbytes == n_bytes
+    assert n_bytes == 0 or address_of(result) % 64 == 0

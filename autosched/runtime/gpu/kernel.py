@@ -34,7 +34,7 @@ from autosched.runtime.gpu.foreign import (
 )
 from autosched.runtime.kernel import like_inputs, torch_of
 from autosched.runtime.spec import ArraySpec
-from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_output
+from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs
 from autosched.target import Target
 
 
@@ -122,7 +122,7 @@ class GpuKernel:
             results = [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
             check_apart(self._specs, [address_of(array) for array in (*given, *results)], len(given))
         else:
-            results = [new_output(spec) for spec in self.outputs]
+            results = new_outputs(self.outputs)
         names = (*(f"input {s.name}" for s in self.inputs), *(f"output {s.name}" for s in self.outputs))
         with self._launching:
             self._make_scratch()
