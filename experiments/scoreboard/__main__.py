@@ -34,7 +34,8 @@ TUNING_TIMEOUT_S = 1800.0
 ATTEMPTS = 3  # of a resumed run at a case in which the machine did something else
 KEPT = (
     "trials", "failed", "failures", "best_s", "best_ci_s", "gflops", "peak_gflops", "wall_s", "search_s", "model_s",
-    "build_s", "check_s", "measure_s", "first_result_s", "sketch", "values", "trials_to_95", "seconds_to_95",
+    "build_s", "check_s", "measure_s", "first_result_s", "first_round_ratio", "sketch", "values", "trials_to_95",
+    "seconds_to_95",
 )  # fmt: skip  # of what `tune --json` says
 
 

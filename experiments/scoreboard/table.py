@@ -127,6 +127,10 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "below_1": sum(r < 1.0 for r in best.values()),
         f"below_{FLOOR}": sum(r < FLOOR for r in best.values()),
         "geomean_share_of_roof": geomean(shares),
+        "median_share_by_limit": {
+            limit: median([found for row in good if row["roof"]["limit"] == limit and (found := share(row, OURS))])
+            for limit in ("arithmetic", "memory")
+        },
         **{
             f"geomean_with_{o.name}": geomean([r for row in good if (r := opt_in_ratio(row, o)) is not None])
             for o in OPT_INS
@@ -134,6 +138,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "tuning_time_ratio_vs_metaschedule": median(tuning_ratios(good)),
         "median_wall_s": median([t["wall_s"] for t in tuning]),
         "median_first_result_s": median([t["first_result_s"] for t in tuning if t.get("first_result_s")]),
+        "median_first_round_ratio": median([t["first_round_ratio"] for t in tuning if t.get("first_round_ratio")]),
         "median_trials_to_95": median([t["trials_to_95"] for t in tuning if t.get("trials_to_95")]),
         "median_seconds_to_95": median([t["seconds_to_95"] for t in tuning if t.get("seconds_to_95")]),
         "share_of_wall": {

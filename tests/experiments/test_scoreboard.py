@@ -61,6 +61,7 @@ def row(case="gmm:0", batch=1, threads=2, roof_s=1e-4, **seconds):
         "trials_to_95": 20,
         "seconds_to_95": 3.0,
         "first_result_s": 1.5,
+        "first_round_ratio": 1.25,
     }
     return {
         "case": case, "workload": case.partition(":")[0], "batch": batch, "threads": threads, "level": "L2",
@@ -342,6 +343,8 @@ def test_totals_and_what_falls_short():
     assert found["without_result"] == ["c3d:0 N=1 t=2"]
     assert found["tuning_time_ratio_vs_metaschedule"] == pytest.approx(10.0)
     assert found["share_of_wall"]["measure"] == pytest.approx(0.5)
+    assert found["median_first_round_ratio"] == pytest.approx(1.25)
+    assert found["median_share_by_limit"] == {"arithmetic": pytest.approx(0.72), "memory": None}  # of 0.8, 0.72, 0.16
     assert [r["case"] for r in falls_short(rows)] == ["c2d:1", "dep:1"]  # slower than a peer, then below the roofline
     lines = [cells(r) for r in rows]
     assert {len(line) for line in lines} == {len(HEADER)}
