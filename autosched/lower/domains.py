@@ -2,7 +2,8 @@
 
 A stage at the root covers its whole shape. A stage computed inside a loop covers what its readers
 touch there: with the loops around that place fixed and all others ranging, each index runs over an
-interval (`ir.linear.interval`); the readers' intervals are united and clipped to the shape.
+interval (`ir.linear.interval`); the readers' intervals are united and clipped to the shape, or, where an index is an
+axis of the reader, to the reader's region: a tile of a block of rows ends where the block does, on both sides alike.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
-from autosched.ir.visit import loads, substitute
+from autosched.ir.visit import free_vars, loads, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State
 
@@ -30,11 +31,15 @@ class Digit:
 
 @dataclass(frozen=True)
 class Region:
-    """Along one axis: values lo .. lo + limit - 1; `extent` is the closed-form upper bound of `limit`."""
+    """Along one axis: values lo .. lo + limit - 1; `extent` is the closed-form upper bound of `limit`.
+
+    What reads it touches nothing from `end` on, wherever `lo` is.
+    """
 
     lo: Expr
     extent: Expr
     limit: Expr
+    end: Expr
     digits: tuple[Digit, ...] = ()
 
     def value(self, local: Expr) -> Expr:
@@ -155,7 +160,7 @@ def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[
 def _regions(
     state: State, stage: Stage, domains: Mapping[str, Domain], ranges: Mapping[Var, Expr]
 ) -> dict[str, Region]:
-    whole = {a.name: Region(ZERO, a.extent, a.extent) for a in stage.op.all_axes}
+    whole = {a.name: Region(ZERO, a.extent, a.extent, a.extent) for a in stage.op.all_axes}
     if stage.at is None:
         return whole
     gpu = state.on_gpu(stage)
@@ -164,19 +169,33 @@ def _regions(
         fixed -= thread_vars(state, stage)
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []
+    ends: list[tuple[Expr | None, ...]] = []
     for reader in state.consumers(stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
         for load in _loads_of(reader, stage):
             reads.append(tuple(interval(substitute(i, values), ranging) for i in load.indices))
+            ends.append(tuple(_end(domains[reader.name], i, fixed) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
         united = _unite([r[n] for r in reads])
         if gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
-            whole[axis.name] = Region(united.lo, united.extent, united.extent)
+            whole[axis.name] = Region(united.lo, united.extent, united.extent, axis.extent)
         else:
-            whole[axis.name] = _clip(united, axis.extent)
+            ended = {e[n] for e in ends}
+            end = ended.pop() if len(ended) == 1 else None
+            whole[axis.name] = _clip(united, axis.extent, axis.extent if end is None else end)
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))
     return whole
+
+
+def _end(reader: Domain, index: Expr, fixed: set[Var]) -> Expr | None:
+    """What an index that is one of the reader's axes stays below: the end of the reader's region, or of what that is
+    a part of, whichever is known where the variables `fixed` are."""
+    name = next((a.name for a in reader.stage.op.all_axes if a.var is index), None)
+    if name is None or reader.regions[name].digits:
+        return None
+    region = reader.regions[name]
+    return next((e for e in (region.lo + region.limit, region.end) if free_vars(e) <= fixed), None)
 
 
 def thread_vars(state: State, stage: Stage) -> set[Var]:
@@ -211,7 +230,7 @@ def _compact(
         for var, c in reversed(moving):
             digits.insert(0, Digit(var, ranging[var], c, inner))
             inner = inner * ranging[var]
-        result[axis.name] = Region(lo, inner, inner, tuple(digits))
+        result[axis.name] = Region(lo, inner, inner, axis.extent, tuple(digits))
     return result
 
 
@@ -243,14 +262,15 @@ def _unite(parts: list[Interval]) -> Interval | None:
     return Interval(parts[0].lo - forms[0].constant + lo, hi - lo)
 
 
-def _clip(part: Interval | None, extent: Expr) -> Region:
+def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
+    """The part of an axis of `extent` points, which its readers follow to `end` at most."""
     if part is None:
-        return Region(ZERO, extent, extent)
+        return Region(ZERO, extent, extent, extent)
     size = imin(part.extent, extent)
     if _is_nonnegative(part.lo):
-        return Region(part.lo, size, imin(size, extent - part.lo))
+        return Region(part.lo, size, imin(size, end - part.lo), end)
     lo = imax(part.lo, ZERO)
-    return Region(lo, size, imin(part.lo + part.extent, extent) - lo)
+    return Region(lo, size, imin(part.lo + part.extent, end) - lo, end)
 
 
 def _is_nonnegative(lo: Expr) -> bool:

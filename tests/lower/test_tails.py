@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autosched import te
 from autosched.ir.expr import Const, Expr
 from autosched.ir.stmt import For, ForKind, Func, If, Stmt, walk
 from autosched.lower import concretise, lower
@@ -128,3 +129,45 @@ def test_an_extent_whose_rest_is_not_constant_stays_dynamic():
         ComputeAt("X.cache", "C", "i.0"), Reorder("X.cache", ("d1", "d0")), Vectorize("X.cache", "d0"),
     )  # fmt: skip
     assert any(not isinstance(e, Const) for e in extents(func, ForKind.VECTORIZE))
+
+
+@pytest.mark.parametrize(("rows", "block", "tile"), [(24, 8, 3), (20, 5, 4), (13, 13, 6), (12, 4, 4), (13, 1, 4)])
+def test_a_tile_ends_where_the_block_of_rows_does(rows, block, tile):
+    """Its accumulators too: a stage that is read at one of the reader's axes stops where the reader's region does."""
+    a = te.placeholder((rows, 5), name="A")
+    b = te.placeholder((5, 7), name="B")
+    k = te.reduce_axis(5, name="k")
+    c = te.compute((rows, 7), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    dag = ComputeDAG(te.compute((rows, 7), lambda i, j: c[i, 6 - j] * 2.0, name="D"))
+    func = nest(
+        dag,
+        Split("D", "i", (block,)),
+        ComputeAt("C", "D", "i.0"),
+        CacheWrite("C"),
+        Split("C", "i", (tile,)),
+        Reorder("C", ("i.0", "i.1", "j")),
+        ComputeAt("C.acc", "C", "i.0", "register"),
+        Reorder("C.acc", ("k", "i", "j")),
+        Unroll("C", "i.1"),
+        Unroll("C.acc", "i"),
+        Vectorize("C", "j"),
+        Vectorize("C.acc", "j"),
+    )
+    assert all(isinstance(e, Const) for e in extents(func, *ForKind))
+
+
+@pytest.mark.parametrize("rows", [13, 24])
+def test_readers_that_end_elsewhere_bound_nothing(rows):
+    """One reader is at a block of rows, the other one reads them all."""
+    a = te.placeholder((rows, 7), name="A")
+    c = te.compute((rows, 7), lambda i, j: a[i, j] + 1.0, name="C")
+    d = te.compute((rows, 7), lambda i, j: c[i, j] * 2.0, name="D")
+    k = te.reduce_axis(rows, name="k")
+    dag = ComputeDAG(te.compute((rows, 7), lambda i, j: te.sum(c[k, j] * d[i, j], axis=k), name="E"))
+    nest(
+        dag,
+        Split("E", "i", (5,)),
+        Reorder("E", ("i.0", "i.1", "j", "k")),
+        ComputeAt("D", "E", "i.0"),
+        ComputeAt("C", "E", "i.0"),
+    )
