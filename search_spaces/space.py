@@ -37,7 +37,8 @@ class Param:
 
     `domain`: its values, ascending, distinct. `kind`: what it is (tile, unroll, vector, switch, ...), for
     reports. `group`: the axis whose tile level it is, "" for none. `extent`: where known (> 0), the largest
-    sensible product of the group's values; samples respect it, other moves leave it to legality.
+    sensible product of the group's values; samples respect it, other moves leave it to legality. `counts`: it is how
+    many of the tiles that the rest of the group makes are taken together: all counts that reach `extent` are the same.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Param:
     kind: str
     group: str = ""
     extent: int = 0
+    counts: bool = False
 
     def __post_init__(self) -> None:
         if not self.domain or any(a >= b for a, b in zip(self.domain, self.domain[1:], strict=False)):
@@ -70,6 +72,7 @@ class _Tables:
     group_of: npt.NDArray[np.intp]  # [n_params]
     movable: npt.NDArray[np.intp]  # columns with more than one value
     pairs: npt.NDArray[np.intp]  # [n_pairs, 2] (giver, taker) columns of the same group
+    counts: tuple[tuple[int, tuple[int, ...], int], ...]  # (column that counts tiles, those of a tile, axis extent)
 
 
 @lru_cache(maxsize=256)
@@ -89,6 +92,11 @@ def _tables(params: tuple[Param, ...]) -> _Tables:
         group_of=group_of,
         movable=np.flatnonzero(sizes > 1),
         pairs=np.array(pairs, dtype=np.intp).reshape(-1, 2),
+        counts=tuple(
+            (j, tuple(k for k in members[p.group] if k != j), p.extent)
+            for j, p in enumerate(params)
+            if p.counts and p.group and p.extent > 0
+        ),
     )
 
 
@@ -106,6 +114,22 @@ def contains(sketch: Sketch, rows: Population) -> npt.NDArray[np.bool_]:
     for j, domain in enumerate(_tables(sketch.params).domains):
         inside &= np.isin(rows[:, j], domain)
     return inside
+
+
+def canonical(sketch: Sketch, rows: Population) -> Population:
+    """[n, n_params] the rows, each count of tiles that covers its axis as the least one of its domain that does.
+
+    Equal rows are then equal programs, and mostly the other way round: without this, most of what is one step away
+    from a good row is that same program again.
+    """
+    tables = _tables(sketch.params)
+    out = rows.copy()
+    for column, tile, extent in tables.counts:
+        domain = tables.domains[column]
+        needed = -(-extent // np.maximum(rows[:, tile].prod(axis=1), 1))
+        least = domain[np.minimum(np.searchsorted(domain, needed), len(domain) - 1)]
+        out[:, column] = np.where(rows[:, column] >= needed, np.minimum(rows[:, column], least), rows[:, column])
+    return out
 
 
 def sample(sketch: Sketch, n: int, rng: np.random.Generator) -> Population:

@@ -215,9 +215,10 @@ class Search(Generic[S]):
         return children
 
     def _judged(self, judge: Judge, rows: Sequence[Population], known: Pool | None = None) -> Pool:
-        """The distinct rows, without those of `known`, with their scores; what is not finite scores lowest."""
+        """The distinct programs among the rows, without those of `known`, with their scores; what is not finite scores
+        lowest."""
         parts = []
-        for i, candidates in enumerate(rows):
+        for i, candidates in enumerate(self._canonical(rows)):
             keys, first = np.unique(self._space.keys(candidates), return_index=True)
             if known is not None:
                 first = first[~np.isin(keys, known.parts[i].keys)]
@@ -226,6 +227,9 @@ class Search(Generic[S]):
             score: Floats = np.asarray(judge(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
             parts.append(Part(fresh, self._space.keys(fresh), np.where(np.isfinite(score), score, NOT_A_SCORE)))
         return Pool(tuple(parts))
+
+    def _canonical(self, rows: Sequence[Population]) -> list[Population]:
+        return [self._space.canonical(sketch, part) for sketch, part in zip(self._sketches, rows, strict=True)]
 
     def _judge(self, i: int, rows: Population) -> Scores:
         return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
@@ -272,7 +276,8 @@ class Search(Generic[S]):
 
     def _open(self, pool: Pool) -> Pool:
         """The rows of `pool` that may be proposed."""
-        seen: list[Keys] = [self._space.keys(rows) for rows in self._rows([t.candidate for t in self._trials])]
+        measured = self._canonical(self._rows([t.candidate for t in self._trials]))
+        seen: list[Keys] = [self._space.keys(rows) for rows in measured]
         return self._alive(pool).without(seen)
 
 

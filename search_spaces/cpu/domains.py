@@ -61,7 +61,7 @@ def across_tile(name: str, extent: int, more: bool = False) -> Param:
 def tile_count(name: str, extent: int, group: str) -> Param:
     """How many inner tiles make a middle tile."""
     values = {c for c in _COUNTS if c <= extent} | {extent} if extent <= 1024 else {c for c in _COUNTS if c <= extent}
-    return Param(name, tuple(sorted(values)), "tile", group, extent)
+    return Param(name, tuple(sorted(values)), "tile", group, extent, counts=True)
 
 
 def row_levels(name: str, extent: int) -> list[Param]:

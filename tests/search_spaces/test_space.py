@@ -134,3 +134,25 @@ def test_everything_follows_the_generator() -> None:
     ):
         assert (first == second).all()
     assert not (space.sample(SKETCH, 50, rng(5)) == space.sample(SKETCH, 50, rng(6))).all()
+
+
+def test_counts_of_tiles_that_cover_an_axis_are_one_row() -> None:
+    params = (
+        Param("m", (1, 2, 4, 8, 16), "tile", group="i", extent=50, counts=True),
+        Param("r", (7, 8, 50), "tile", group="i", extent=50),
+        Param("u", (1, 2, 3), "unroll"),
+    )
+    sketch = Sketch("counted", NO_STATE, params)
+    rows = np.array([[16, 7, 1], [8, 7, 1], [4, 7, 1], [16, 8, 2], [16, 50, 3], [1, 50, 3]])
+    found = space.canonical(sketch, rows)
+    assert found.tolist() == [[8, 7, 1], [8, 7, 1], [4, 7, 1], [8, 8, 2], [1, 50, 3], [1, 50, 3]]
+    assert rows[0, 0] == 16  # what was given stays
+    assert np.array_equal(space.canonical(SKETCH, population()), population())
+
+
+def test_canonical_rows_are_in_the_space_even_where_no_count_of_the_domain_is_the_least() -> None:
+    few = Sketch("few", NO_STATE, (Param("m", (1, 4), "tile", "i", 30, True), Param("r", (8, 20), "tile", "i", 30)))
+    rows = space.enumerate_grid(few, 100, rng())
+    found = space.canonical(few, rows)
+    assert space.contains(few, found).all()
+    assert found.tolist() == rows.tolist()

@@ -69,6 +69,22 @@ def test_proposals_are_legal_distinct_and_in_their_domains() -> None:
         assert space.contains(SKETCHES[c.sketch], row).all()
 
 
+def test_no_program_is_proposed_twice() -> None:
+    def counted(name: str) -> Sketch:
+        made = sketch(name)
+        return replace(made, params=tuple(replace(p, counts=p.name in ("i1", "j1")) for p in made.params))
+
+    sketches = (counted("plain"), counted("packed"))
+    search = Search[Sketch](space, sketches, FakeModel(sketches), 0)
+    programs = []
+    for round, (n, phase) in enumerate(ROUNDS):
+        picks = search.propose(round, n, phase)
+        search.observe(timed(picks, round))
+        rows = [space.canonical(sketches[c.sketch], np.array([c.values]))[0] for c in picks]
+        programs += [(c.sketch, *map(int, row)) for c, row in zip(picks, rows, strict=True)]
+    assert len(set(programs)) == len(programs)
+
+
 def test_same_seed_and_measurements_give_the_same_candidates() -> None:
     assert play(5, ROUNDS) == play(5, ROUNDS)
     assert play(5, ROUNDS) != play(6, ROUNDS)
