@@ -126,6 +126,12 @@ def test_help_and_version(cli: Any) -> None:
     assert cli("--version").out == f"autosched {autosched.__version__}\n"
 
 
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "autosched", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"autosched {autosched.__version__}\n", "")
+    assert subprocess.run([sys.executable, "-m", "autosched", "tun"], capture_output=True, check=False).returncode == 2
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from autosched.cli.main import main; main(['--help']);"
