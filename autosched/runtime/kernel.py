@@ -14,6 +14,7 @@ from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
 from autosched.runtime.spec import ArraySpec, largest
 from autosched.runtime.tensors import (
+    ALIASED_BYTES,
     Array,
     address_of,
     aligned_empty,
@@ -51,6 +52,7 @@ class Kernel:
         self.workspace_bytes = workspace_bytes
         self._specs = self.inputs + self.outputs
         self._largest = largest(self.inputs)
+        self._apart = bool(self.inputs) and self.outputs[largest(self.outputs)].nbytes >= ALIASED_BYTES
         self._loaded = loaded
         self._fixed = tuple(fixed or (None,) * len(self._specs))
         self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
@@ -70,7 +72,7 @@ class Kernel:
             names = ", ".join(spec.name for spec in self.inputs)
             raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
         if out is None:
-            results: tuple[Any, ...] = tuple(new_outputs(self.outputs, self._beside(arrays)))
+            results: tuple[Any, ...] = tuple(new_outputs(self.outputs, self._beside(arrays) if self._apart else 0))
         else:
             results = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         is_plain = self._passes((*arrays, *results))
@@ -83,7 +85,7 @@ class Kernel:
 
     def _beside(self, arrays: Sequence[object]) -> int:
         """Where the largest input lies; 0 if that takes more than a glance."""
-        array = arrays[self._largest] if arrays else None
+        array = arrays[self._largest]
         return address_of(array) if type(array) is np.ndarray else 0
 
     def _passes(self, arrays: tuple[object, ...]) -> bool:

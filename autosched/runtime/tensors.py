@@ -44,15 +44,17 @@ def new_outputs(specs: Sequence[ArraySpec], beside: int = 0) -> list[Array]:
 
     `beside`: the address of the input that they are to be apart from, see `apart`.
     """
-    return [_new_output(spec, beside + n * SHIFT) for n, spec in enumerate(specs)]
-
-
-def _new_output(spec: ArraySpec, beside: int) -> Array:
-    if spec.nbytes < ALIASED_BYTES:
-        raw = result_memory(spec.nbytes + ALIGNMENT)
-        return np.ndarray(spec.shape, spec.numpy_dtype, raw, -_addressof(_from_buffer(raw)) % ALIGNMENT)
-    raw = result_memory(spec.nbytes + ALIASED_BYTES)
-    return np.ndarray(spec.shape, spec.numpy_dtype, raw, apart(_addressof(_from_buffer(raw)), beside))
+    made: list[Array] = []
+    for spec in specs:
+        if spec.nbytes < ALIASED_BYTES:
+            raw = result_memory(spec.nbytes + ALIGNMENT)
+            place = -_addressof(_from_buffer(raw)) % ALIGNMENT
+        else:
+            raw = result_memory(spec.nbytes + ALIASED_BYTES)
+            place = apart(_addressof(_from_buffer(raw)), beside)
+        made.append(np.ndarray(spec.shape, spec.numpy_dtype, raw, place))
+        beside += SHIFT
+    return made
 
 
 def apart(start: int, beside: int) -> int:
