@@ -61,7 +61,7 @@ FULL_VECTORS = 4  # an axis of so many vectors that is best to vectorise leaves 
 
 @dataclass(frozen=True)
 class Copy:
-    """A packed operand: made for each "panel" of the middle level, once a "task", or at the "root".
+    """A packed operand: made for each "panel" of the middle level, once a "task" (of the root stage), or at the "root".
 
     `rows`: the operand of the register tile's rows, tiled along this output axis (its number) and the reduction.
     `along`: the output axis that its panels lie along, where that is not the vectorised one. `reindexed`: the copy has
@@ -122,7 +122,7 @@ class MultiLevelTiling:
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
-            drafts += [_Tiling(context, p).apply(inside, stage) for p in at_root]
+            drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
         more = [rule(draft, stage, a, context) for rule in (blocked_reduction, thin_reduction) for a in paneled[:1]]
         return [*drafts, *(d for d in more if d is not None)]
@@ -144,6 +144,17 @@ def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
         return draft.apply(ComputeAt(stage.name, host.name, tasks[-1])).finish(note=f"{stage.name}@{host.name}-tasks")
     except ScheduleError:
         return None
+
+
+def _in_tasks(plan: Plan, state: State, stage: Stage, rows: tuple[Read, ...]) -> Plan:
+    """The plan for a stage inside a task: instead of rows before panels, panels made by the task that reads them, of
+    operands that not all tasks share (the keys of a head of an attention); they never leave its caches."""
+    others = [a for n, a in enumerate(stage.op.axes) if n != plan.v]
+    own = {r.load.buffer for r in rows if any(r.moves(a.name) for a in others)} - state.constants
+    if plan.panel_first or not any(c.tensor in own for c in plan.copies):
+        return plan
+    copies = tuple(replace(c, place="task") if c.tensor in own else c for c in plan.copies)
+    return replace(plan, panel_first=True, copies=copies)
 
 
 def _lanes(stage: Stage, context: Context) -> int:
@@ -314,6 +325,8 @@ class _Tiling:
         """The loop that a copy is made in."""
         if place == "root":
             return None
+        if place == "task" and host.at is not None:
+            return host.at.stage, host.at.loop
         v = host.op.axes[self.plan.v].name
         if place == "panel" and len(self._factors(host, self.plan.v)) == 2:
             return host.name, f"{v}.1"

@@ -20,6 +20,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
+from autosched.te.operators_normalise import softmax_last
 from autosched.te.registry import build
 from cost_model.analysis import analyse
 from cost_model.operations import operations
@@ -176,6 +177,28 @@ def test_a_product_may_be_computed_for_the_rows_that_a_softmax_needs():
         assert scores.at is not None
         assert scores.at.stage == "softmax"
         assert list(compiled(dag, sketch, 2, rows=1))
+
+
+@pytest.mark.parametrize("seq", [7, 12])
+def test_keys_of_a_head_are_packed_in_its_task(seq):
+    """Those of all heads in a matrix of weights, which all tasks share, are packed once."""
+    dag = workload("tbs", N=2, seq=seq, heads=2, dim=5)
+    found = [s for s in sketches(dag, HOST, 2) if "softmax-tasks/scores" in s.name and "K@" in s.name]
+    places = [s.state.stage("K.pack").at for s in found]
+    assert {at and at.stage for at in places} == {None, "softmax"}
+    for sketch, at in zip(found, places, strict=True):
+        assert at in (None, sketch.state.stage("scores").at)
+        assert list(compiled(dag, sketch, 2, rows=3))
+    a, b = te.placeholder((2, seq, 5), name="A"), te.placeholder((9, 5), name="B")
+    k = te.reduce_axis(5, name="k")
+    product = te.compute((2, seq, 9), lambda n, i, j: te.sum(a[n, i, k] * b[j, k], axis=k), name="P")
+    shared = [
+        s
+        for s in sketches(collapse(ComputeDAG(softmax_last(product))), HOST, 2)
+        if "-tasks/" in s.name and "B@" in s.name
+    ]
+    assert shared
+    assert all(s.state.stage("B.pack").at is None for s in shared)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 12])
