@@ -184,10 +184,11 @@ class Store(Stmt):
 
 @dataclass(frozen=True)
 class Prefetch(Stmt):
-    """A hint to bring the line of buffer[indices] into the first-level cache; no effect on results."""
+    """A hint to bring the line of buffer[indices] into the cache of `level`, 1 or 2; no effect on results."""
 
     buffer: str
     indices: tuple[Expr, ...]
+    level: int = 1
 
 
 @dataclass(frozen=True)

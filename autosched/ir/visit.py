@@ -184,8 +184,8 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Allocate(map_buffer(b, fn), map_exprs(body, fn))
         case Store():
             return replace(stmt, indices=tuple(map(fn, stmt.indices)), values=tuple(map(fn, stmt.values)))
-        case Prefetch(buffer=name, indices=indices):
-            return Prefetch(name, tuple(map(fn, indices)))
+        case Prefetch(indices=indices):
+            return replace(stmt, indices=tuple(map(fn, indices)))
         case Shuffle():
             indices, values = tuple(map(fn, stmt.indices)), tuple(map(fn, stmt.values))
             return replace(stmt, indices=indices, values=values, lane=fn(stmt.lane))

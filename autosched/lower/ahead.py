@@ -3,18 +3,22 @@
 A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
 the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
 turn; each iteration of the loops further inside (the reader's own may be among them) asks for as many of them as it
-takes to have asked for all. What lies beyond the input's end is never touched: a hint cannot fault.
+takes to have asked for all. Where the loop reads one box again and again (a panel, tile after tile) the next box is
+that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
+input's end is never touched: a hint cannot fault.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from autosched.ir.expr import DTYPES, Expr, Load, Var, ceildiv, imin, product
-from autosched.ir.linear import ONE, ZERO, interval
+from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Prefetch, Seq, Stmt
-from autosched.ir.visit import loads, substitute
+from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.domains import Domain
 from autosched.schedule.stage import AheadHint, Loop, Stage
 from autosched.schedule.state import State
@@ -41,11 +45,16 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
     return found
 
 
-Counter = tuple[Var, Expr]  # a loop: its variable and its bound
+class Counter(NamedTuple):
+    """A loop: its variable, its bound, and whether its iterations come one after another."""
+
+    var: Var
+    bound: Expr
+    serial: bool
 
 
 def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[Counter]:
-    return [(domain.loop_var(x), domain.bounds[x.name]) for x in loops]
+    return [Counter(domain.loop_var(x), domain.bounds[x.name], x.kind is ForKind.SERIAL) for x in loops]
 
 
 def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[Counter]:
@@ -61,7 +70,7 @@ def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
     """The iterations before this one, and of how many."""
     turn: Expr = ZERO
     turns: Expr = ONE
-    for var, bound in loops:
+    for var, bound, _ in loops:
         turn, turns = turn * bound + var, turns * bound
     return turn, turns
 
@@ -80,32 +89,53 @@ class _Tile:
         moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
         ranging = {var: region.extent for var, region in regions.items()}
         boxes = [interval(substitute(i, moved), ranging) for i in load.indices]
-        later = self._later(hint.distance)
-        first = [substitute(b.lo, later) for b in boxes]
-        per_line = max(1, LINE_BYTES // DTYPES[load.dtype][1])
-        counts = [b.extent for b in boxes]
-        steps = [1] * len(counts)
-        if counts:
-            counts[-1], steps[-1] = ceildiv(counts[-1], per_line), per_line
-        turn, turns = _number(self.inner)
-        lines = product(counts)
-        share = imin(ceildiv(lines, turns), MOST)
-        var = Var(self.name)
-        rest: Expr = imin(turn * share + var, lines - 1)
-        indices: list[Expr] = []
-        for lo, count, step in reversed(list(zip(first, counts, steps, strict=True))):
-            indices.insert(0, lo + (rest % count) * step)
-            rest = rest // count
-        return For(var, share, share, ForKind.UNROLL, Prefetch(hint.buffer, tuple(indices)))
+        again = self._again(boxes)
+        later = _later(self.outer[: len(self.outer) - again], hint.distance)
+        boxes = [Interval(substitute(b.lo, later), b.extent) for b in boxes]
+        turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
+        return _asked(boxes, turns, load, self.name, hint.level)
 
-    def _later(self, distance: int) -> dict[Expr, Expr]:
-        """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
-        rest = _number(self.outer)[0] + distance
-        found: dict[Expr, Expr] = {}
-        for n, (var, bound) in reversed(list(enumerate(self.outer))):
-            found[var] = rest % bound if n else rest
-            rest = rest // bound
-        return found
+    def _again(self, boxes: Sequence[Interval]) -> int:
+        """How many of the innermost loops around read the same box in each of their iterations, which then share its
+        lines; none where the lines are asked for tile by tile."""
+        if not self.inner:
+            return 0
+        moving = {v for b in boxes for e in (b.lo, b.extent) for v in free_vars(e)}
+        still = takewhile(lambda x: x.serial and x.var not in moving, reversed(self.outer[1:]))
+        return len(list(still))
+
+
+def _later(loops: Sequence[Counter], distance: int) -> dict[Expr, Expr]:
+    """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
+    rest = _number(loops)[0] + distance
+    found: dict[Expr, Expr] = {}
+    for n, (var, bound, _) in reversed(list(enumerate(loops))):
+        found[var] = rest % bound if n else rest
+        rest = rest // bound
+    return found
+
+
+def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> Stmt:
+    """Asks for all lines of the box at `boxes`, an interval for each dimension."""
+    return _asked(boxes, (ZERO, ONE), load, name, level)
+
+
+def _asked(boxes: Sequence[Interval], turns: tuple[Expr, Expr], load: Load, name: str, level: int) -> Stmt:
+    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
+    per_line = max(1, LINE_BYTES // DTYPES[load.dtype][1])
+    counts = [b.extent for b in boxes]
+    steps = [1] * len(counts)
+    if counts:
+        counts[-1], steps[-1] = ceildiv(counts[-1], per_line), per_line
+    lines = product(counts)
+    share = imin(ceildiv(lines, turns[1]), MOST)
+    var = Var(name)
+    rest: Expr = imin(turns[0] * share + var, lines - 1)
+    indices: list[Expr] = []
+    for box, count, step in reversed(list(zip(boxes, counts, steps, strict=True))):
+        indices.insert(0, box.lo + (rest % count) * step)
+        rest = rest // count
+    return For(var, share, share, ForKind.UNROLL, Prefetch(load.buffer, tuple(indices), level))
 
 
 def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:

@@ -21,7 +21,7 @@ from itertools import product
 from autosched.ir.conditions import adds_nothing, comparisons, given
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, imax, imin
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, ForKind, If, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import free_vars, map_exprs, substitute
 from autosched.lower.instantiate import simplify_stmt
 
@@ -177,7 +177,8 @@ def _cut(comparisons: Sequence[Binary], var: Var, body: Stmt, simplify: Simplifi
 
 
 def _is_left_out(body: Stmt, comparison: Expr) -> bool:
-    """Whether the body does nothing where the comparison does not hold."""
+    """Whether the body does nothing where the comparison does not hold; hints are nothing."""
     return all(
-        isinstance(s, (For, Seq, If)) or (isinstance(s, Store) and adds_nothing(s, comparison)) for s in walk(body)
+        isinstance(s, (For, Seq, If, Prefetch)) or (isinstance(s, Store) and adds_nothing(s, comparison))
+        for s in walk(body)
     )

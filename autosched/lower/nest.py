@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Expr, Load, Var, binary, ceildiv, imin
-from autosched.ir.linear import ZERO, linear
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Prefetch, Scope, Seq, Stmt, Store
+from autosched.ir.linear import ZERO, interval, linear
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
-from autosched.lower.ahead import fetches, with_fetches
+from autosched.lower.ahead import fetch_box, fetches, with_fetches
 from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
@@ -184,17 +184,18 @@ class Nest:
 
     def _prefetch(self, loop: Loop, var: Var, outer: tuple[Var, ...], body: Stmt) -> Stmt:
         hints = [h for h in self.stage.prefetches if h.loop == loop.name and self._exists_outside(h.buffer, loop)]
-        if not hints:
+        if not hints or loop.kind is ForKind.VECTORIZE:  # lanes ask for nothing of their own
             return body
-        vars_inside = {self.domain.loop_var(x) for x in self.stage.loops} - set(outer)
-        ahead: dict[Expr, Expr] = dict.fromkeys(vars_inside, ZERO)
+        loops = {self.domain.loop_var(x): self.domain.bounds[x.name] for x in self.stage.loops}
+        ranging = {v: bound for v, bound in loops.items() if v not in outer}
         stmts: list[Stmt] = []
         for hint in hints:
             values: dict[Expr, Expr] = dict(self.domain.values)
             for load in dict.fromkeys(x for v in self.stage.op.body for x in loads(v) if x.buffer == hint.buffer):
                 moved = self._moved(Load(load.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype))
-                ahead[var] = var + hint.distance
-                stmts.append(Prefetch(hint.buffer, tuple(substitute(i, ahead) for i in moved.indices)))
+                ahead: dict[Expr, Expr] = {var: var + hint.distance}
+                boxes = [interval(substitute(i, ahead), ranging) for i in moved.indices]
+                stmts.append(fetch_box(boxes, moved, f"{self.stage.name}.{loop.name}.later{len(stmts)}", hint.level))
         return Seq((*stmts, body))
 
     def _exists_outside(self, buffer: str, loop: Loop) -> bool:

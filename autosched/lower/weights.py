@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
 from autosched.ir.visit import rebuild
-from autosched.schedule.stage import PrefetchHint, Stage, StageAxis, StageOp, default_stage
+from autosched.schedule.stage import Stage, StageAxis, StageOp, default_stage
 from autosched.schedule.state import State
 
 
@@ -47,5 +47,5 @@ def _reading(stage: Stage, weight: str, copy: str) -> Stage:
         e = rebuild(e, go) if e.children else e
         return Load(copy, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == weight else e
 
-    prefetches = tuple(PrefetchHint(copy, p.loop, p.distance) if p.buffer == weight else p for p in stage.prefetches)
+    prefetches = tuple(replace(p, buffer=copy) if p.buffer == weight else p for p in stage.prefetches)
     return replace(stage, op=replace(stage.op, body=tuple(go(v) for v in stage.op.body)), prefetches=prefetches)

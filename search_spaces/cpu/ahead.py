@@ -5,10 +5,17 @@ from each other (the heads of an attention, the groups of a convolution) every r
 waited for. So each register tile asks for what later ones read: for the rows of the next tile but one, and for its
 share of the next panel (`fetch_ahead`).
 
-A product reads its operands once for each panel. One that is larger than the second level cache comes from further away
-every time, and a register tile, which reads a few rows of it and has nothing else to wait for, waits for these. Each
-step of its reduction asks for a share of the next tile's rows, and of the next panel's source (`follow_operands`):
-what moves then moves while it computes, a line now and then.
+A product or a convolution reads its operands once for each panel. One that is larger than the second level cache comes
+from further away every time, and a register tile, which reads a few rows of it and has nothing else to wait for, waits
+for these. Each step of its reduction asks for some of it (`follow_operands`): what moves then moves while it computes,
+a line now and then.
+
+    A[i, k]        rows along the reduction: a share of the next tile's rows
+    B[k, j]        one row of the panel a step: the row of some steps later. No more: rows whose distance is a power of
+                   two meet in a few sets of the caches, where a whole panel would not wait to be read
+    a packed one   a share of the next panel's source
+
+All of it is asked to be in the second level: the first one is full of what is read now.
 """
 
 from __future__ import annotations
@@ -20,12 +27,13 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
-from autosched.schedule import FetchAhead, Stage, State
+from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import Read, buffer_shape, is_copy, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
+ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
 LARGE = 0.5  # of the second level cache: an operand that is larger does not stay there, beside the others
 
 
@@ -70,7 +78,7 @@ def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
 
 
 def follow_operands(draft: Draft, context: Context) -> Draft:
-    """The draft with its register tiles of products asking for large operands while they compute."""
+    """The draft with its register tiles asking for large operands while they compute."""
     state = draft.state
     for stage in draft.state.stages:
         if _is_tile(stage):
@@ -81,22 +89,30 @@ def follow_operands(draft: Draft, context: Context) -> Draft:
 def _follow(state: State, tile: Stage, large: float) -> State:
     rows = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
-    if not steps or not all(_is_plain(r, tile) for r in rows):
-        return state
-    for read in rows:
-        reader, name = tile, read.load.buffer
-        copy = state.producer(name)
-        if copy is not None:
-            if not is_copy(copy) or len(copy.op.reads) != 1:
-                continue
-            reader, name = copy, next(iter(copy.op.reads))
-        if _n_bytes(state, name, read) < large or _is_scattered(read, tile, rows):
+    for read in rows if steps else ():
+        step = _following(state, tile, steps[-1], read)
+        if step is None or _n_bytes(state, step.buffer, read) < large or _is_scattered(read, tile, rows):
             continue
         try:
-            state = state.apply(FetchAhead(tile.name, steps[-1], reader.name, name, 1))
-        except ScheduleError:  # copied elsewhere, or no input
+            state = state.apply(step)
+        except ScheduleError:  # copied elsewhere
             continue
     return state
+
+
+def _following(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | FetchAhead | None:
+    """How `loop` of the tile's reduction asks for an input; None where it is none, or nothing can be said of it."""
+    name = read.load.buffer
+    copy = state.producer(name)
+    if copy is None and (read.strides[tile.op.reduce_axes[-1].name] or 0) > 1:
+        return Prefetch(tile.name, name, loop, ROWS_AHEAD, 2)
+    if not _is_plain(read, tile):
+        return None
+    if copy is None:
+        return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
+    sources = tuple(copy.op.reads) if is_copy(copy) else ()
+    is_copied = len(sources) == 1 and state.producer(sources[0]) is None
+    return FetchAhead(tile.name, loop, copy.name, sources[0], 1, 2) if is_copied else None
 
 
 def _is_plain(read: Read, tile: Stage) -> bool:

@@ -298,11 +298,12 @@ def test_many_small_tasks_and_tasks_that_do_nothing():
 def test_a_prefetch_changes_no_result_and_is_in_the_code():
     dag = matmul(5, 33, 9)
     steps = (Split("C", "j", (16,)), Reorder("C", ("i", "j.0", "k", "j.1")), Vectorize("C", "j.1"))
-    hint = Prefetch("C", "B", "k", 64)
-    check(dag, *steps, hint)
-    for target in targets():
-        if target.arch == "x86_64":
-            assert "prefetcht0" in emit_assembly(build(initial_state(dag).apply(*steps, hint), target, 1).ir, target)
+    for level, name in ((1, "prefetcht0"), (2, "prefetcht1")):
+        hint = Prefetch("C", "B", "k", 64, level)
+        check(dag, *steps, hint)
+        for target in targets():
+            if target.arch == "x86_64":
+                assert name in emit_assembly(build(initial_state(dag).apply(*steps, hint), target, 1).ir, target)
 
 
 def test_parameters_are_numbers_in_the_kernel():

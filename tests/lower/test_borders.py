@@ -7,11 +7,23 @@ import pytest
 from autosched import te
 from autosched.ir.expr import Select
 from autosched.ir.stmt import For, ForKind, Func, If, Stmt, Store, walk
+from autosched.ir.stmt import Prefetch as PrefetchHint
 from autosched.ir.verify import verify
 from autosched.ir.visit import subexpressions
 from autosched.lower import concretise, lower
 from autosched.lower.borders import MAX_COPIES
-from autosched.schedule import CacheWrite, ComputeAt, ComputeInline, Reorder, Split, Unroll, Vectorize, initial_state
+from autosched.schedule import (
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Prefetch,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
 from autosched.te import ComputeDAG
 from tests.helpers import check_nest
 
@@ -44,7 +56,7 @@ def inside(n: int, k: int, stride: int, dilation: int, pad: int) -> int:
     return sum(0 <= i * stride + a * dilation - pad < n for i in range(outputs) for a in range(k))
 
 
-def tiled(dag: ComputeDAG, rows: int, columns: int) -> tuple[Func, dict[str, int]]:
+def tiled(dag: ComputeDAG, rows: int, columns: int, *more: Step) -> tuple[Func, dict[str, int]]:
     """A register tile of rows x columns points; the loops of the reduction as they are."""
     steps = (
         ComputeInline("P"), CacheWrite("Y"), Split("Y", "i", (rows,)), Split("Y", "j", (columns,)),
@@ -52,7 +64,7 @@ def tiled(dag: ComputeDAG, rows: int, columns: int) -> tuple[Func, dict[str, int
         Unroll("Y", "i.1"), Unroll("Y", "j.1"), Vectorize("Y", "o"), Reorder("Y.acc", ("a", "b", "c", "i", "j", "o")),
         Unroll("Y.acc", "i"), Unroll("Y.acc", "j"), Vectorize("Y.acc", "o"),
     )  # fmt: skip
-    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
+    func = concretise(lower(initial_state(dag).apply(*steps, *more)), {})[0]
     verify(func, concrete=True)
     return func, check_nest(func, dag)
 
@@ -71,6 +83,14 @@ def test_nothing_is_done_for_the_padding(rows, columns, k, stride, dilation, pad
         assert not has_select(func.body)
         work = [inside(n, k, stride, dilation, pad) for n in (7, 6)]
         assert counts["Y.acc"] == work[0] * work[1] * 3 * CO
+
+
+def test_hints_are_left_out_with_the_padding():
+    for rows, columns in ((7, 1), (2, 3)):
+        func, counts = tiled(window(7, 6, 3), rows, columns, Prefetch("Y.acc", "W", "c", 2))
+        assert not has_select(func.body)
+        assert counts["Y.acc"] == inside(7, 3, 1, 1, 1) * inside(6, 3, 1, 1, 1) * 3 * CO
+        assert any(isinstance(s, PrefetchHint) for s in walk(func.body))
 
 
 def test_code_stays_small():

@@ -164,7 +164,17 @@ def prefetches(func: Func) -> list[Prefetch]:
 def test_a_prefetch_asks_for_what_is_read_later():
     func = check(matmul(3, 5, 7), Split("C", "k", (2,)), PrefetchStep("C", "B", "k.0", 3))
     (hint,) = prefetches(func)
-    assert str(hint) == "prefetch B[C.k.0*2 + 6, C.j]"
+    assert str(hint) == "prefetch B[C.k.0*2 + C.k.0.later0 + 6, C.j]"
+
+
+def test_a_prefetch_asks_for_every_line_of_an_iteration():
+    """Two rows of 40 floats, three lines each."""
+    tiles = Split("C", "k", (2,)), Reorder("C", ("i", "k.0", "k.1", "j"))
+    func = check(matmul(3, 40, 7), *tiles, PrefetchStep("C", "B", "k.0", 3, 2))
+    (hint,) = prefetches(func)
+    assert str(hint) == "prefetch B[C.k.0*2 + C.k.0.later0//3 + 6, C.k.0.later0%3*16] to L2"
+    (lines,) = (s for s in walk(func.body) if isinstance(s, For) and s.body is hint)
+    assert str(lines.extent) == "6"
 
 
 def test_a_prefetch_in_an_attached_stage_is_relative_to_its_buffer():
@@ -188,12 +198,24 @@ def test_the_iterations_inside_a_tile_share_its_lines():
 
 
 def test_the_reduction_of_a_tile_asks_for_the_next_one():
-    """2 x 70 floats are 10 lines: 3 in each of 4 steps; the tile after a row's last is the first of the next row."""
+    """2 x 70 floats are 10 lines: 3 in each of 4 steps; the tile after a column's last is the first of the next one."""
+    tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("j.0", "i.0", "i.1", "j.1"))
+    tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1, 2)
+    (hint,) = prefetches(check(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "i.0"), *tile))
+    row, line = "(D.i.0 + 1)%3*2", "min(9, C.k.0*3 + C.k.0.ahead0)"
+    assert str(hint) == f"prefetch A[{row} + {line}//5, {line}%5*16] to L2"
+
+
+def test_tiles_that_read_the_same_rows_share_the_lines_of_the_next_ones():
+    """2 x 70 floats are 10 lines: 2 in each of 4 steps of 2 tiles."""
     tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
     tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1)
     (hint,) = prefetches(check(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "j.0"), *tile))
-    row, line = "D.i.0*2 + (D.j.0 + 1)//2*2", "min(9, C.k.0*3 + C.k.0.ahead0)"
-    assert str(hint) == f"prefetch A[{row} + {line}//5, {line}%5*16]"
+    line = "min(9, C.k.0*2 + C.k.0.ahead0 + D.j.0*8)"
+    assert str(hint) == f"prefetch A[D.i.0*2 + {line}//5 + 2, {line}%5*16]"
+    func = nest(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "j.0"), Parallel("D", ("i.0", "j.0")), *tile)
+    (hint,) = prefetches(func)  # which task is next on a thread is not known
+    assert "C.k.0*3" in str(hint)
 
 
 def test_a_tile_asks_for_the_source_of_the_next_copy():

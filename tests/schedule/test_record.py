@@ -60,7 +60,7 @@ STEPS_OF_ALL_KINDS: tuple[Step, ...] = (
     Prefetch("C.rf.acc", "B.pack", "k.i", 2),
     CacheRead("A", "C.rf.acc", "tile"),
     ComputeAt("A.tile", "C.rf.acc", "k.o@i"),
-    FetchAhead("C.rf.acc", "k.o@i", "A.tile", "A", 3),
+    FetchAhead("C.rf.acc", "k.o@i", "A.tile", "A", 3, 2),
     Stream("D"),
 )
 VALUES = {"kc": 4, "ti": 3, "tj": 8}

@@ -98,6 +98,7 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (DENSE, (), Prefetch("D", "A", "i", 1), "prefetch(D, A): the stage does not read A"),
     (MATMUL, (), Prefetch("C", "A", "k", 0), "prefetch(C, A): distance 0 is not between 1 and 4096"),
     (MATMUL, (), Prefetch("C", "A", "k", 4097), "prefetch(C, A): distance 4097 is not between 1 and 4096"),
+    (MATMUL, (), Prefetch("C", "A", "k", 1, 3), "prefetch(C, A): nothing is asked for to be in level 3 of the caches"),
     (
         MATMUL, (Parallel("C", ("i", "j")),), Prefetch("C", "A", "i", 1),
         "prefetch(C, A): a prefetch stands at i, between the parallel loops of C",
@@ -117,6 +118,10 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (
         DENSE, (ComputeAt("C", "D", "i"),), FetchAhead("D", "i", "C", "A", 0),
         "fetch_ahead(C, A): distance 0 is not between 1 and 4096",
+    ),
+    (
+        DENSE, (ComputeAt("C", "D", "i"),), FetchAhead("D", "i", "C", "A", 1, 0),
+        "fetch_ahead(C, A): nothing is asked for to be in level 0 of the caches",
     ),
     (
         DENSE, (ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 1)), Split("D", "j", (2,)),

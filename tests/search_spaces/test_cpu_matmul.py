@@ -44,20 +44,35 @@ def test_every_sketch_is_exact(target, M, N, K):
 
 @pytest.mark.parametrize(("target", "dtype"), [(WIDE, "float32"), (NARROW, "float64")])
 def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
-    """Each tile asks for the rows of the next, and for the source of the next panel; not for what a cache holds."""
+    """Each tile asks for the rows of the next, for what it reads some steps later where that lies across, and for the
+    source of the next panel; not for what a cache holds."""
     dag = product(5, 37, 67, dtype)
     small = replace(target, l2_bytes=1 << 10)
     rng = np.random.default_rng(3)
     hints = set()
     for sketch in sketches(dag, small, 2):
         found = {(h.reader, h.buffer) for stage in sketch.state.stages for h in stage.ahead}
+        found |= {(stage.name, h.buffer) for stage in sketch.state.stages for h in stage.prefetches}
         hints |= found
         for values in space.sample(sketch, 1 if found else 0, rng):
             check(sketch, dag, values)
     assert {("matmul.acc", "A"), ("matmul.acc", "B"), ("B.pack", "B")} <= hints
-    assert not any(stage.ahead for s in sketches(dag, target, 2) for stage in s.state.stages)
-    image = collapse(build("conv2d", settings={"H": 6, "W": 6, "CI": 16, "CO": 16})[0])  # windows overlap
-    assert not any(stage.ahead for s in sketches(image, small, 2) for stage in s.state.stages)
+    assert not any(stage.ahead or stage.prefetches for s in sketches(dag, target, 2) for stage in s.state.stages)
+
+
+def test_the_weights_of_a_convolution_are_asked_for():
+    """Panels copied or not; of the image, whose windows overlap, nothing is asked for."""
+    dag = collapse(build("conv2d", settings={"H": 6, "W": 6, "CI": 20, "CO": 17})[0])
+    rng = np.random.default_rng(3)
+    hints = set()
+    for sketch in sketches(dag, replace(WIDE, l2_bytes=1 << 10), 2):
+        stages = sketch.state.stages
+        found = {(h.reader, h.buffer, h.level) for stage in stages for h in stage.ahead}
+        found |= {(stage.name, h.buffer, h.level) for stage in stages for h in stage.prefetches}
+        hints |= found
+        for values in space.sample(sketch, 2 if found else 0, rng):
+            check(sketch, dag, values)
+    assert hints == {("conv.acc", "W", 2), ("W.pack", "W", 2)}
 
 
 def test_operands_that_lie_across_are_copied_by_every_sketch():

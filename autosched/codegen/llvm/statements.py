@@ -28,6 +28,7 @@ from autosched.target import Target
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
+LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
 STREAMED = ", !nontemporal !0"  # at the end of a store of a whole vector around the caches
 
 
@@ -323,7 +324,7 @@ class Statements:
     def _prefetch(self, stmt: Prefetch) -> None:
         access = self.addresses.access(stmt.buffer, stmt.indices)
         pointer = self.values.pointer(access, self.addresses.placed[stmt.buffer].buffer.dtype)
-        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {LOCALITY[stmt.level]}, i32 1)")
 
     # stores
 
