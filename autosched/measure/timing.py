@@ -7,16 +7,18 @@ fresh worker compiles, runs and tells the time before a candidate is charged wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 SAMPLE_S = 1e-3  # a sample is as many calls as fill this, so that reading the clock (about 50 ns) vanishes
 MIN_SAMPLES, MAX_SAMPLES = 5, 50
-LONG_CALL_S, LONG_CALL_SAMPLES = 0.05, 3  # calls this long need no averaging
-VERY_LONG_CALL_S, VERY_LONG_CALL_SAMPLES = 0.5, 2
+FEWER_SAMPLES = {0.5: 2, 0.05: 3}  # of calls that take so many seconds: they need no averaging
+# A call this long is a sample from the first one on: caches that others have used are filled in a small part of it.
+LONG_CALL_S = 0.02
 # After so many samples a candidate whose fastest is so many times the fastest known has lost, and no more are taken.
 # The fastest, because what disturbs a sample makes it slower; samples are about SAMPLE_S long. What lost by a hair may
 # still win the final comparison.
 LOST = {2: 1.5, 4: 1.1, 7: 1.03, 12: 1.0}
+LONG_LOST = {1: 1.3, 2: 1.1, 4: 1.03}  # where the fastest is a long call: short disturbances are a small part of it
 CANARY_ELEMENTS = 1024
 
 # `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
@@ -78,11 +80,16 @@ Clock = Callable[[int], float]  # repetitions -> seconds of all of them together
 
 def calibrate(run: Clock, sample_s: float) -> int:
     """How many calls make a sample of at least `sample_s`; what it runs is the warm-up as well."""
+    return _calibrated(run, sample_s)[0]
+
+
+def _calibrated(run: Clock, sample_s: float) -> tuple[int, float]:
+    """How many calls make a sample, and the seconds of a call when that was found."""
     reps = 1
     while True:
         seconds = run(reps)
         if seconds >= sample_s:
-            return reps
+            return reps, seconds / reps
         wanted = math.ceil(1.2 * reps * sample_s / max(seconds, 1e-9))
         reps = min(max(wanted, reps + 1), 16 * reps)  # a first call that was too fast to be true cannot mislead far
 
@@ -93,15 +100,21 @@ def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tupl
     Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls, and fewer of a candidate
     that has LOST against `best_s`, the fastest sample of any candidate.
     """
-    reps = calibrate(run, SAMPLE_S)
-    samples: list[float] = []
-    while True:
+    reps, first = _calibrated(run, SAMPLE_S)
+    samples = [first] if first >= LONG_CALL_S else []
+    while not (lost := _has_lost(samples, best_s)) and not _are_enough(samples, reps, floor_s):
         samples.append(run(reps) / reps)
-        fastest, n = min(samples), len(samples)
-        if best_s is not None and n in LOST and fastest > LOST[n] * best_s:
-            return tuple(samples), True
-        least = MIN_SAMPLES
-        if fastest >= LONG_CALL_S:
-            least = VERY_LONG_CALL_SAMPLES if fastest >= VERY_LONG_CALL_S else LONG_CALL_SAMPLES
-        if n >= least and (n == MAX_SAMPLES or sum(samples) * reps >= floor_s):
-            return tuple(samples), False
+    return tuple(samples), lost
+
+
+def _has_lost(samples: Sequence[float], best_s: float | None) -> bool:
+    if best_s is None or not samples:
+        return False
+    limits = LONG_LOST if best_s >= LONG_CALL_S else LOST
+    return len(samples) in limits and min(samples) > limits[len(samples)] * best_s
+
+
+def _are_enough(samples: Sequence[float], reps: int, floor_s: float) -> bool:
+    fastest = min(samples, default=0.0)
+    least = next((n for call_s, n in FEWER_SAMPLES.items() if fastest >= call_s), MIN_SAMPLES)
+    return len(samples) >= least and (len(samples) == MAX_SAMPLES or sum(samples) * reps >= floor_s)

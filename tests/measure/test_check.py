@@ -153,23 +153,44 @@ def test_number_of_samples(call_s: float, least: int, most: int) -> None:
 
 
 def test_early_stop_wants_confirmation() -> None:
-    for call_s, n in ((0.0301, 2), (0.0231, 4), (0.0211, 7), (0.0201, 12)):
-        slow, early = take_samples(scripted(lambda _, s=call_s: s), 0.5, 0.02)
+    for call_s, n in ((0.0121, 2), (0.0089, 4), (0.0083, 7), (0.0081, 12)):
+        slow, early = take_samples(scripted(lambda _, s=call_s: s), 0.2, 0.008)
         assert early
         assert len(slow) == n
-    near, early = take_samples(scripted(lambda _: 0.0199), 0.5, 0.02)
+    near, early = take_samples(scripted(lambda _: 0.0079), 0.2, 0.008)
     assert not early
     assert len(near) == 26
     # one fast sample among disturbed ones is enough to go on
-    samples, early = take_samples(scripted(lambda n: 0.02 if n == 4 else 0.05), 0.5, 0.02)
+    samples, early = take_samples(scripted(lambda n: 0.008 if n == 4 else 0.019), 0.2, 0.008)
     assert early
     assert len(samples) == 2
-    samples, early = take_samples(scripted(lambda n: 0.02 if n in (2, 6) else 0.05), 0.5, 0.02)
+    samples, early = take_samples(scripted(lambda n: 0.008 if n in (2, 6) else 0.019), 0.2, 0.008)
     assert not early
     # call 0 calibrates; sample 1 is an outlier, the second one shows it
-    samples, early = take_samples(scripted(lambda n: 0.5 if n == 1 else 0.002), 0.05, 0.002)
-    assert not early
-    assert len(samples) >= 5
+    for outlier in (0, 1):
+        samples, early = take_samples(scripted(lambda n, o=outlier: 0.5 if n == o else 0.002), 0.05, 0.002)
+        assert not early
+        assert len(samples) >= 5
+
+
+def test_a_long_call_is_a_sample_from_the_first_one_on() -> None:
+    """What has clearly lost by then is not called again."""
+    calls: list[int] = []
+
+    def counted(call_s: Callable[[int], float]) -> Callable[[int], float]:
+        run = scripted(call_s)
+        calls.clear()
+        return lambda reps: calls.append(reps) or run(reps)  # type: ignore[func-returns-value]
+
+    for call_s, n in ((0.131, 1), (0.111, 2), (0.101, 3)):
+        samples, early = take_samples(counted(lambda _, s=call_s: s), 0.05, 0.1)
+        assert samples == (call_s,) * n
+        assert early == (n < 3)
+        assert calls == [1] * n
+    samples, early = take_samples(counted(lambda n: (0.2, 0.1, 0.1)[n]), 0.05, None)
+    assert (samples, early) == ((0.2, 0.1, 0.1), False)
+    samples, early = take_samples(counted(lambda n: 0.12 if n == 0 else 0.099), 0.05, 0.1)
+    assert (samples, early) == ((0.12, 0.099, 0.099), False)
 
 
 def test_calibration_survives_a_clock_that_stands_still() -> None:
