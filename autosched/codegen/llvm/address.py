@@ -70,6 +70,7 @@ class Addresses:
     placed: dict[str, Placed]
     env: dict[Var, Binding] = field(default_factory=dict)
     _flat: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+    _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
 
     def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
         place = self.placed[name]
@@ -111,22 +112,19 @@ class Addresses:
         constant, stride = form.constant, 0
         terms: dict[tuple[int, str], int] = {}
         odd: Expr | None = None
-
-        def add(at: Runtime, coefficient: int) -> None:
-            key = (at.depth, at.name)
-            terms[key] = terms.get(key, 0) + coefficient
-
         for atom, c in form.terms:  # most are unrolled variables: the path of every access
             bound = self.env[atom] if isinstance(atom, Var) else self._bound(atom)
             if isinstance(bound, int):
                 constant += bound * c
-            elif isinstance(bound, Runtime):
-                add(bound, c)
             elif isinstance(bound, Lanes):
                 constant += bound.base * c
                 stride += c
                 if bound.chunk is not None:
-                    add(bound.chunk, c * bound.lanes)
+                    place = bound.chunk.depth, bound.chunk.name
+                    terms[place] = terms.get(place, 0) + c * bound.lanes
+            elif bound is not None:
+                place = bound.depth, bound.name
+                terms[place] = terms.get(place, 0) + c
             else:
                 piece = Binary("mul", atom, Const(c, INDEX))
                 odd = piece if odd is None else Binary("add", odd, piece)
@@ -157,8 +155,13 @@ class Addresses:
 
     def fixed(self, expr: Expr) -> Expr:
         """The expression with numbers in place of unrolled variables."""
-        constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v in free_vars(expr) if isinstance(b := self.env[v], int)}
-        return self.simplify(substitute(expr, constants) if constants else expr)
+        numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], int)]
+        key = (expr, *numbers)
+        found = self._fixed.get(key)
+        if found is None:  # copies of an unrolled body ask the same again
+            constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v, b in numbers}
+            found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
+        return found
 
     def _name(self, var: Var) -> str:
         bound = self.env[var]
