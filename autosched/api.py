@@ -201,10 +201,11 @@ def _search(
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
     from autosched.te.collapse import collapse
+    from autosched.tune.garbage import rare_collections
     from autosched.tune.room import check_room
     from autosched.tune.session import run
 
-    with ScratchDirectory() as scratch:
+    with ScratchDirectory() as scratch, rare_collections():
         check_room(problem.dag, scratch)
         with Database(db) as database:
             data = make_problem(problem.dag, scratch, settings.seed)
