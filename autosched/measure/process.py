@@ -226,4 +226,5 @@ def wait(workers: list[Worker], *, longest_s: float = float("inf")) -> None:
         for descriptor in to_write:
             poller.register(descriptor, select.POLLOUT)
     remaining = min(min(worker.deadline for worker in workers) - time.monotonic(), longest_s)
-    poller.poll(max(0.0, 1000 * remaining) + 1)  # milliseconds, rounded up: one wake-up at a deadline, not many
+    # Milliseconds, rounded up: one wake-up at a deadline, not many; but a look in passing does not sleep.
+    poller.poll(0 if longest_s <= 0 else max(0.0, 1000 * remaining) + 1)
