@@ -93,7 +93,7 @@ class _Tile:
         later = _later(self.outer[: len(self.outer) - again], hint.distance)
         boxes = [Interval(substitute(b.lo, later), b.extent) for b in boxes]
         turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
-        return _asked(boxes, turns, load, self.name, hint.level)
+        return _asked(boxes, turns, load, self.name)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
         """How many of the innermost loops around read the same box in each of their iterations, which then share its
@@ -120,7 +120,7 @@ def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> S
     return _asked(boxes, (ZERO, ONE), load, name, level)
 
 
-def _asked(boxes: Sequence[Interval], turns: tuple[Expr, Expr], load: Load, name: str, level: int) -> Stmt:
+def _asked(boxes: Sequence[Interval], turns: tuple[Expr, Expr], load: Load, name: str, level: int = 1) -> Stmt:
     """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
     per_line = max(1, LINE_BYTES // DTYPES[load.dtype][1])
     counts = [b.extent for b in boxes]

@@ -30,10 +30,6 @@ def check_distance(where: str, distance: int) -> None:
     check(1 <= distance <= MAX_DISTANCE, f"{where}: distance {distance} is not between 1 and {MAX_DISTANCE}")
 
 
-def check_level(where: str, level: int) -> None:
-    check(level in (1, 2), f"{where}: nothing is asked for to be in level {level} of the caches")
-
-
 def check_own_loops(where: str, stage: Stage) -> None:
     """Stages whose work the threads of a block share have loops of the threads' making."""
     is_shared = stage.cooperate is not None or stage.cross is not None
@@ -252,7 +248,7 @@ class Prefetch:
         stage.loop(self.loop)
         check(self.buffer in stage.op.reads, f"{where}: the stage does not read {self.buffer}")
         check_distance(where, self.distance)
-        check_level(where, self.level)
+        check(self.level in (1, 2), f"{where}: nothing is asked for to be in level {self.level} of the caches")
         hint = PrefetchHint(self.buffer, self.loop, self.distance, self.level)
         stage = replace(stage, prefetches=(*stage.prefetches, hint))
         check_parallel(where, state, stage)
@@ -267,7 +263,7 @@ class FetchAhead:
     around it that moves what it reads, it reads other lines of `buffer`. Before every iteration of `loop` of stage
     `stage` a share of them is asked for, so that the last iteration has asked for all: a loop inside the one that the
     reader is computed in, the reader's own and those of other stages that are computed there among them, or that loop
-    itself. `level`: the cache that the lines shall be in, 1 or 2.
+    itself.
     """
 
     stage: str
@@ -275,7 +271,6 @@ class FetchAhead:
     reader: str
     buffer: str
     distance: int
-    level: int = 1
 
     def apply(self, state: State) -> State:
         stage, reader = state.stage(self.stage), state.stage(self.reader)
@@ -288,6 +283,5 @@ class FetchAhead:
         check(inside, f"{where}: {self.loop} is not inside {reader.at.loop}, where it is computed")
         check(stage.loop(self.loop).kind is ForKind.SERIAL, f"{where}: {self.loop} is not a plain loop")
         check_distance(where, self.distance)
-        check_level(where, self.level)
-        hint = AheadHint(self.reader, self.buffer, self.loop, self.distance, self.level)
+        hint = AheadHint(self.reader, self.buffer, self.loop, self.distance)
         return state.with_stage(replace(stage, ahead=(*stage.ahead, hint)))

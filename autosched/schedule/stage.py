@@ -96,14 +96,12 @@ class PrefetchHint:
 
 @dataclass(frozen=True)
 class AheadHint:
-    """In loop `loop`, a share of what `reader` will read of `buffer` `distance` tiles later is asked for, to be in the
-    cache of `level`."""
+    """In loop `loop`, a share of what `reader` will read of `buffer` `distance` tiles later is asked for."""
 
     reader: str
     buffer: str
     loop: str
     distance: int
-    level: int
 
 
 @dataclass(frozen=True)

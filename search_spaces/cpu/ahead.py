@@ -15,7 +15,7 @@ a line now and then.
                    two meet in a few sets of the caches, where a whole panel would not wait to be read
     a packed one   a share of the next panel's source
 
-All of it is asked to be in the second level: the first one is full of what is read now.
+The rows some steps later are asked to be in the second level: many of them meet in a set of the first.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def _following(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | F
     if not _is_plain(read, tile):
         return None
     if copy is None:
-        return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
+        return FetchAhead(tile.name, loop, tile.name, name, 1)
     sources = tuple(copy.op.reads) if is_copy(copy) else ()
     is_copied = len(sources) == 1 and state.producer(sources[0]) is None
-    return FetchAhead(tile.name, loop, copy.name, sources[0], 1, 2) if is_copied else None
+    return FetchAhead(tile.name, loop, copy.name, sources[0], 1) if is_copied else None
 
 
 def _is_plain(read: Read, tile: Stage) -> bool:

@@ -99,8 +99,7 @@ def _fetch_ahead(rng: random.Random, state: State, stage: Stage) -> Step:
     hosts = [stage.name, *([] if stage.at is None else [stage.at.stage, rng.choice(state.stages).name])]
     host = rng.choice(hosts)
     loop = _name(rng, _loops(state.stage(host)))
-    buffer = _name(rng, sorted(stage.op.reads))
-    return FetchAhead(host, loop, stage.name, buffer, rng.choice((1, 7)), rng.choice((1, 2)))
+    return FetchAhead(host, loop, stage.name, _name(rng, sorted(stage.op.reads)), rng.choice((1, 7)))
 
 
 def _compute_at(rng: random.Random, state: State, stage: Stage) -> Step:

@@ -200,10 +200,10 @@ def test_the_iterations_inside_a_tile_share_its_lines():
 def test_the_reduction_of_a_tile_asks_for_the_next_one():
     """2 x 70 floats are 10 lines: 3 in each of 4 steps; the tile after a column's last is the first of the next one."""
     tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("j.0", "i.0", "i.1", "j.1"))
-    tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1, 2)
+    tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1)
     (hint,) = prefetches(check(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "i.0"), *tile))
     row, line = "(D.i.0 + 1)%3*2", "min(9, C.k.0*3 + C.k.0.ahead0)"
-    assert str(hint) == f"prefetch A[{row} + {line}//5, {line}%5*16] to L2"
+    assert str(hint) == f"prefetch A[{row} + {line}//5, {line}%5*16]"
 
 
 def test_tiles_that_read_the_same_rows_share_the_lines_of_the_next_ones():

@@ -57,10 +57,10 @@ STEPS_OF_ALL_KINDS: tuple[Step, ...] = (
     Unroll("C.rf.acc", "j"),
     CacheRead("B", "C.rf.acc", "pack"),
     Pack("B.pack", (1, 0), ((1, "tj"),)),
-    Prefetch("C.rf.acc", "B.pack", "k.i", 2),
+    Prefetch("C.rf.acc", "B.pack", "k.i", 2, 2),
     CacheRead("A", "C.rf.acc", "tile"),
     ComputeAt("A.tile", "C.rf.acc", "k.o@i"),
-    FetchAhead("C.rf.acc", "k.o@i", "A.tile", "A", 3, 2),
+    FetchAhead("C.rf.acc", "k.o@i", "A.tile", "A", 3),
     Stream("D"),
 )
 VALUES = {"kc": 4, "ti": 3, "tj": 8}

@@ -120,10 +120,6 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
         "fetch_ahead(C, A): distance 0 is not between 1 and 4096",
     ),
     (
-        DENSE, (ComputeAt("C", "D", "i"),), FetchAhead("D", "i", "C", "A", 1, 0),
-        "fetch_ahead(C, A): nothing is asked for to be in level 0 of the caches",
-    ),
-    (
         DENSE, (ComputeAt("C", "D", "i"), FetchAhead("D", "j", "C", "A", 1)), Split("D", "j", (2,)),
         "split(D, j): the loop prefetches; split it before",
     ),
