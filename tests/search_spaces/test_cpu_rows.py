@@ -13,6 +13,7 @@ import pytest
 from autosched import te
 from autosched.errors import ScheduleError
 from autosched.ir.program import Program
+from autosched.ir.stmt import Allocate, walk
 from autosched.lower import lower
 from autosched.lower.instantiate import instantiate
 from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state, replay, steps_to_json
@@ -239,6 +240,17 @@ def test_rows_are_taken_a_few_at_a_time(name, settings):
         roots = [s for s in sketch.state.stages if s.at is None]
         assert len(roots) == 1  # all else is computed for these rows
         assert list(compiled(dag, sketch, 2, rows=6))
+
+
+@pytest.mark.parametrize("rows", [2, 8, 32, 64, 96])
+def test_blocks_of_rows_are_there_however_few_rows_there_are(rows):
+    """Up to 32 rows had one block length after the other on offer, and each was taken row by row."""
+    (sketch,) = sketches(workload("rms_norm", M=rows, N=40), HOST, 1)
+    first = {p.name: p.domain[0] for p in sketch.params}
+    for block in next(p for p in sketch.params if p.name.endswith(".rows")).domain:
+        nest, _ = instantiate(lower(sketch.state), {**first, "rms_norm.i.rows": block})
+        (squares,) = (s.buffer for s in walk(nest.body) if isinstance(s, Allocate) and s.buffer.name == "squares")
+        assert [str(extent) for extent in squares.shape] == [str(block)]
 
 
 def test_a_prime_number_of_rows_is_taken_one_by_one():
