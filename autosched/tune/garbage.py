@@ -1,4 +1,4 @@
-"""Python's search for reference cycles, which a session would spend a twentieth of its time on."""
+"""Python's search for reference cycles, which would take a session 5 to 13 % of its time (two readings)."""
 
 from __future__ import annotations
 
