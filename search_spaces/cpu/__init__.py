@@ -13,7 +13,7 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Placement         padding and activations: for each task of their reader, at the root, or inline
     Elementwise       the rest
 
-Register tiles of products ask for large operands while they compute (`ahead.py`).
+Register tiles ask for large operands while they compute (`ahead.py`).
 
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).

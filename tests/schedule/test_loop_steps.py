@@ -177,6 +177,11 @@ def test_a_prefetch_asks_for_every_line_of_an_iteration():
     assert str(lines.extent) == "6"
 
 
+def test_lanes_ask_for_nothing_of_their_own():
+    vectors = Split("C", "j", (8,)), Reorder("C", ("i", "k", "j.0", "j.1")), Vectorize("C", "j.1")
+    assert not prefetches(check(matmul(3, 20, 7), *vectors, PrefetchStep("C", "B", "j.1", 1)))
+
+
 def test_a_prefetch_in_an_attached_stage_is_relative_to_its_buffer():
     func = check(chain(5, 7), ComputeAt("B", "M", "i"), PrefetchStep("M", "B", "j", 2))
     assert [str(h) for h in prefetches(func)] == ["prefetch B[0, M.j + 2]"]
