@@ -29,7 +29,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import Read, buffer_shape, is_copy, reads_of, run_length
+from search_spaces.facts import Read, buffer_shape, is_copy, is_reused, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
@@ -101,7 +101,10 @@ def _follow(state: State, tile: Stage, large: float) -> State:
 
 
 def _following(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | FetchAhead | None:
-    """How `loop` of the tile's reduction asks for an input; None where it is none, or nothing can be said of it."""
+    """How `loop` of the tile's reduction asks for an input; None where it is none, is read but once, or nothing can be
+    said of it."""
+    if not is_reused(read, tile):
+        return None  # a depthwise convolution's image: it comes once, in order
     name = read.load.buffer
     copy = state.producer(name)
     if copy is None and (read.strides[tile.op.reduce_axes[-1].name] or 0) > 1:

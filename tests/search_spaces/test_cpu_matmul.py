@@ -75,6 +75,13 @@ def test_the_weights_of_a_convolution_are_asked_for():
     assert hints == {("conv.acc", "W"), ("W.pack", "W")}
 
 
+def test_what_is_read_once_is_not_asked_for():
+    """Each pixel of a depthwise convolution's image belongs to the window of one tile; the weights to all of them."""
+    dag = collapse(build("dep", (1, 14, 14, 32, 3, 2, 1))[0])
+    stages = [stage for s in sketches(dag, replace(WIDE, l2_bytes=1 << 10), 1) for stage in s.state.stages]
+    assert {h.buffer for stage in stages for h in (*stage.ahead, *stage.prefetches)} == {"W"}
+
+
 def test_operands_that_lie_across_are_copied_by_every_sketch():
     """Q K^T of heads that lie side by side: panels of K are transposed, a few of the eleven elements at a time."""
     dag = collapse(build("tbg", settings={"N": 1, "seq": 9, "heads": 2, "dim": 11})[0])
