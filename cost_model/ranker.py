@@ -13,7 +13,7 @@ among the slow ones (Ansor weighs likewise). a = 1.
 whatever the times are (RankNet). Over thousands of programs squares spend themselves on the few that are slow for
 reasons of their own, and on each workload's mean error, which orders nothing. Sums in the right order need not be as
 far apart as logarithms of times: `a`, least squares over the programs fitted on, makes them that. In sessions pairs
-did worse where times are noisy: five to twelve percent on 7x7 convolutions with 9 MB of weights, elsewhere the same.
+did worse where times are noisy: 5 and 12 percent on two 7x7 convolutions with 9 MB of weights, the same on seven more.
 
 A failed candidate counts as slower than all others, as one of `FAILED_LABEL` of the slowest one's speed.
 

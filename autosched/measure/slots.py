@@ -44,7 +44,7 @@ class Slots(ABC, Generic[K]):
         sample = run(1)  # other kernels ran since
         if sample < timing.LONG_CALL_S:
             if held.reps == 0:
-                held.reps = timing.calibrate(run, message.sample_s)
+                held.reps, _ = timing.calibrate(run, message.sample_s)
             sample = run(held.reps) / held.reps
         return Samples(message.id, (sample,), False, self._check_again(held))
 

@@ -78,13 +78,9 @@ done:
 Clock = Callable[[int], float]  # repetitions -> seconds of all of them together
 
 
-def calibrate(run: Clock, sample_s: float) -> int:
-    """How many calls make a sample of at least `sample_s`; what it runs is the warm-up as well."""
-    return _calibrated(run, sample_s)[0]
-
-
-def _calibrated(run: Clock, sample_s: float) -> tuple[int, float]:
-    """How many calls make a sample, and the seconds of a call when that was found."""
+def calibrate(run: Clock, sample_s: float) -> tuple[int, float]:
+    """How many calls make a sample of at least `sample_s`, and the seconds of a call when that was found; what it runs
+    is the warm-up as well."""
     reps = 1
     while True:
         seconds = run(reps)
@@ -100,7 +96,7 @@ def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tupl
     Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls, and fewer of a candidate
     that has LOST against `best_s`, the fastest sample of any candidate.
     """
-    reps, first = _calibrated(run, SAMPLE_S)
+    reps, first = calibrate(run, SAMPLE_S)
     samples = [first] if first >= LONG_CALL_S else []
     while not (lost := _has_lost(samples, best_s)) and not _are_enough(samples, reps, floor_s):
         samples.append(run(reps) / reps)
