@@ -154,7 +154,7 @@ def share_of_bound(flat: np.ndarray[Any, Any], expected: Expected) -> float:
 
 def interleave(clocks: Mapping[str, Clock], rounds: int, sample_s: float) -> dict[str, list[float]]:
     """Seconds of a call of each contestant: a sample in each round, forwards and backwards in turn."""
-    repeats = {name: timing.calibrate(clock, sample_s) for name, clock in clocks.items()}
+    repeats = {name: timing.calibrate(clock, sample_s)[0] for name, clock in clocks.items()}
     samples: dict[str, list[float]] = {name: [] for name in clocks}
     order = list(clocks)
     for _ in range(rounds):

@@ -157,7 +157,7 @@ def sample(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[st
     name = request["name"]
     clock = clocks[name]
     if name not in repeats:
-        repeats[name] = timing.calibrate(clock, request["block_s"])
+        repeats[name], _ = timing.calibrate(clock, request["block_s"])
     clock(1)
     return {"seconds": clock(repeats[name]) / repeats[name]}
 
