@@ -115,7 +115,8 @@ def _row(
         return None
     if best:
         rows = rows[np.argsort(model.draft(i, rows))[: 1 + len(rows) // BEST]]
-    return rows[rng.integers(len(rows))]
+    row: np.ndarray[Any, np.dtype[np.int64]] = rows[rng.integers(len(rows))]
+    return row
 
 
 def _candidate(label: str, model: CostModel, i: int, values: dict[str, int], target: Target, number: int) -> Candidate:

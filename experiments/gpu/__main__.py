@@ -15,8 +15,9 @@ import experiments.gpu
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
+from experiments.arena import Arena
 from experiments.gpu import cases as suite
-from experiments.gpu.arena import Arena, contest_command, hold_contest
+from experiments.gpu.arena import contest_command, hold_contest
 from experiments.gpu.budget import Budget
 from experiments.gpu.facts import device_report
 from experiments.gpu.ledger import Ledger

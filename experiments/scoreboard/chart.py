@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autosched.errors import UsageError
-from experiments.scoreboard.contest import OURS, PEERS
+from experiments.scoreboard.contest import PEERS
+from experiments.scoreboard.contestant import OURS
 from experiments.scoreboard.table import panels, ratio
 from experiments.tuning import geomean
 
@@ -74,8 +75,9 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
         axes.set_axisbelow(True)
         if n == len(parts) - 1:  # below the last panel, where it hides no bar
             names = [Patch(color=COLOURS[name], label=name) for name in present]
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1)}
-            axes.legend(handles=names, ncols=len(present), fontsize="small", **below)
+            axes.legend(
+                handles=names, ncols=len(present), fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1)
+            )
     figure.suptitle(title, fontsize="medium")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.scoreboard.contest import (
-    CALL,
-    COMPILED,
-    METASCHEDULE,
-    NUMPY,
-    OURS,
-    PEERS,
-    TORCH,
-)
+from experiments.scoreboard.contest import COMPILED, METASCHEDULE, NUMPY, PEERS, TORCH
+from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.optins import OPT_INS, OptIn
 from experiments.tuning import geomean, median, microseconds, number, table
 
@@ -111,7 +104,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     """The numbers that a change is held against; ratios above 1 say that we are faster."""
     good = [row for row in rows if "error" not in row]
     best = {label(row): found[1] for row in good if (found := best_peer(row)) is not None}
-    shares = [found for row in good if (found := share(row, OURS)) is not None]
+    shares = [(row["roof"]["limit"], of_roof) for row in good if (of_roof := share(row, OURS)) is not None]
     tuning = [row["tuning"] for row in good if row.get("tuning")]
     worst = sorted(best, key=lambda name: best[name])[:5]
     return {
@@ -126,9 +119,9 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "worst": {name: best[name] for name in worst},
         "below_1": sum(r < 1.0 for r in best.values()),
         f"below_{FLOOR}": sum(r < FLOOR for r in best.values()),
-        "geomean_share_of_roof": geomean(shares),
+        "geomean_share_of_roof": geomean([of_roof for _, of_roof in shares]),
         "median_share_by_limit": {
-            limit: median([found for row in good if row["roof"]["limit"] == limit and (found := share(row, OURS))])
+            limit: median([of_roof for found, of_roof in shares if found == limit])
             for limit in ("arithmetic", "memory")
         },
         **{

@@ -12,9 +12,10 @@ import pytest
 from autosched.errors import DeviceError, UsageError
 from autosched.target import parse_target
 from autosched.te.registry import WORKLOADS, build
+from experiments.arena import Arena, Lost
 from experiments.gpu import __main__ as script
 from experiments.gpu import cases as suite
-from experiments.gpu.arena import Arena, Lost, hold_contest
+from experiments.gpu.arena import hold_contest
 from experiments.gpu.budget import RESERVE_S, Budget
 from experiments.gpu.ledger import Ledger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
