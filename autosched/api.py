@@ -217,14 +217,14 @@ def _search(
                     measurer,
                     _recorder(database, problem, device, task, sketches, settings.seed, resume),
                     callbacks,
-                    peak_again=lambda: _peak_again(device, problem.dtype, measurer),
+                    read_peak=lambda: _read_peak(device, problem.dtype, measurer),
                     started=begun,
                     kernel=lambda candidate: load(problem, device, task.source(candidate)),
                 )
     return task, result
 
 
-def _peak_again(device: Device, dtype: str, measurer: Measurer) -> float | None:
+def _read_peak(device: Device, dtype: str, measurer: Measurer) -> float | None:
     """A GPU's is measured by the worker that holds it, in single precision."""
     if device.target.kind == "cpu":
         return peak_gflops(device, dtype)

@@ -58,25 +58,21 @@ def run(
     recorder: Recorder,
     callbacks: Sequence[Callback] = (),
     *,
-    peak_gflops: float | None = None,
-    peak_again: Callable[[], float | None] | None = None,
+    read_peak: Callable[[], float | None] | None = None,
     started: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     kernel: Callable[[Candidate], Kernel | GpuKernel] | None = None,
 ) -> Result:
     """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
 
-    `peak_gflops` was measured before, if at all; `peak_again` measures it, after the first round if it was not, and
-    after the final comparison, and the largest counts, for what else runs on the machine can only make it smaller.
+    `read_peak` measures the peak in GFLOP/s: after the first round, and after the final comparison. The largest
+    counts, for what else runs on the machine can only make it smaller.
 
     Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was, DeviceError
     when the device is lost for good; whatever it raises, the trials so far are recorded.
     """
     begun = clock() if started is None else started
-    session = _Session(
-        task, settings, measurer, recorder, tuple(callbacks), peak_gflops, peak_again, begun, clock, kernel
-    )
-    return session.run()
+    return _Session(task, settings, measurer, recorder, tuple(callbacks), read_peak, begun, clock, kernel).run()
 
 
 @dataclass
@@ -86,8 +82,7 @@ class _Session:
     measurer: Measurer
     recorder: Recorder
     callbacks: tuple[Callback, ...]
-    peak_gflops: float | None
-    peak_again: Callable[[], float | None] | None
+    read_peak: Callable[[], float | None] | None
     started: float
     clock: Callable[[], float]
     kernel: Callable[[Candidate], Kernel | GpuKernel] | None
@@ -95,6 +90,7 @@ class _Session:
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
     best_ci: tuple[float, float] | None = None
+    peak_gflops: float | None = None
     curve: list[Point] = field(default_factory=list)
     keys: dict[Candidate, str] = field(default_factory=dict)
     jobs: dict[Candidate, Job] = field(default_factory=dict)  # of this round and of the fastest: sources take long
@@ -148,7 +144,7 @@ class _Session:
             self._adopt(known)
             self._measure(picks)
             self._learn()
-            if self.round == 0 and self.peak_gflops is None:  # a first result comes first
+            if self.round == 0:  # a first result comes first
                 self._read_peak()
             self.round += 1
 
@@ -290,7 +286,7 @@ class _Session:
 
     def _read_peak(self) -> float | None:
         """One reading; the largest counts, for what else runs on the machine can only make it smaller."""
-        reading = None if self.peak_again is None else self.peak_again()
+        reading = None if self.read_peak is None else self.read_peak()
         if reading is not None:
             self.peak_gflops = max(self.peak_gflops or 0.0, reading)
         return self.peak_gflops if reading is not None else None
