@@ -15,6 +15,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
+from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, tile_count, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
@@ -32,6 +33,7 @@ from search_spaces.facts import (
     reads_of,
     switch_axes,
 )
+from search_spaces.space import Param
 
 FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
@@ -168,11 +170,12 @@ class Elementwise:
             outer[-1] = f"{outer[-1]}.0"
         steps.append(Split(name, last.name, tuple(factors)))
         if across is not None:
-            tile = across_tile(f"{name}.{across}.r", extent(stage.op.axis(across)))
-            params.append(tile)
-            steps.append(Split(name, across, (tile.name,)))
+            tiles = _across_tiles(name, stage.op.axis(across))
+            params += tiles
+            steps.append(Split(name, across, tuple(p.name for p in tiles)))
             outer = [f"{across}.0" if a == across else a for a in outer]
-            tail = [f"{across}.1"]
+            middle += [f"{across}.1"] * (len(tiles) - 1)
+            tail = [f"{across}.{len(tiles)}"]
         steps.append(Reorder(name, (*outer, *middle, *tail, f"{last.name}.{len(factors)}")))
         if points(stage) > FEW_POINTS:
             steps.append(Parallel(name, tuple(outer)))
@@ -230,6 +233,17 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
     return draft.with_params([width]).apply(*steps)
+
+
+def _across_tiles(stage: str, axis: StageAxis) -> list[Param]:
+    """The tile along the axis that a transposed read is contiguous along, under a count of tiles where there are more.
+
+    Tiles that follow each other along it read on in the same rows, which processors see and read ahead of; those that
+    follow each other along the written axis begin a line in each of some new rows every time.
+    """
+    size, group = extent(axis), f"{stage}.{axis.name}"
+    tile = replace(across_tile(f"{group}.r", size), group=group)
+    return [tile] if size <= tile.domain[-1] else [tile_count(f"{group}.m", size, group), tile]
 
 
 def _transposed_axis(draft: Draft, stage: Stage) -> str | None:

@@ -196,7 +196,8 @@ class Statements:
 
     def _across(self, tile: Tile) -> None:
         """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
-        env, dtype = self.addresses.env, tile.load.dtype
+        env, dtype, store = self.addresses.env, tile.load.dtype, tile.store
+        streams = self.streams and store.streamed
         for piece in tile.pieces:
             env[tile.inner.var] = piece
             self.values.mask, self.values.lanes = None, piece.lanes
@@ -205,7 +206,7 @@ class Statements:
                 source = self.addresses.access(tile.load.buffer, tile.load.indices)
                 for n, row in enumerate(transposed_rows(self.writer, source, dtype, piece.lanes)):
                     env.update(tile.at(first + n))
-                    self._write(tile.store.buffers[0], tile.store.indices, Val(row, dtype, piece.lanes), blend=False)
+                    self._write(store.buffers[0], store.indices, Val(row, dtype, piece.lanes), False, streams)
         self.values.lanes = 1
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
