@@ -154,7 +154,7 @@ class Elementwise:
         vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
-        across = None if tail else _transposed_axis(draft, stage)
+        across = None if tail else transposed_axis(draft, stage)
         params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
         if extent(last) > 64 * lanes:
             params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
@@ -246,7 +246,7 @@ def _across_tiles(stage: str, axis: StageAxis) -> list[Param]:
     return [tile] if size <= tile.domain[-1] else [tile_count(f"{group}.m", size, group), tile]
 
 
-def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
+def transposed_axis(draft: Draft, stage: Stage) -> str | None:
     """An outer axis along which some read is contiguous while the written axis is not."""
     last = stage.op.axes[-1].name
     for read in reads_of(draft.state, stage):

@@ -16,7 +16,17 @@ from autosched.ir.program import Program
 from autosched.ir.stmt import Allocate, walk
 from autosched.lower import lower
 from autosched.lower.instantiate import instantiate
-from autosched.schedule import Parallel, Split, Stream, Vectorize, initial_state, replay, steps_to_json
+from autosched.schedule import (
+    Parallel,
+    Reorder,
+    Split,
+    Stream,
+    Unroll,
+    Vectorize,
+    initial_state,
+    replay,
+    steps_to_json,
+)
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -126,6 +136,19 @@ def test_streamed_stores_write_the_same_values(columns):
     assert nest in text  # where outputs lie otherwise, the same code runs as without the step
 
 
+@pytest.mark.parametrize("rows", [32, 37])
+def test_tiles_copied_across_are_streamed(rows):
+    x = te.placeholder((rows, 19), name="X")
+    dag = ComputeDAG(te.compute((19, rows), lambda j, i: x[i, j], name="Y"))
+    tiled = initial_state(dag).apply(
+        Split("Y", "j", (8,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+        Unroll("Y", "j.1"), Vectorize("Y", "i.1"), Stream("Y"),
+    )  # fmt: skip
+    check_kernel(dag, tiled)
+    text = kernel_of(tiled, HOST, 1).ir
+    assert ("!nontemporal" in text) == (rows % (HOST.vector_bytes // 4) == 0)
+
+
 def test_only_outputs_of_their_own_are_streamed():
     dag = workload("softmax", M=5, N=33)
     state = initial_state(dag)
@@ -148,6 +171,17 @@ def test_data_beyond_the_last_cache_may_be_streamed():
         for sketch in streams:
             assert list(compiled(dag, sketch, 2, rows=1))
     assert not any("stream" in s.name for s in sketches(workload("matmul", M=64, N=64, K=256), tiny, 2))
+
+
+def test_what_is_written_across_may_be_streamed_from_a_quarter_of_the_last_cache_on():
+    """Tiles of a transpose also come in the order of the rows that are read."""
+    dag, n_bytes = workload("transpose", M=40, N=24), 2 * 40 * 24 * 4
+    for l3_bytes, n_streams in ((4 * n_bytes, 1), (4 * n_bytes + 1, 0)):
+        found = sketches(dag, replace(HOST, l3_bytes=l3_bytes), 2)
+        assert sum("stream" in s.name for s in found) == n_streams
+        assert all("transpose.i.m" in (p.name for p in s.params) for s in found)
+        for sketch in found:
+            assert list(compiled(dag, sketch, 2, rows=4))
 
 
 @pytest.mark.parametrize("name", ["tbg", "tbs"])
