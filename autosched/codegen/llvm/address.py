@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
@@ -41,9 +42,11 @@ class Lanes:
 Binding = int | Runtime | Lanes
 
 
-@dataclass(frozen=True)
-class Access:
-    """A pointer to the first element; lanes are `lane_stride` elements apart, or each has an index of its own."""
+class Access(NamedTuple):
+    """A pointer to the first element; lanes are `lane_stride` elements apart, or each has an index of its own.
+
+    A tuple, as `Val` is: thousands are made and looked up for a kernel, and a dataclass takes three times as long.
+    """
 
     pointer: str
     offset: int  # constant, in elements
@@ -69,6 +72,7 @@ class Addresses:
     simplify: Simplifier
     placed: dict[str, Placed]
     env: dict[Var, Binding] = field(default_factory=dict)
+    slots: set[str] = field(default_factory=set)  # pointers to register buffers
     _flat: dict[tuple[object, ...], Expr] = field(default_factory=dict)
     _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
 
@@ -183,18 +187,14 @@ class Addresses:
     def _pointer(self, place: Placed, terms: list[tuple[int, str, int]]) -> str:
         pointer = place.pointer
         element = memory_type(place.buffer.dtype)
-        prefix: tuple[object, ...] = ("ptr", place.pointer)
         for depth, name, coefficient in terms:
             at = max(depth, place.depth)
-            prefix = (*prefix, name, coefficient)
-            memo = self.writer.frames[at].memo
-            if prefix not in memo:
+            memo, key = self.writer.frames[at].memo, (pointer, name, coefficient)
+            if key not in memo:
                 with self.writer.hoisted(at):
                     step = name if coefficient == 1 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
-                    memo[prefix] = self.writer.value(
-                        f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p"
-                    )
-            pointer = memo[prefix]
+                    memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
+            pointer = memo[key]
         return pointer
 
 

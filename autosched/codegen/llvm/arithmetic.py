@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autosched.codegen.llvm.halves import narrow, widen
 from autosched.codegen.llvm.words import (
@@ -24,8 +25,7 @@ from autosched.target import Target
 _NAN = literal(math.nan, "float64")  # in LLVM's text the same for float32
 
 
-@dataclass(frozen=True)
-class Val:
+class Val(NamedTuple):
     """An SSA name or literal; `lanes` 1 is a scalar, which stands for the same value in every lane."""
 
     name: str
@@ -39,14 +39,17 @@ class Arithmetic:
     target: Target
 
     def spread(self, value: Val, lanes: int) -> Val:
-        """A scalar in every lane."""
+        """A scalar in every lane; once in a block."""
         if value.lanes == lanes or lanes == 1:
             return value
         if not value.name.startswith("%"):
             return Val(splat(value.name, value.dtype, lanes), value.dtype, lanes)
-        kind, scalar = value_type(value.dtype, lanes), value_type(value.dtype)
-        first = self.writer.value(f"insertelement {kind} poison, {scalar} {value.name}, i64 0")
-        name = self.writer.value(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        name = self.writer.spread.get((value.name, lanes))
+        if name is None:
+            kind, scalar = value_type(value.dtype, lanes), value_type(value.dtype)
+            first = self.writer.value(f"insertelement {kind} poison, {scalar} {value.name}, i64 0")
+            name = self.writer.value(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+            self.writer.spread[value.name, lanes] = name
         return Val(name, value.dtype, lanes)
 
     def match(self, *values: Val) -> list[Val]:

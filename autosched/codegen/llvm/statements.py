@@ -315,6 +315,8 @@ class Statements:
             offset = self.local.take(nbytes + ALIGN)
             with self.writer.hoisted(0):
                 pointer = self.writer.value(f"getelementptr inbounds i8, ptr {self.local.pointer}, i64 {offset}", "a")
+        if buffer.scope is Scope.REGISTER:
+            self.addresses.slots.add(pointer)
         outer = self.addresses.placed.get(buffer.name)
         self.addresses.placed[buffer.name] = Placed(buffer, pointer)
         self.emit(stmt.body)

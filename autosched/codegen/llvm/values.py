@@ -215,7 +215,14 @@ class Values:
         if access.offset == 0:
             return access.pointer
         nbytes = access.offset * DTYPES[dtype][1]
-        return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
+        text = f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}"
+        if access.pointer not in self.addresses.slots:
+            return self.writer.value(text, "p")
+        memo = self.writer.frames[0].memo  # a register is asked for again at every step of an unrolled body
+        if text not in memo:
+            with self.writer.hoisted(0):
+                memo[text] = self.writer.value(text, "p")
+        return memo[text]
 
     def _plain_load(self, access: Access, dtype: str, lanes: int) -> str:
         return self.writer.value(

@@ -30,6 +30,7 @@ class Writer:
         self._names = 0
         self._lines: Lines = []
         self.block = "entry"
+        self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:
@@ -51,6 +52,7 @@ class Writer:
     def label(self, name: str) -> None:
         self._lines.append(f"{name}:")
         self.block = name
+        self.spread = {}
 
     def slot(self) -> list[str | Lines]:
         """A line to be filled in later."""
@@ -62,10 +64,11 @@ class Writer:
     def hoisted(self, depth: int) -> Iterator[None]:
         """Emit into the header of frame `depth` instead of here."""
         saved, self._lines = self._lines, self.frames[depth].header
+        known, self.spread = self.spread, {}
         try:
             yield
         finally:
-            self._lines = saved
+            self._lines, self.spread = saved, known
 
     @contextmanager
     def frame(self) -> Iterator[int]:
