@@ -64,6 +64,11 @@ def tile_count(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(sorted(values)), "tile", group, extent, counts=True)
 
 
+def run_of_tiles(name: str, extent: int, group: str) -> Param:
+    """How many tiles follow each other in the order that is not the usual one: none, or few to many of them."""
+    return Param(name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True)
+
+
 def row_levels(name: str, extent: int) -> list[Param]:
     """How many rows are a task, in blocks of rows that are taken together, stage by stage: the end of one's reduction
     hides behind the next one. Divisors, so that a stage computed for a row is never asked for one that is not there.

@@ -16,7 +16,7 @@ from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, tile_count, vector_width
+from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     extent,
@@ -243,7 +243,7 @@ def _across_tiles(stage: str, axis: StageAxis) -> list[Param]:
     """
     size, group = extent(axis), f"{stage}.{axis.name}"
     tile = replace(across_tile(f"{group}.r", size), group=group)
-    return [tile] if size <= tile.domain[-1] else [tile_count(f"{group}.m", size, group), tile]
+    return [tile] if size <= tile.domain[-1] else [run_of_tiles(f"{group}.m", size, group), tile]
 
 
 def transposed_axis(draft: Draft, stage: Stage) -> str | None:
