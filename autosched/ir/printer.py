@@ -241,8 +241,8 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield from _lines(body)
         case Store():
             yield _store_line(s)
-        case Prefetch(name, indices, level):
-            yield f"prefetch {name}[{_list(indices)}]" + ("" if level == 1 else f" to L{level}")
+        case Prefetch(name, indices, level, writes):
+            yield f"prefetch {name}[{_list(indices)}]" + ("" if level == 1 else f" to L{level}") + " to write" * writes
         case Barrier():
             yield "barrier"
         case Shuffle(names, indices, values, lane, warp):

@@ -184,11 +184,15 @@ class Store(Stmt):
 
 @dataclass(frozen=True)
 class Prefetch(Stmt):
-    """A hint to bring the line of buffer[indices] into the cache of `level`, 1 or 2; no effect on results."""
+    """A hint to bring the line of buffer[indices] into the cache of `level`, 1 or 2; no effect on results.
+
+    One that `writes` brings it to be written there.
+    """
 
     buffer: str
     indices: tuple[Expr, ...]
     level: int = 1
+    writes: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The lines of memory that a tile will read, asked for while the tile before it is computed.
+"""The lines of memory that a tile will read or write, asked for while the tile before it is computed.
 
 A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
 the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
@@ -6,6 +6,9 @@ turn; each iteration of the loops further inside (the reader's own may be among 
 takes to have asked for all. Where the loop reads one box again and again (a panel, tile after tile) the next box is
 that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
 input's end is never touched: a hint cannot fault.
+
+The stage around a tile writes what belongs to it. The box of an output that it writes with a later one is asked for in
+the same way, to be written; rows that do not begin where lines do end on one more.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from autosched.ir.expr import DTYPES, Expr, Load, Var, ceildiv, imin, product
+from autosched.ir.expr import DTYPES, Const, Expr, Load, Var, ceildiv, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Prefetch, Seq, Stmt
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.domains import Domain
-from autosched.schedule.stage import AheadHint, Loop, Stage
+from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
 
 LINE_BYTES = 64
@@ -32,17 +35,54 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
     found: list[Stmt] = []
     for number, hint in enumerate(h for h in stage.ahead if h.loop == loop.name):
         reader = next((s for s in state.stages if s.name == hint.reader), None)
-        if reader is None or state.producer(hint.buffer):
+        if reader is None:
             continue
         inner = state.loops_between(reader, stage, loop)
         if inner is None or any(x.kind is not ForKind.SERIAL for _, x in inner):
             continue
         counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
         name = f"{stage.name}.{loop.name}.ahead{number}"
-        tile = _Tile(domains[reader.name], _around(state, domains, reader), counters, name)
-        same = dict.fromkeys(x for v in reader.op.body for x in loads(v) if x.buffer == hint.buffer)
-        found += [tile.fetch(hint, load) for load in same]
+        tile = _Tile(_around(state, domains, reader), counters, name)
+        boxes = _read(domains[reader.name], hint.buffer)
+        if state.producer(hint.buffer) is not None:
+            boxes = _written(state, domains, reader, hint.buffer)
+        found += [tile.fetch(box, hint.distance) for box in boxes]
     return found
+
+
+class Box(NamedTuple):
+    """A part of a buffer, an interval for each dimension; its rows may be `shifted` against lines."""
+
+    buffer: str
+    dtype: str
+    sides: Sequence[Interval]
+    writes: bool = False
+    shifted: bool = False
+
+
+def _read(domain: Domain, buffer: str) -> list[Box]:
+    """What the stage reads of the buffer, for each of its loads."""
+    regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
+    moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
+    ranging = {var: region.extent for var, region in regions.items()}
+    same = dict.fromkeys(x for v in domain.stage.op.body for x in loads(v) if x.buffer == buffer)
+    return [Box(buffer, x.dtype, [interval(substitute(i, moved), ranging) for i in x.indices]) for x in same]
+
+
+def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
+    """What the stage that the tile is computed in writes of the buffer, an output; nothing where it goes around the
+    caches."""
+    assert tile.at is not None
+    host = state.stage(tile.at.stage)
+    if buffer not in host.op.buffers or not state.is_output(host) or host.streamed or not host.op.axes:
+        return []
+    domain, dtype = domains[host.name], host.op.dtypes[host.op.buffers.index(buffer)]
+    inside = host.loops[host.position(tile.at.loop) + 1 :]
+    ranging = {domain.loop_var(x): domain.bounds[x.name] for x in inside}
+    sides = [interval(domain.values[a.var], ranging) for a in host.op.axes]
+    row = host.op.axes[-1].extent
+    whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype][1] % LINE_BYTES == 0
+    return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]
 
 
 class Counter(NamedTuple):
@@ -77,23 +117,19 @@ def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
 
 @dataclass(frozen=True)
 class _Tile:
-    """`reader` is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
+    """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
 
-    reader: Domain
     outer: list[Counter]
     inner: list[Counter]
     name: str
 
-    def fetch(self, hint: AheadHint, load: Load) -> Stmt:
-        regions = {a.var: self.reader.regions[a.name] for a in self.reader.stage.op.all_axes}
-        moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
-        ranging = {var: region.extent for var, region in regions.items()}
-        boxes = [interval(substitute(i, moved), ranging) for i in load.indices]
-        again = self._again(boxes)
-        later = _later(self.outer[: len(self.outer) - again], hint.distance)
-        boxes = [Interval(substitute(b.lo, later), b.extent) for b in boxes]
+    def fetch(self, box: Box, distance: int) -> Stmt:
+        """Asks for the box of `distance` tiles later."""
+        again = self._again(box.sides)
+        later = _later(self.outer[: len(self.outer) - again], distance)
+        sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
         turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
-        return _asked(boxes, turns, load, self.name)
+        return _asked(box._replace(sides=sides), turns, self.name)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
         """How many of the innermost loops around read the same box in each of their iterations, which then share its
@@ -117,25 +153,26 @@ def _later(loops: Sequence[Counter], distance: int) -> dict[Expr, Expr]:
 
 def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> Stmt:
     """Asks for all lines of the box at `boxes`, an interval for each dimension."""
-    return _asked(boxes, (ZERO, ONE), load, name, level)
+    return _asked(Box(load.buffer, load.dtype, boxes), (ZERO, ONE), name, level)
 
 
-def _asked(boxes: Sequence[Interval], turns: tuple[Expr, Expr], load: Load, name: str, level: int = 1) -> Stmt:
+def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stmt:
     """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
-    per_line = max(1, LINE_BYTES // DTYPES[load.dtype][1])
-    counts = [b.extent for b in boxes]
+    per_line = max(1, LINE_BYTES // DTYPES[box.dtype][1])
+    counts = [b.extent for b in box.sides]
     steps = [1] * len(counts)
     if counts:
-        counts[-1], steps[-1] = ceildiv(counts[-1], per_line), per_line
+        counts[-1], steps[-1] = ceildiv(counts[-1] + (per_line - 1) * box.shifted, per_line), per_line
     lines = product(counts)
     share = imin(ceildiv(lines, turns[1]), MOST)
     var = Var(name)
     rest: Expr = imin(turns[0] * share + var, lines - 1)
     indices: list[Expr] = []
-    for box, count, step in reversed(list(zip(boxes, counts, steps, strict=True))):
-        indices.insert(0, box.lo + (rest % count) * step)
+    for side, count, step in reversed(list(zip(box.sides, counts, steps, strict=True))):
+        place = rest % count * step
+        indices.insert(0, side.lo + (imin(place, side.extent - 1) if box.shifted and not indices else place))
         rest = rest // count
-    return For(var, share, share, ForKind.UNROLL, Prefetch(load.buffer, tuple(indices), level))
+    return For(var, share, share, ForKind.UNROLL, Prefetch(box.buffer, tuple(indices), level, box.writes))
 
 
 def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:

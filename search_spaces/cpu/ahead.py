@@ -15,6 +15,9 @@ a line now and then.
                    two meet in a few sets of the caches, where a whole panel would not wait to be read
     a packed one   a share of the next panel's source
 
+A reduction of few steps has its next tile's place in a large output asked for as well, to be written: a store to a line
+that is elsewhere waits for it, and those of a short tile are as many as a processor keeps waiting.
+
 The rows some steps later are asked to be in the second level: many of them meet in a set of the first.
 """
 
@@ -29,11 +32,12 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import Read, buffer_shape, is_copy, is_reused, reads_of, run_length
+from search_spaces.facts import Read, buffer_shape, extent, is_copy, is_reused, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
 ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
+FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
 LARGE = 0.5  # of the second level cache: an operand that is larger does not stay there, beside the others
 
 
@@ -80,9 +84,10 @@ def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
 def follow_operands(draft: Draft, context: Context) -> Draft:
     """The draft with its register tiles asking for large operands while they compute."""
     state = draft.state
+    large = LARGE * context.target.l2_bytes
     for stage in draft.state.stages:
         if _is_tile(stage):
-            state = _follow(state, stage, LARGE * context.target.l2_bytes)
+            state = _follow_output(_follow(state, stage, large), stage, large)
     return draft if state is draft.state else replace(draft, state=state)
 
 
@@ -97,6 +102,21 @@ def _follow(state: State, tile: Stage, large: float) -> State:
             state = state.apply(step)
         except ScheduleError:  # copied elsewhere
             continue
+    return state
+
+
+def _follow_output(state: State, tile: Stage, large: float) -> State:
+    """The schedule with the tile asking for the next one's place in what the stage around it writes."""
+    assert tile.at is not None
+    host = state.stage(tile.at.stage)
+    n_steps = math.prod(extent(a) for a in tile.op.reduce_axes)
+    loops = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
+    if not loops or n_steps > FEW_STEPS or not state.is_output(host):
+        return state
+    n_points = math.prod(extent(a) for a in host.op.axes)
+    for name, dtype in zip(host.op.buffers, host.op.dtypes, strict=True):
+        if n_points * DTYPES[dtype][1] >= large:
+            state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
     return state
 
 

@@ -13,6 +13,7 @@ from autosched.schedule import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FetchAhead,
     Fuse,
     Pack,
     Parallel,
@@ -304,6 +305,14 @@ def test_a_prefetch_changes_no_result_and_is_in_the_code():
         for target in targets():
             if target.arch == "x86_64":
                 assert name in emit_assembly(build(initial_state(dag).apply(*steps, hint), target, 1).ir, target)
+
+
+def test_a_place_in_the_output_is_asked_for_to_be_written():
+    dag = dense_relu(5, 33, 9)
+    tiles = Split("D", "j", (16,)), Reorder("D", ("i", "j.0", "j.1")), Vectorize("D", "j.1")
+    tile = ComputeAt("C", "D", "j.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "D", 1)
+    check(dag, *tiles, *tile)
+    assert ", i32 1, i32 3, i32 1)" in build(initial_state(dag).apply(*tiles, *tile), targets()[0], 1).ir
 
 
 def test_parameters_are_numbers_in_the_kernel():

@@ -99,7 +99,8 @@ def _fetch_ahead(rng: random.Random, state: State, stage: Stage) -> Step:
     hosts = [stage.name, *([] if stage.at is None else [stage.at.stage, rng.choice(state.stages).name])]
     host = rng.choice(hosts)
     loop = _name(rng, _loops(state.stage(host)))
-    return FetchAhead(host, loop, stage.name, _name(rng, sorted(stage.op.reads)), rng.choice((1, 7)))
+    written = () if stage.at is None else state.stage(stage.at.stage).op.buffers
+    return FetchAhead(host, loop, stage.name, _name(rng, sorted({*stage.op.reads, *written})), rng.choice((1, 7)))
 
 
 def _compute_at(rng: random.Random, state: State, stage: Stage) -> Step:

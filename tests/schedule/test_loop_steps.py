@@ -18,6 +18,7 @@ from autosched.schedule import (
     Reorder,
     Split,
     Step,
+    Stream,
     Unroll,
     Vectorize,
     initial_state,
@@ -232,6 +233,23 @@ def test_a_tile_asks_for_the_source_of_the_next_copy():
     check_nest(func, dense_relu(5, 14, 70))
     (hint,) = prefetches(func)
     assert str(hint) == "prefetch A[D.i.0*2 + min(9, C.k.0 + D.j*4)//5 + 2, min(9, C.k.0 + D.j*4)%5*16]"
+
+
+def test_a_tile_asks_for_the_next_place_in_the_output():
+    """2 x 32 floats of rows of 96 are 4 lines; rows of 97 begin anywhere: 6, the last one where the row's part ends."""
+    tiles = Split("D", "i", (2,)), Split("D", "j", (32,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
+    tile = ComputeAt("C", "D", "j.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "D", 1)
+    (hint,) = prefetches(check(dense_relu(5, 96, 7), *tiles, *tile))
+    assert hint.writes
+    row, column = "D.i.0*2 + (D.j.0 + 1)//3*2", "(D.j.0 + 1)%3*32"
+    assert str(hint) == f"prefetch D[{row} + min(3, C.k)//2, {column} + min(3, C.k)%2*16] to write"
+    (hint,) = prefetches(check(dense_relu(5, 97, 7), *tiles, *tile))
+    assert str(hint.indices[1]) == "(D.j.0 + 1)%4*32 + min(31, min(5, C.k)%3*16)"
+
+
+def test_an_output_that_goes_around_the_caches_is_not_fetched():
+    steps = ComputeAt("C", "D", "i"), FetchAhead("C", "k", "C", "D", 1), Vectorize("D", "j"), Stream("D")
+    assert not prefetches(nest(dense_relu(4, 16, 3), *steps))
 
 
 def test_a_fetch_of_what_another_stage_has_copied_is_dropped():

@@ -107,6 +107,11 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (MATMUL, (), FetchAhead("C", "i", "C", "A", 1), "fetch_ahead(C, A): it is not computed in a loop"),
     (DENSE, (), FetchAhead("D", "i", "D", "A", 1), "fetch_ahead(D, A): the stage does not read A"),
     (DENSE, (), FetchAhead("D", "i", "D", "C", 1), "fetch_ahead(D, C): C is not an input"),
+    (MATMUL, (), FetchAhead("C", "i", "C", "C", 1), "fetch_ahead(C, C): the stage does not read C"),
+    (
+        DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "i", "C", "D", 1),
+        "fetch_ahead(C, D): i is not inside j, where it is computed",
+    ),
     (
         DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "i", "C", "A", 1),
         "fetch_ahead(C, A): i is not inside j, where it is computed",

@@ -45,7 +45,7 @@ def test_every_sketch_is_exact(target, M, N, K):
 @pytest.mark.parametrize(("target", "dtype"), [(WIDE, "float32"), (NARROW, "float64")])
 def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
     """Each tile asks for the rows of the next, for what it reads some steps later where that lies across, and for the
-    source of the next panel; not for what a cache holds."""
+    source of the next panel; where the reduction is short, for its place in the output; not for what a cache holds."""
     dag = product(5, 37, 67, dtype)
     small = replace(target, l2_bytes=1 << 10)
     rng = np.random.default_rng(3)
@@ -56,12 +56,14 @@ def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
         hints |= found
         for values in space.sample(sketch, 1 if found else 0, rng):
             check(sketch, dag, values)
-    assert {("matmul.acc", "A"), ("matmul.acc", "B"), ("B.pack", "B")} <= hints
+    assert {("matmul.acc", "A"), ("matmul.acc", "B"), ("B.pack", "B"), ("matmul.acc", "matmul")} <= hints
+    long = sketches(product(5, 37, 257, dtype), small, 2)
+    assert not any(h.buffer == "matmul" for s in long for stage in s.state.stages for h in stage.ahead)
     assert not any(stage.ahead or stage.prefetches for s in sketches(dag, target, 2) for stage in s.state.stages)
 
 
 def test_the_weights_of_a_convolution_are_asked_for():
-    """Panels copied or not; of the image, whose windows overlap, nothing is asked for."""
+    """Panels copied or not, and the next place in the output; of the image, whose windows overlap, nothing."""
     dag = collapse(build("conv2d", settings={"H": 6, "W": 6, "CI": 20, "CO": 17})[0])
     rng = np.random.default_rng(3)
     hints = set()
@@ -72,14 +74,15 @@ def test_the_weights_of_a_convolution_are_asked_for():
         hints |= found
         for values in space.sample(sketch, 2 if found else 0, rng):
             check(sketch, dag, values)
-    assert hints == {("conv.acc", "W"), ("W.pack", "W")}
+    assert hints == {("conv.acc", "W"), ("W.pack", "W"), ("conv.acc", "conv")}
 
 
 def test_what_is_read_once_is_not_asked_for():
-    """Each pixel of a depthwise convolution's image belongs to the window of one tile; the weights to all of them."""
+    """Each pixel of a depthwise convolution's image belongs to the window of one tile; the weights to all of them. The
+    output is asked for to be written."""
     dag = collapse(build("dep", (1, 14, 14, 32, 3, 2, 1))[0])
     stages = [stage for s in sketches(dag, replace(WIDE, l2_bytes=1 << 10), 1) for stage in s.state.stages]
-    assert {h.buffer for stage in stages for h in (*stage.ahead, *stage.prefetches)} == {"W"}
+    assert {h.buffer for stage in stages for h in (*stage.ahead, *stage.prefetches)} == {"W", "depthwise"}
 
 
 def test_operands_that_lie_across_are_copied_by_every_sketch():

@@ -327,7 +327,8 @@ class Statements:
     def _prefetch(self, stmt: Prefetch) -> None:
         access = self.addresses.access(stmt.buffer, stmt.indices)
         pointer = self.values.pointer(access, self.addresses.placed[stmt.buffer].buffer.dtype)
-        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {LOCALITY[stmt.level]}, i32 1)")
+        hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
+        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
 
     # stores
 
