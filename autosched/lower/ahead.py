@@ -27,7 +27,7 @@ from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
 
 LINE_BYTES = 64
-MOST = 64  # lines that one iteration asks for at most: those of a longer list would be waited for
+MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
 
 
 def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loop) -> list[Stmt]:

@@ -3,7 +3,8 @@
 Prefetchers of processors follow a row of memory once they have seen a few of its lines. Where rows are short and far
 from each other (the heads of an attention, the groups of a convolution) every row begins with lines that have to be
 waited for. So each register tile asks for what later ones read: for the rows of the next tile but one, and for its
-share of the next panel (`fetch_ahead`).
+share of the next panel (`fetch_ahead`). It does so line by line, in the steps of its reduction: a core waits for some
+ten or twenty lines at a time, and a tile that asks for more of them before its first step waits there.
 
 A product or a convolution reads its operands once for each panel. One that is larger than the second level cache comes
 from further away every time, and a register tile, which reads a few rows of it and has nothing else to wait for, waits
@@ -24,6 +25,7 @@ The rows some steps later are asked to be in the second level: many of them meet
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
@@ -32,7 +34,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import Read, buffer_shape, extent, is_copy, is_reused, reads_of, run_length
+from search_spaces.facts import Read, extent, is_copy, is_reused, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
@@ -41,44 +43,12 @@ FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines
 LARGE = 0.5  # of the second level cache: an operand that is larger does not stay there, beside the others
 
 
-def fetch_ahead(state: State) -> State:
+def fetch_ahead(state: State, context: Context) -> State:
     """The schedule with its register tiles asking for operands whose rows are short; itself where none is."""
     for stage in state.stages:
         if _is_tile(stage):
-            state = _fetch_operands(state, stage)
+            state = _ask(state, stage, _ask_for_short_rows, LARGE * context.target.l2_bytes)
     return state
-
-
-def _is_tile(stage: Stage) -> bool:
-    """A register tile over the whole reduction; blocks of one are as long as a parameter says."""
-    whole = all(isinstance(a.extent, Const) for a in stage.op.all_axes)
-    return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None and whole
-
-
-def _fetch_operands(state: State, tile: Stage) -> State:
-    rows = reads_of(state, tile)
-    assert tile.at is not None
-    for read in rows:
-        if not _is_scattered(read, tile, rows):
-            continue
-        name = read.load.buffer
-        copy = state.producer(name)
-        if copy is None:
-            step = FetchAhead(tile.at.stage, tile.at.loop, tile.name, name, TILES_AHEAD)
-        elif is_copy(copy) and len(copy.op.reads) == 1:
-            step = FetchAhead(tile.at.stage, tile.at.loop, copy.name, next(iter(copy.op.reads)), 1)
-        else:
-            continue
-        try:
-            state = state.apply(step)
-        except ScheduleError:  # copied elsewhere, no input, or no loop inside a task
-            continue
-    return state
-
-
-def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
-    run = run_length(read, tile, rows)
-    return run is not None and run * DTYPES[read.load.dtype][1] <= SHORT_ROW_BYTES
 
 
 def follow_operands(draft: Draft, context: Context) -> Draft:
@@ -87,16 +57,27 @@ def follow_operands(draft: Draft, context: Context) -> Draft:
     large = LARGE * context.target.l2_bytes
     for stage in draft.state.stages:
         if _is_tile(stage):
-            state = _follow_output(_follow(state, stage, large), stage, large)
+            state = _follow_output(_ask(state, stage, _ask_for_operand, large), stage, large)
     return draft if state is draft.state else replace(draft, state=state)
 
 
-def _follow(state: State, tile: Stage, large: float) -> State:
+def _is_tile(stage: Stage) -> bool:
+    """A register tile over the whole reduction; blocks of one are as long as a parameter says."""
+    whole = all(isinstance(a.extent, Const) for a in stage.op.all_axes)
+    return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None and whole
+
+
+Asking = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchAhead | None]
+
+
+def _ask(state: State, tile: Stage, asking: Asking, large: float) -> State:
+    """The schedule with what `asking` says of each operand of the tile that is at least as large; itself where that is
+    nothing. The innermost loop over steps of the reduction asks."""
     rows = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in rows if steps else ():
-        step = _following(state, tile, steps[-1], read)
-        if step is None or _n_bytes(state, step.buffer, read) < large or _is_scattered(read, tile, rows):
+        step = asking(state, tile, steps[-1], read, rows)
+        if step is None or _n_bytes(state, step.buffer) < large:
             continue
         try:
             state = state.apply(step)
@@ -120,10 +101,28 @@ def _follow_output(state: State, tile: Stage, large: float) -> State:
     return state
 
 
-def _following(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | FetchAhead | None:
-    """How `loop` of the tile's reduction asks for an input; None where it is none, is read but once, or nothing can be
-    said of it."""
-    if not is_reused(read, tile):
+def _ask_for_short_rows(
+    state: State, tile: Stage, loop: str, read: Read, rows: tuple[Read, ...]
+) -> Prefetch | FetchAhead | None:
+    if not _is_scattered(read, tile, rows) or not is_reused(read, tile):
+        return None
+    name = read.load.buffer
+    copy = state.producer(name)
+    if copy is None:
+        return FetchAhead(tile.name, loop, tile.name, name, TILES_AHEAD)
+    return _ask_for_source(state, tile, loop, copy)
+
+
+def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
+    run = run_length(read, tile, rows)
+    return run is not None and run * DTYPES[read.load.dtype][1] <= SHORT_ROW_BYTES
+
+
+def _ask_for_operand(
+    state: State, tile: Stage, loop: str, read: Read, rows: tuple[Read, ...]
+) -> Prefetch | FetchAhead | None:
+    """None where it is no input, is read but once, or nothing can be said of it."""
+    if _is_scattered(read, tile, rows) or not is_reused(read, tile):
         return None  # a depthwise convolution's image: it comes once, in order
     name = read.load.buffer
     copy = state.producer(name)
@@ -133,9 +132,15 @@ def _following(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | F
         return None
     if copy is None:
         return FetchAhead(tile.name, loop, tile.name, name, 1)
-    sources = tuple(copy.op.reads) if is_copy(copy) else ()
-    is_copied = len(sources) == 1 and state.producer(sources[0]) is None
-    return FetchAhead(tile.name, loop, copy.name, sources[0], 1) if is_copied else None
+    return _ask_for_source(state, tile, loop, copy) if is_copy(copy) else None
+
+
+def _ask_for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchAhead | None:
+    """For what the next copy of an input, or the next part of an image with its border, is made of."""
+    sources = tuple(copy.op.reads)
+    if copy.op.reducer is not None or len(sources) != 1 or state.producer(sources[0]) is not None:
+        return None
+    return FetchAhead(tile.name, loop, copy.name, sources[0], 1)
 
 
 def _is_plain(read: Read, tile: Stage) -> bool:
@@ -145,5 +150,6 @@ def _is_plain(read: Read, tile: Stage) -> bool:
     )
 
 
-def _n_bytes(state: State, name: str, read: Read) -> int:
-    return math.prod(buffer_shape(state, name)) * DTYPES[read.load.dtype][1]
+def _n_bytes(state: State, name: str) -> int:
+    tensor = next(t for t in state.inputs if t.name == name)
+    return math.prod(tensor.shape) * DTYPES[tensor.dtype][1]

@@ -5,7 +5,8 @@ data that will be read again. Where inputs and outputs together are larger than 
 anybody. An output that is written across, a line in each of many rows, waits for the fetches too, since nothing
 foresees them: around the caches it is written faster from a quarter of that on (a transpose of 8 MB 1.2 times as fast,
 of 16 MB 1.6 times). Graphs with more arithmetic hide their bandwidth but not the time until a line arrives, from the
-last cache either; they are asked where rows of their operands lie apart (`ahead.py`).
+last cache either; they are asked where rows of their operands lie apart (`ahead.py`), and their outputs are written
+around the caches as well (attention scores 1.1 times as fast): fetches of those lines would hold up the others.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list
         return []
     found = []
     for draft in drafts:
-        state = fetch_ahead(draft.state)
+        state = fetch_ahead(draft.state, context)
+        asks = state is not draft.state
         outputs = [s for s in draft.state.stages if draft.state.is_output(s) and _in_vectors(s)]
-        names = [s.name for s in outputs if is_light and (is_large or transposed_axis(draft, s) is not None)]
-        if names or state is not draft.state:
+        around = asks or (is_light and is_large)
+        names = [s.name for s in outputs if around or (is_light and transposed_axis(draft, s) is not None)]
+        if names or asks:
             state = state.apply(*(Stream(n) for n in names))
             found.append(replace(draft, state=state).finish(note="stream"))
     return found

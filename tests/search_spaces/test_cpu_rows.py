@@ -184,23 +184,43 @@ def test_what_is_written_across_may_be_streamed_from_a_quarter_of_the_last_cache
             assert list(compiled(dag, sketch, 2, rows=4))
 
 
+def hints(sketch: Sketch) -> set[tuple[str, str, str]]:
+    """(stage that asks, stage that it asks for, input)."""
+    stages = sketch.state.stages
+    asked = {(x.name, h.reader, h.buffer) for x in stages for h in x.ahead if sketch.state.producer(h.buffer) is None}
+    return asked | {(stage.name, stage.name, h.buffer) for stage in stages for h in stage.prefetches}
+
+
 @pytest.mark.parametrize("name", ["tbg", "tbs"])
 def test_scattered_rows_of_operands_are_fetched_ahead(name):
-    """Heads lie between one another: their rows are short, those of a single head adjacent."""
-    small = replace(HOST, l3_bytes=1 << 12)
-    for heads, count in ((3, 2), (1, 0)):
-        dag = workload(name, N=2, seq=21, heads=heads, dim=19)
-        states = [s.state for s in sketches(dag, small, 1)]
-        found = {(h.reader, h.buffer) for state in states for stage in state.stages for h in stage.ahead}
-        assert len({buffer for _, buffer in found}) == count, found
-    image = workload("dep", N=2, H=9, W=9, C=48, k=3, stride=1, pad=1)
-    assert not any(stage.ahead for s in sketches(image, small, 1) for stage in s.state.stages)
+    """Heads lie between one another: their rows are short, those of a single head adjacent. Caches hold small ones."""
+    small = replace(HOST, l2_bytes=1 << 10, l3_bytes=1 << 12)
     dag = workload(name, N=2, seq=21, heads=3, dim=19)
-    ahead = [s for s in sketches(dag, small, 1) if any(stage.ahead for stage in s.state.stages)]
-    assert ahead
-    assert all("stream" in s.name for s in ahead)
+    ahead = [s for s in sketches(dag, small, 1) if hints(s)]
+    asked = {hint for s in ahead for hint in hints(s)}
+    assert {("scores.acc", "scores.acc", "Q"), ("scores.acc", "K.pack", "K")} <= asked
+    assert {(stage, buffer) for stage, _, buffer in asked} == {("scores.acc", "Q"), ("scores.acc", "K")}
+    assert any("stream" in s.name for s in ahead)
     for sketch in ahead:
         assert list(compiled(dag, sketch, 1, rows=1))
+    assert not any(hints(s) for s in sketches(dag, replace(small, l2_bytes=1 << 20), 1))
+    alone = {s.name: hints(s) for s in sketches(workload(name, N=2, seq=21, heads=1, dim=19), small, 1)}
+    assert all(alone[n] == found for n, found in ((n.removesuffix("/stream"), x) for n, x in alone.items()))
+    image = workload("dep", N=2, H=9, W=9, C=48, k=3, stride=1, pad=1)
+    assert not any(buffer == "X" for s in sketches(image, small, 1) for _, _, buffer in hints(s))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_next_part_of_a_grouped_image_is_fetched_ahead(stride):
+    """With its border or without; not the weights, which a cache holds."""
+    small = replace(HOST, l2_bytes=1 << 13, l3_bytes=1 << 15)
+    dag = workload("grp", N=3, H=9, W=11, CI=12, CO=10, k=3, stride=stride, pad=1, groups=2)
+    ahead = [s for s in sketches(dag, small, 2) if hints(s)]
+    readers = {reader for s in ahead for _, reader, _ in hints(s)}
+    assert readers == {"pad", "pad.pack", "conv.acc"}
+    assert {buffer for s in ahead for _, _, buffer in hints(s)} == {"X"}
+    for sketch in ahead:
+        assert list(compiled(dag, sketch, 2, rows=2))
 
 
 def test_a_product_may_be_computed_for_the_rows_that_a_softmax_needs():
