@@ -215,14 +215,15 @@ class Values:
         if access.offset == 0:
             return access.pointer
         nbytes = access.offset * DTYPES[dtype][1]
-        text = f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}"
         if access.pointer not in self.addresses.slots:
-            return self.writer.value(text, "p")
-        memo = self.writer.frames[0].memo  # a register is asked for again at every step of an unrolled body
-        if text not in memo:
-            with self.writer.hoisted(0):
-                memo[text] = self.writer.value(text, "p")
-        return memo[text]
+            return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
+        memo, key = self.writer.frames[0].memo, (access.pointer, nbytes)
+        name = memo.get(key)  # a register is asked for again at every step of an unrolled body
+        if name is None:
+            name = memo[key] = self.writer.fresh("p")
+            line = f"  {name} = getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}"
+            self.writer.frames[0].header.append(line)
+        return name
 
     def _plain_load(self, access: Access, dtype: str, lanes: int) -> str:
         return self.writer.value(
