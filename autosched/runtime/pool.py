@@ -10,9 +10,13 @@
 with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_threads.
 
 How a region runs. The caller is thread 0. Each worker owns one cache line with a word: IDLE, GO, ASLEEP or QUIT. The
-caller sets GO for as many workers as there are further tasks, wakes those that sleep (futex), and takes tasks itself;
-tasks are given out by an atomic counter. A worker takes its GO by compare-and-swap, so when no task is left the caller
-takes back what nobody has taken yet: a region never waits for a thread that the system has not scheduled.
+caller sets GO for as many workers as there are further tasks, wakes those that sleep (futex), and takes tasks itself.
+A worker takes its GO by compare-and-swap, so when no task is left the caller takes back what nobody has taken yet: a
+region never waits for a thread that the system has not scheduled.
+
+Who takes which task. Each thread has a share of consecutive tasks, with an atomic counter, and takes of the others'
+shares when its own is used up. So no thread waits while there is work, and yet a thread gets the tasks that it had at
+the last call, whose data its own caches still hold, and which write pages and lines that no other core has.
 
 How a worker idles. It watches its word for 20 to 50 us, which is as long as the other threads of a region may need to
 end it and Python to start the next. For about half a millisecond more it watches it, but offers its core to others
@@ -78,9 +82,10 @@ define $link void @autosched_pool_shutdown() nounwind {
 
 _STATE = """
 %slot = type { i32, i32, i64, i64, [40 x i8] } ; word, thread id, pthread_t, 1 + the core that it is kept away from
+%share = type { i64, i64, [48 x i8] } ; the next task, the end
 @autosched_slots = $link global [$max x %slot] zeroinitializer, align 64
 @autosched_busy = $link global i32 0, align 64
-@autosched_next = $link global i64 0, align 64
+@autosched_shares = $link global [$max x %share] zeroinitializer, align 64
 @autosched_pending = $link global i64 0, align 64
 @autosched_region = $link global { ptr, ptr, i64 } zeroinitializer, align 64
 @autosched_workers = $link global i64 0, align 64
@@ -153,16 +158,31 @@ done:
   ret void
 }
 
+; the first %n shares, the one of this thread before the others
 define internal void @autosched_drain(ptr %fn, ptr %env, i64 %n, i64 %id) nounwind {
 entry:
+  br label %open
+open:
+  %i = phi i64 [ %id, %entry ], [ %next, %empty ]
+  %left = phi i64 [ %n, %entry ], [ %left1, %empty ]
+  %share = getelementptr [$max x %share], ptr @autosched_shares, i64 0, i64 %i
+  %end.p = getelementptr %share, ptr %share, i64 0, i32 1
+  %end = load i64, ptr %end.p
   br label %claim
 claim:
-  %t = atomicrmw add ptr @autosched_next, i64 1 monotonic
-  %more = icmp slt i64 %t, %n
-  br i1 %more, label %work, label %done
+  %t = atomicrmw add ptr %share, i64 1 monotonic
+  %more = icmp slt i64 %t, %end
+  br i1 %more, label %work, label %empty
 work:
   call void %fn(ptr %env, i64 %t, i64 %id)
   br label %claim
+empty:
+  %i1 = add i64 %i, 1
+  %wraps = icmp eq i64 %i1, %n
+  %next = select i1 %wraps, i64 0, i64 %i1
+  %left1 = sub i64 %left, 1
+  %others = icmp sgt i64 %left1, 0
+  br i1 %others, label %open, label %done
 done:
   ret void
 }
@@ -296,14 +316,28 @@ staff:
   store ptr %fn, ptr @autosched_region
   %env.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 1
   store ptr %env, ptr %env.p
-  %n.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 2
-  store i64 %n, ptr %n.p
-  store atomic i64 0, ptr @autosched_next monotonic, align 64
+  %present = add i64 %workers, 1
+  %present.p = getelementptr { ptr, ptr, i64 }, ptr @autosched_region, i64 0, i32 2
+  store i64 %present, ptr %present.p
   store atomic i64 %workers, ptr @autosched_pending monotonic, align 64
+  br label %divide
+divide:
+  %s = phi i64 [ 0, %staff ], [ %s1, %divide ]
+  %first = phi i64 [ 0, %staff ], [ %end, %divide ]
+  %s1 = add i64 %s, 1
+  %before = mul i64 %s1, %n
+  %end = sdiv i64 %before, %present
+  %share = getelementptr [$max x %share], ptr @autosched_shares, i64 0, i64 %s
+  %end.p = getelementptr %share, ptr %share, i64 0, i32 1
+  store atomic i64 %first, ptr %share monotonic, align 64
+  store i64 %end, ptr %end.p
+  %divided = icmp eq i64 %s1, %present
+  br i1 %divided, label %staffed, label %divide
+staffed:
   %some = icmp sgt i64 %workers, 0
   br i1 %some, label %go, label %work
 go:
-  %i = phi i64 [ 1, %staff ], [ %i1, %go ]
+  %i = phi i64 [ 1, %staffed ], [ %i1, %go ]
   %slot = getelementptr [$max x %slot], ptr @autosched_slots, i64 0, i64 %i
   %old = atomicrmw xchg ptr %slot, i32 1 acq_rel
   call void @autosched_part(ptr %slot)
@@ -312,7 +346,7 @@ go:
   %left = icmp sle i64 %i1, %workers
   br i1 %left, label %go, label %work
 work:
-  call void @autosched_drain(ptr %fn, ptr %env, i64 %n, i64 0)
+  call void @autosched_drain(ptr %fn, ptr %env, i64 %present, i64 0)
   %p = load atomic i64, ptr @autosched_pending acquire, align 64
   %finished = icmp eq i64 %p, 0
   br i1 %finished, label %done, label %retract

@@ -59,6 +59,33 @@ define i32 @nested(ptr %args, ptr %workspace, i64 %n) nounwind {
 """
 )
 
+# args: for each thread the first task that it takes; the tasks wait until both threads have one
+MEET = """
+declare void @autosched_parallel(ptr, ptr, i64)
+@arrived = internal global i64 0
+define internal void @body(ptr %first, i64 %task, i64 %id) nounwind {
+entry:
+  %mine = getelementptr i64, ptr %first, i64 %id
+  %old = load i64, ptr %mine
+  %new = icmp slt i64 %old, 0
+  br i1 %new, label %arrive, label %done
+arrive:
+  store i64 %task, ptr %mine
+  %before = atomicrmw add ptr @arrived, i64 1 release
+  br label %wait
+wait:
+  %there = load atomic i64, ptr @arrived acquire, align 8
+  %both = icmp sge i64 %there, 2
+  br i1 %both, label %done, label %wait
+done:
+  ret void
+}
+define i32 @meet(ptr %first, ptr %workspace, i64 %n) nounwind {
+  call void @autosched_parallel(ptr @body, ptr %first, i64 7)
+  ret i32 0
+}
+"""
+
 Counters = npt.NDArray[np.int64]
 
 

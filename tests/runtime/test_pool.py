@@ -16,7 +16,7 @@ from autosched.errors import TargetError
 from autosched.runtime import jit, peak
 from autosched.runtime.pool import MAX_THREADS, exported_pool_ir, pool_ir
 from autosched.target import parse_target
-from tests.runtime.regions import COUNT, NESTED, run
+from tests.runtime.regions import COUNT, MEET, NESTED, run
 
 HOST = parse_target("cpu")
 
@@ -45,6 +45,12 @@ def test_workers_that_slept_come_back() -> None:
     for _ in range(20):
         threading.Event().wait(0.002)  # far beyond the spinning
         assert run(kernel, 8, 3)[0].tolist() == [3] * 8 + [0, 0]
+
+
+def test_each_thread_begins_with_a_share_of_its_own() -> None:
+    first = (ctypes.c_int64 * 2)(-1, -1)
+    assert _load(2, MEET, "meet")(ctypes.addressof(first), 0) == 0
+    assert list(first) == [0, 3]
 
 
 def test_nested_regions_run_on_the_thread_that_meets_them() -> None:
