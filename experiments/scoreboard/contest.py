@@ -30,7 +30,7 @@ BLOCK_S = 0.05
 ROUNDS, SLOW_ROUNDS = 10, 4  # even: each order as often as its reverse
 SLOW_S = 0.25  # calls that take longer have SLOW_ROUNDS rounds
 REST_S = 0.05  # before each block: the threads of other pools go on spinning for a while, on the cores that this needs
-LONG_RESTS_S = {METASCHEDULE: 0.5}  # after this one's block
+LONG_RESTS_S = {METASCHEDULE: 0.5, NUMPY: 0.2}  # after these: OpenBLAS's threads were seen to spin for 100 ms
 ENTER_S, TIME_S = 240.0, 120.0  # deadlines
 
 Entry = dict[str, Any]  # {"seconds", "ci", ...}, or {"reason"} for one without a time
