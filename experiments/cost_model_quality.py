@@ -78,7 +78,7 @@ def quality(scores: Floats, table: Table, rows: Bools | None = None, k: int = K,
             apart.append(pairwise_accuracy(scores[mine], table.seconds[mine], APART))
     if not pairs:
         return Quality(float("nan"), float("nan"))
-    told = [accuracy for accuracy in apart if accuracy == accuracy]  # some workloads have none that are so far apart
+    told = [accuracy for accuracy in apart if not np.isnan(accuracy)]  # NaN: a workload without pairs so far apart
     return Quality(float(np.mean(pairs)), float(np.mean(recalls)), float(np.mean(told)) if told else float("nan"))
 
 
