@@ -97,8 +97,10 @@ def tune(
     later one ends the search with what it has (`Result.interrupted`).
     """
     begun = time.monotonic() if started is None else started
-    if trials < 1:
-        raise UsageError(f"trials must be at least 1, got {trials}")
+    from autosched.tune.policy import FULL
+    from autosched.tune.session import Settings
+
+    limits = Settings(trials, budget_s, seed, policy or FULL)
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     device = find_device(target, threads, runs=measure)
     check_device(problem, device)
@@ -107,10 +109,6 @@ def tune(
     if not measure:
         return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
 
-    from autosched.tune.policy import FULL
-    from autosched.tune.session import Settings
-
-    limits = Settings(trials, budget_s, seed, policy or FULL)
     space = _Space(tuple(rules), narrow, limits.policy.draft, limits.policy.prior)
     task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, space)
     if directory is not None:

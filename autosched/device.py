@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
@@ -48,8 +49,8 @@ def _processor(found: Target, threads: int | None, runs: bool) -> Device:
         raise DeviceError(
             f"kernels for {found.mcpu} ({found.arch}) cannot be measured on this machine, which lacks {lacks}; use cpu"
         )
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"threads must be from 1 to {MAX_THREADS}, got {threads}")
+    if threads is not None and not (isinstance(threads, Integral) and 1 <= threads <= MAX_THREADS):
+        raise UsageError(f"threads must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
     return Device(found, threads or min(found.cores, MAX_THREADS))
 
 

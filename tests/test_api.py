@@ -167,7 +167,23 @@ def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None
     assert at.best(added, db=tmp_path / "none.db") == []
 
 
-@pytest.mark.parametrize(("option", "message"), [({"trials": 0}, "trials"), ({"threads": 0}, "threads")])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"trials": 0}, "trials must be a whole number of at least 1, got 0"),
+        ({"trials": 1.5}, "trials must be a whole number"),
+        ({"trials": "3"}, "trials must be a whole number of at least 1, got '3'"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": 2**70}, "seed must be a whole number"),
+        ({"budget_s": 0}, "budget_s must be a number of seconds above 0, got 0"),
+        ({"budget_s": -1.0}, "budget_s must be"),
+        ({"budget_s": float("nan")}, "budget_s must be"),
+        ({"budget_s": "10s"}, "budget_s must be a number of seconds above 0, got '10s'"),
+        ({"threads": 0}, "threads must be a whole number from 1 to"),
+        ({"threads": 1.5}, "threads must be a whole number from 1 to 256, got 1.5"),
+        ({"threads": "2"}, "threads must be"),
+    ],
+)
 def test_numbers_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         at.tune(added, **option)

@@ -40,9 +40,15 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
+    from autosched.errors import StoreError
+
     with _open(args, create=True) as database:
         kept, skipped = database.import_jsonl(args.file)
         path = database.path
+    if skipped and not kept:
+        raise StoreError(
+            f"none of the {skipped} lines of {args.file} is a record: name a file that `autosched db export` wrote"
+        )
     facts = {"kept": kept, "skipped": skipped, "db": str(path)}
     return _answer(args, facts, f"{kept} records read into {path}, {skipped} damaged lines skipped")
 

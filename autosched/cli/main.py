@@ -8,6 +8,7 @@ usable, 130 interrupted and saved. With AUTOSCHED_DEBUG set, errors are raised w
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -29,6 +30,7 @@ GC_THRESHOLD = (100_000, 20, 50)
 INTERRUPTED = 130
 MAX_START_S = 30.0  # a process older than this when its command begins has been doing something else before
 POLITE_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # what a machine can run out of
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -143,6 +145,10 @@ def _report(error: BaseException, *, as_json: bool) -> int:
             kind, code, sentence = type(error).__name__, error.exit_code, _one_line(error)
         case KeyboardInterrupt():
             kind, code, sentence = "Interrupted", INTERRUPTED, "interrupted; everything measured so far is saved"
+        case OSError(errno=int(number)) if number in EXHAUSTED:
+            kind, code = "OSError", 2
+            where = f" in {error.filename}" if error.filename else ""
+            sentence = f"{error.strerror}{where}: make room and try again; everything measured so far is saved"
         case MemoryError():
             kind, code, sentence = "MemoryError", 2, "this machine has not enough memory: use a smaller shape"
         case Exception():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("workloads", help="list the built-in workloads", description="Lists built-in workloads.")
-    parser.add_argument("workload", nargs="?", help="show the arguments and shapes of this one only")
+    parser.add_argument("workload", nargs="?", help="show the arguments, types and shapes of this one only")
     options.add_json(parser)
     parser.set_defaults(run=run)
 
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
                 "name": w.name,
                 "args": list(w.args),
                 "defaults": list(w.defaults),
+                "dtypes": list(w.dtypes),
                 "summary": w.summary,
                 "shapes": [list(s) for s in w.shapes],
             }
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         workload = chosen[0]
         print(f"{workload.name}: {workload.summary}")
         print(f"  arguments  {_arguments(workload)}")
+        print(f"  --dtype    {', '.join(workload.dtypes)}")
         for shape in workload.shapes:
             print(f"  --shape {','.join(map(str, shape))}")
     return 0

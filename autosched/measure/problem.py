@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.errors import UsageError
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.runtime.spec import ArraySpec
@@ -74,6 +75,9 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
                 for tile in TILES if dag.winograd else ():
                     expected = [(r.value, r.bound) for r in evaluate(dag, arrays, tile)]
                     write_limits(directory, name, outputs, expected, tile)
+        except OSError as error:
+            refused = f"the reference cannot be written to {directory}: {error.strerror or error}"
+            written.set_exception(UsageError(f"{refused}; make room there or set XDG_CACHE_HOME"))
         except BaseException as error:
             written.set_exception(error)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -282,8 +283,12 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return " or ".join(by_lower[m] for m in matches)
 
 
-def _checked_shape(workload: Workload, shape: Sequence[int]) -> tuple[int, ...]:
+def _checked_shape(workload: Workload, shape: Any) -> tuple[int, ...]:
     numbers = workload.numbers
+    try:
+        shape = tuple(shape)
+    except TypeError:
+        shape = (shape,)
     if not workload.required <= len(shape) <= len(numbers):
         least, most = workload.required, len(numbers)
         count = str(least) if least == most else f"{least} to {most}"
@@ -292,7 +297,7 @@ def _checked_shape(workload: Workload, shape: Sequence[int]) -> tuple[int, ...]:
             f"{workload.name}: the shape needs {count} numbers ({','.join(numbers)}) but has {len(shape)} "
             f"({','.join(map(str, shape))}); for example {example}"
         )
-    return tuple(shape)
+    return shape
 
 
 def _argument(workload: Workload, key: str) -> str:
@@ -308,21 +313,26 @@ def _value(workload: Workload, key: str, value: int | str) -> int | str:
     if key not in workload.numbers:
         return str(value)
     least, most = _LEAST.get(key, 1), _MOST.get(key)
-    try:
-        number = int(value)
-    except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
+    number = _whole(value)
+    if number is None or number < least or (most is not None and number > most):
         span = f"an integer >= {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{workload.name}: {key} must be {span} but is {value}")
     return number
 
 
+def _whole(value: object) -> int | None:
+    """The integer that `value` is or says; None for any other, also for one with a fraction."""
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
 def _apply_batch(workload: Workload, args: dict[str, int | str], batch: int) -> None:
-    first = workload.args[0]
-    if batch < 1:
+    first, number = workload.args[0], _whole(batch)
+    if number is None or number < 1:
         raise UsageError(f"{workload.name}: the batch must be an integer >= 1 but is {batch}")
-    args[first] = int(args[first]) * batch if first == "M" else batch
+    args[first] = int(args[first]) * number if first == "M" else number
 
 
 def _from_file(

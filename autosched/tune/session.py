@@ -10,14 +10,16 @@ come to the state in which the records end, and a round that was cut short is co
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from autosched.errors import DeviceError, Interrupted, NoValidCandidate
+from autosched.errors import DeviceError, Interrupted, NoValidCandidate, UsageError
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, median_interval
 from autosched.tune.callbacks import Callback, Event
 from autosched.tune.policy import FULL, Policy
@@ -35,6 +37,7 @@ MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short sear
 PEAK_READINGS = 4  # at most, of the peak after the final comparison
 FINAL_CANDIDATES = 4  # of the fastest are compared in the end
 FINAL_SHARE = 0.1  # of a time budget, kept for that comparison
+MAX_NUMBER = 2**63 - 1  # that a record can hold
 FINAL_S = 1.0  # ... but at least so long, and at most half of the budget
 
 
@@ -49,6 +52,15 @@ class Settings:
     budget_s: float | None = None
     seed: int = 0
     policy: Policy = FULL
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("seed", 0)):
+            number = getattr(self, name)
+            if not isinstance(number, Integral) or not least <= int(number) <= MAX_NUMBER:
+                raise UsageError(f"{name} must be a whole number of at least {least}, got {number!r}")
+        seconds: object = self.budget_s
+        if seconds is not None and not (isinstance(seconds, Real) and 0.0 < float(seconds) < math.inf):
+            raise UsageError(f"budget_s must be a number of seconds above 0, got {seconds!r}")
 
 
 def run(

@@ -66,7 +66,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("gmm --weights Y,", 2, "names are written with commas"),
         ("gmm --weights Y --target cuda --no-run", 2, "weights are prepared ahead of time for processors only"),
         ("gmm --threads 0", 2, "--threads"),
-        ("gmm --threads 100000", 2, "threads must be from 1 to 256"),
+        ("gmm --threads 100000", 2, "threads must be a whole number from 1 to 256, got 100000"),
         ("gmm --target tpu", 2, "target 'tpu' is not known"),
         ("gmm --target llvm -mcpu=haswall", 2, "did you mean haswell"),
         ("gmm --target llvm -mcpu=neoverse-v9", 2, "did you mean neoverse"),
@@ -145,6 +145,16 @@ def test_an_import_that_describes_its_workload_with_nonsense(cli: Any, tmp_path:
     for record in (1, 2, 3, 4):
         answer = cli("show", record, "--db", db)
         assert (answer.code, answer.err.count("\n")) == (2, 1)
+
+
+def test_an_import_of_something_else(cli: Any) -> None:
+    answer = cli("db", "import", "own.py", "--db", "records.db")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert "lines of own.py is a record" in answer.err
+
+
+def test_a_workload_says_its_types(cli: Any) -> None:
+    assert "--dtype    float32, float64, float16, bfloat16\n" in cli("workloads", "sfm").out
 
 
 def test_debug_shows_the_traceback() -> None:

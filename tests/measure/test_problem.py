@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.errors import UsageError
 from autosched.measure import Failure, Measurement, Measurer, make_problem
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
@@ -34,5 +35,13 @@ def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:
     A = te.placeholder((4,), name="A")
     dag = ComputeDAG([te.compute((4,), lambda i: A[i] * 2.0, name="C")])
     problem = make_problem(dag, tmp_path / "missing", seed=3)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UsageError, match=r"the reference cannot be written to .*missing: No such file"):
         problem.wait()
+
+    def refuse(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autosched.te.reference.evaluate", refuse)
+        with pytest.raises(ZeroDivisionError):
+            make_problem(dag, tmp_path, seed=3).wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autosched.errors import UsageError
@@ -51,6 +52,7 @@ def test_shape_settings_batch_and_dtype_combine() -> None:
     assert build("gmm", (1, 2, 3, 4), batch=5)[1]["args"]["B"] == 5
     assert build("sfm", (64, 32), batch=16)[1]["args"]["M"] == 1024
     assert build("matmul", batch=2)[1]["args"]["M"] == 1024
+    assert build("matmul", np.array([2, 3, 4]))[1]["args"] == {"M": 2, "N": 3, "K": 4}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,10 @@ def test_shape_settings_batch_and_dtype_combine() -> None:
         ({"name": "grp", "settings": {"groups": 5}}, r"grp: CI=256 is not divisible by groups=5"),
         ({"name": "c2d", "shape": (1, 3, 3, 4, 4, 7, 1, 1)}, r"c2d: the output would be empty"),
         ({"name": "c2d", "batch": 0}, r"c2d: the batch must be an integer >= 1 but is 0"),
+        ({"name": "matmul", "batch": 1.5}, r"matmul: the batch must be an integer >= 1 but is 1.5"),
+        ({"name": "matmul", "shape": (1.5, 2, 3)}, r"matmul: M must be an integer >= 1 but is 1.5"),
+        ({"name": "matmul", "shape": 5}, r"matmul: the shape needs 3 numbers \(M,N,K\) but has 1 \(5\)"),
+        ({"name": "matmul", "settings": {"K": 2.0}}, r"matmul: K must be an integer >= 1 but is 2.0"),
         ({"name": "avg_pool2d", "settings": {"count_include_pad": 2}}, r"must be from 0 to 1 but is 2"),
         ({"name": "mine.py:f", "shape": (1,)}, r"a function of your own takes no shape"),
     ],
