@@ -49,7 +49,8 @@ def _processor(found: Target, threads: int | None, runs: bool) -> Device:
         raise DeviceError(
             f"kernels for {found.mcpu} ({found.arch}) cannot be measured on this machine, which lacks {lacks}; use cpu"
         )
-    if threads is not None and not (isinstance(threads, Integral) and 1 <= threads <= MAX_THREADS):
+    number: object = threads
+    if number is not None and not (isinstance(number, Integral) and 1 <= int(number) <= MAX_THREADS):
         raise UsageError(f"threads must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
     return Device(found, threads or min(found.cores, MAX_THREADS))
 

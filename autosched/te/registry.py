@@ -286,18 +286,18 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
 def _checked_shape(workload: Workload, shape: Any) -> tuple[int, ...]:
     numbers = workload.numbers
     try:
-        shape = tuple(shape)
+        given = tuple(shape)
     except TypeError:
-        shape = (shape,)
-    if not workload.required <= len(shape) <= len(numbers):
+        given = (shape,)
+    if not workload.required <= len(given) <= len(numbers):
         least, most = workload.required, len(numbers)
         count = str(least) if least == most else f"{least} to {most}"
         example = ",".join(map(str, workload.defaults[:least]))
         raise UsageError(
-            f"{workload.name}: the shape needs {count} numbers ({','.join(numbers)}) but has {len(shape)} "
-            f"({','.join(map(str, shape))}); for example {example}"
+            f"{workload.name}: the shape needs {count} numbers ({','.join(numbers)}) but has {len(given)} "
+            f"({','.join(map(str, given))}); for example {example}"
         )
-    return shape
+    return given
 
 
 def _argument(workload: Workload, key: str) -> str:
