@@ -16,6 +16,7 @@ from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
 from autosched.lower.ahead import fetch_box, fetches, with_fetches
 from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
+from autosched.lower.ordered import in_order
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
 
@@ -154,12 +155,20 @@ class Nest:
         op = self.stage.op
         values: dict[Expr, Expr] = {a.var: self._value(a.name, covered) for a in op.all_axes}
         body = tuple(self._relocate(substitute(v, values)) for v in op.body)
-        return Store(op.buffers, self._local(covered), body, op.reducer, op.name, streamed=self.stage.streamed)
+        ordered = in_order(self.stage)
+        reducer = op.reducer if ordered is None else ordered.in_order()
+        return Store(op.buffers, self._local(covered), body, reducer, op.name, streamed=self.stage.streamed)
 
     def _init_leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         op = self.stage.op
         assert op.reducer is not None
-        return Store(op.buffers, self._local(covered), op.reducer.identity, None, f"{op.name}.init")
+        start: tuple[Expr, ...] = op.reducer.identity
+        ordered = in_order(self.stage)
+        if ordered is not None:  # the first place, which all others come after
+            values: dict[Expr, Expr] = {a.var: self._value(a.name, covered) for a in op.all_axes}
+            first = substitute(op.body[ordered.place], values)
+            start = tuple(first if n == ordered.place else c for n, c in enumerate(start))
+        return Store(op.buffers, self._local(covered), start, None, f"{op.name}.init")
 
     def _local(self, covered: Mapping[str, Expr]) -> tuple[Expr, ...]:
         return tuple(covered.get(a.name, ZERO) for a in self.stage.op.axes)

@@ -4,6 +4,7 @@ loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  FetchAhead
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (stage_steps.py)
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
+places   NarrowPlaces                                                       (places.py)
 words    Tensorize                                                          (tensorize.py)
 whole    Winograd                                                           (winograd.py)
 """
@@ -21,6 +22,7 @@ from autosched.schedule.loop_steps import (
     Unroll,
     Vectorize,
 )
+from autosched.schedule.places import NarrowPlaces
 from autosched.schedule.record import largest_tile, replay, steps_from_json, steps_text, steps_to_json
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -30,8 +32,8 @@ from autosched.schedule.winograd import Winograd
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "FetchAhead", "Fuse", "LaunchBounds", "Loop", "Num", "Pack", "Pad", "Parallel", "Pipeline", "Prefetch",
-    "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream", "Team",
-    "Tensorize", "Unroll", "Vectorize", "Winograd", "initial_state", "largest_tile", "replay", "steps_from_json",
-    "steps_text", "steps_to_json",
+    "FetchAhead", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Pack", "Pad", "Parallel", "Pipeline",
+    "Prefetch", "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream",
+    "Team", "Tensorize", "Unroll", "Vectorize", "Winograd", "initial_state", "largest_tile", "replay",
+    "steps_from_json", "steps_text", "steps_to_json",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from autosched.schedule.loop_steps import (
     Unroll,
     Vectorize,
 )
+from autosched.schedule.places import NarrowPlaces
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
@@ -33,7 +34,7 @@ STEPS: dict[str, type[Any]] = {
     for cls in (
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
-        Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd,
+        Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
     )
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Winograd's transforms: two stages each, one for a dimension of the tile, whose short axes are written out.
 
-    parallel p.0, p.1, c.0            the second dimension's nest
-      rows of the transform           the first dimension, for one tile and one vector or two of channels
-      a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
+parallel p.0, p.1, c.0            the second dimension's nest
+  rows of the transform           the first dimension, for one tile and one vector or two of channels
+  a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from autosched.ir.expr import DTYPES, Const
 from autosched.ir.visit import loads
 from autosched.schedule import (
     ComputeAt,
+    NarrowPlaces,
     Parallel,
     Reorder,
     Split,
@@ -24,6 +25,7 @@ from autosched.schedule import (
     Winograd,
     initial_state,
 )
+from autosched.schedule.places import narrow_places
 from autosched.schedule.winograd import convolution
 from autosched.te.dag import ComputeDAG
 from autosched.te.winograd import TILES
@@ -36,8 +38,11 @@ VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them f
 
 
 def beginnings(dag: ComputeDAG) -> list[Draft]:
-    """The schedule as written and, where that is accepted, with the convolutions by Winograd's tiles of each size."""
+    """The schedule as written, with places of 32 bits, and the same, where that is accepted, with the convolutions by
+    Winograd's tiles of each size."""
     draft = Draft(initial_state(dag))
+    places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
+    draft = draft.apply(*places)
     found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
     if not found:
         return [draft]

@@ -10,6 +10,7 @@ from autosched.codegen.llvm.halves import narrow, widen
 from autosched.codegen.llvm.words import (
     ARITHMETIC,
     INTRINSICS,
+    INVERSE_OF_FLOATS,
     PREDICATES,
     literal,
     splat,
@@ -62,8 +63,7 @@ class Arithmetic:
         column = {"f": 0, "i": 1, "u": 2, "b": 2}[kind]
         text = value_type(a.dtype, a.lanes)
         if op in PREDICATES:
-            word = "fcmp" if kind == "f" else "icmp"
-            return Val(self.writer.value(f"{word} {PREDICATES[op][column]} {text} {a.name}, {b.name}"), "bool", a.lanes)
+            return self._compare(PREDICATES[op][column], a, b)
         if op in ("min", "max"):
             return self._extreme(op, b, a) if _is_number(lhs) else self._extreme(op, a, b, is_known=_is_number(rhs))
         if op == "pow":
@@ -75,6 +75,20 @@ class Arithmetic:
         if op in ("floordiv", "mod", "ceildiv"):
             return self._divide(op, a, b, rhs.name)
         return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+
+    def is_same(self, lhs: Val, rhs: Val) -> Val:
+        """Where two values are equal or one is NaN."""
+        return self._compare("ueq" if DTYPES[lhs.dtype][0] == "f" else "eq", lhs, rhs)
+
+    def fails(self, op: str, lhs: Val, rhs: Val) -> Val:
+        """Where an ordering of floats does not hold, in one instruction."""
+        return self._compare(INVERSE_OF_FLOATS[op], lhs, rhs)
+
+    def _compare(self, predicate: str, lhs: Val, rhs: Val) -> Val:
+        a, b = self.match(lhs, rhs)
+        word = "fcmp" if DTYPES[a.dtype][0] == "f" else "icmp"
+        text = f"{word} {predicate} {value_type(a.dtype, a.lanes)} {a.name}, {b.name}"
+        return Val(self.writer.value(text), "bool", a.lanes)
 
     def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""

@@ -24,6 +24,8 @@ from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from autosched.target import Target
+from autosched.te.first_best import FirstBest, first_best
+from autosched.te.reducers import largest
 
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
@@ -240,6 +242,10 @@ class Statements:
             self.values.begin()
             parts.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
         del self.addresses.env[loop.var]
+        assert store.reducer is not None
+        found = first_best(store.reducer)
+        if found is not None and lanes > 2:
+            parts, lanes = [self._first_of_lanes(found, parts)], 1
         while len(parts) > 1:
             odd = parts[len(parts) // 2 * 2 :]
             parts = [self._combine(store, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd
@@ -382,6 +388,9 @@ class Statements:
             starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]
             parts = [self.arithmetic.select(mask, p, s) for p, s in zip(parts, starts, strict=True)]
         self.values.mask = None
+        found = first_best(stmt.reducer)
+        if found is not None and lanes > 2:
+            parts, lanes = self._first_of_lanes(found, [parts]), 1
         while lanes > 1:
             lanes //= 2
             low = [self._half(p, 0, lanes) for p in parts]
@@ -389,6 +398,26 @@ class Statements:
             parts = self._combine(stmt, low, high)
         old = [self.values.emit(e) for e in self._old(stmt)]
         return self._combine(stmt, old, parts)
+
+    def _first_of_lanes(self, found: FirstBest, chunks: list[list[Val]]) -> list[Val]:
+        """The best value of all lanes, then the least place of those that have it: half the work of carrying both."""
+        values, places = ([c[n] for c in chunks] for n in (found.value, found.place))
+        best = self._extreme(found.op, values)
+        beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
+        having = [self.arithmetic.is_same(v, best) for v in values]
+        first = self._extreme("lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)])
+        return [first, best] if found.place == 0 else [best, first]
+
+    def _extreme(self, op: str, values: list[Val]) -> Val:
+        """The one among all lanes of the vectors that is `op` than the others."""
+        while len(values) > 1 or values[0].lanes > 1:
+            if len(values) == 1:
+                half = values[0].lanes // 2
+                values = [self._half(values[0], 0, half), self._half(values[0], half, half)]
+            pairs = zip(values[::2], values[1::2], strict=False)
+            odd = values[len(values) // 2 * 2 :]
+            values = [self.arithmetic.select(self.arithmetic.binary(op, a, b), a, b) for a, b in pairs] + odd
+        return values[0]
 
     def _half(self, value: Val, start: int, lanes: int) -> Val:
         kind = value_type(value.dtype, value.lanes)

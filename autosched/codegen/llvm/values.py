@@ -22,7 +22,7 @@ from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope
-from autosched.ir.visit import free_vars, loads
+from autosched.ir.visit import free_vars, loads, substitute
 
 
 @dataclass
@@ -68,8 +68,12 @@ class Values:
                 return self.bound[expr]
             case Select():
                 return self._select(expr)
+            case Cast(a=a, dtype="int32") if _is_index(a) and not free_vars(a) & self.bound.keys():
+                return self._narrow_index(a) or self.arithmetic.cast(self.emit(a), "int32")
             case Cast(a=a, dtype=dtype):
                 return self.arithmetic.cast(self.emit(a), dtype)
+            case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype][0] == "f":
+                return self.arithmetic.fails(op, self.emit(a), self.emit(b))
             case Call(fn=fn, args=args):
                 return self.arithmetic.call(fn, self.emit(args[0]))
             case Word():
@@ -114,6 +118,30 @@ class Values:
 
     def _index_operand(self, expr: Expr) -> Val:
         return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self._index(expr)
+
+    def _narrow_index(self, expr: Expr) -> Val | None:
+        """An index whose lanes are evenly apart, in 32 bits: its start is narrowed, as a scalar; None for others."""
+        vector = [v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes)]
+        if len(vector) != 1:
+            return None
+        var, bound = vector[0], self.addresses.env[vector[0]]
+        terms = self.addresses.simplify.affine(expr).terms
+        assert isinstance(bound, Lanes)
+        if bound.chunk is not None or any(var in free_vars(a) for a, _ in terms if a is not var):
+            return None
+        step = dict(terms).get(var, 0)
+        text = ", ".join(f"i32 {step * (bound.base + n)}" for n in range(bound.lanes))
+        numbers = Val(f"<{text}>" if bound.lanes > 1 else str(step * bound.base), "int32", bound.lanes)
+        start = self.addresses.scalar(substitute(expr, {var: Const(0, INDEX)}))
+        if isinstance(start, int):
+            narrow = str(start)
+        else:
+            memo, key = self.writer.frames[start.depth].memo, ("narrow", start.name)
+            if key not in memo:
+                with self.writer.hoisted(start.depth):
+                    memo[key] = self.writer.value(f"trunc i64 {start.name} to i32")
+            narrow = memo[key]
+        return self.arithmetic.binary("add", numbers, Val(narrow, "int32", 1))
 
     def lane_numbers(self, var: Var) -> Val:
         """The values of the vectorised variable."""

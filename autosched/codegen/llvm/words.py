@@ -46,6 +46,7 @@ PREDICATES: dict[str, tuple[str, str, str]] = {
     "gt": ("ogt", "sgt", "ugt"),
     "ge": ("oge", "sge", "uge"),
 }
+INVERSE_OF_FLOATS = {"lt": "uge", "le": "ugt", "gt": "ule", "ge": "ult"}  # where the comparison does not hold
 
 # Functions that are one LLVM intrinsic; `round` is to even, as NumPy's.
 INTRINSICS: dict[str, str] = {

@@ -1,0 +1,80 @@
+"""Reducers that keep the first of the best values and its place: argmax and argmin, built in or a user's own.
+
+    (i, v), (j, w)  ->  (i, v) if v > w or (v == w and i < j) else (j, w)        < for argmin
+
+Their places may be kept in fewer bits, for they are only compared and passed on. Where j comes after i, the condition
+is  v >= w:  what `in_order` returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+from autosched.ir.expr import INDEX, Const, Expr, Var, binary, call, select
+from autosched.ir.stmt import Reducer
+from autosched.ir.types import integer_range
+from autosched.te.reducers import largest, smallest
+
+T = TypeVar("T")
+
+_WORSE = {"gt": smallest, "lt": largest}  # the value that none is worse than
+_OR_EQUAL = {"gt": "ge", "lt": "le"}
+
+
+@dataclass(frozen=True)
+class FirstBest:
+    """`place` and `value` are the positions in the reducer's tuple, `op` says what is better."""
+
+    reducer: Reducer
+    place: int
+    value: int
+    op: str
+
+    def in_order(self) -> Reducer:
+        """The same where the right side's place is the greater one."""
+        r = self.reducer
+        better = call("not", binary(_OR_EQUAL[self.op], r.lhs[self.value], r.rhs[self.value]))  # NaN is, as before
+        return replace(r, results=tuple(select(better, b, a) for a, b in zip(r.lhs, r.rhs, strict=True)))
+
+    def starts_anywhere(self) -> bool:
+        """Whether its start value is none that an element could be worse than, so that any place will do with it."""
+        start = self.reducer.identity[self.value]
+        return start is _WORSE[self.op](start.dtype)
+
+    def with_places(self, dtype: str) -> Reducer:
+        """The same with places of another type; they have to be less than its greatest number."""
+        r, n = self.reducer, self.place
+        low, high = integer_range(dtype)
+        start = Const(min(max(int(r.identity[n].value), low), high), dtype)
+        lhs, rhs = (_put(side, n, Var(side[n].name, dtype)) for side in (r.lhs, r.rhs))
+        new = replace(r, lhs=lhs, rhs=rhs, identity=_put(r.identity, n, start))
+        return replace(new, results=_picks(new, _condition(new, n, self.value, self.op)))
+
+
+@lru_cache(maxsize=256)
+def first_best(reducer: Reducer) -> FirstBest | None:
+    """What the reducer keeps, if it keeps the first of the best; None for all others."""
+    if len(reducer.results) != 2:
+        return None
+    for place, value in ((0, 1), (1, 0)):
+        for op in _WORSE:
+            if reducer.lhs[place].dtype in (INDEX, "int32"):
+                picks = _picks(reducer, _condition(reducer, place, value, op))
+                if all(a is b for a, b in zip(reducer.results, picks, strict=True)):
+                    return FirstBest(reducer, place, value, op)
+    return None
+
+
+def _condition(r: Reducer, place: int, value: int, op: str) -> Expr:
+    v, w = r.lhs[value], r.rhs[value]
+    return binary(op, v, w) | (v.equal(w) & (r.lhs[place] < r.rhs[place]))
+
+
+def _picks(r: Reducer, first: Expr) -> tuple[Expr, ...]:
+    return tuple(select(first, a, b) for a, b in zip(r.lhs, r.rhs, strict=True))
+
+
+def _put(items: tuple[T, ...], n: int, item: T) -> tuple[T, ...]:
+    return (*items[:n], item, *items[n + 1 :])
