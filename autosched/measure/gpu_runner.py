@@ -53,7 +53,7 @@ _CANARY_TEXT = {
 
 @dataclass
 class Held:
-    """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
+    """A checked kernel; `reps` calls fill a short sample of the interleaved comparison, 0 when not yet known."""
 
     source: GpuSource
     kernels: Mapping[str, Any]

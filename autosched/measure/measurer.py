@@ -130,10 +130,11 @@ class Measurer:
             yield result
 
     def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.01) -> list[FinalMeasurement | Failure]:
-        """Compares `jobs` on equal terms: `rounds` rounds, one sample of `sample_s` of each job in a round, the order
-        reversed from round to round, all in one runner. Answers in the order of `jobs`.
+        """Compares `jobs` on equal terms: `rounds` rounds, one sample of each job in a round, the order reversed from
+        round to round, all in one runner. Answers in the order of `jobs`.
 
-        The interval is `median_interval`: 95 % from 6 rounds on. Each round checks each job's result again.
+        A sample is the fastest of short ones that take `sample_s` together, or one long call. The interval is
+        `median_interval`: 95 % from 6 rounds on. Each round checks each job's result again.
         """
         failures = self.build(jobs)
         self._await_reference()

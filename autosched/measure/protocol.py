@@ -106,7 +106,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of the kernel of `slot`, as many calls as fill `sample_s`; the last call's result is checked."""
+    """One sample of the kernel of `slot`: `measure.timing.undisturbed` of `sample_s`; the result is checked again."""
 
     id: int
     slot: int

@@ -38,7 +38,7 @@ _TIMER = ctypes.CFUNCTYPE(
 
 @dataclass
 class Held:
-    """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
+    """A checked kernel; `reps` calls fill a short sample of the interleaved comparison, 0 when not yet known."""
 
     loaded: LoadedKernel
     prepare: LoadedKernel | None

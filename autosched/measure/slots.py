@@ -13,7 +13,7 @@ from autosched.measure.protocol import Measure, Message, ProtocolError, Sample, 
 
 
 class Timed(Protocol):
-    """A checked kernel; `reps` calls fill a sample of the interleaved comparison, 0 when not yet known."""
+    """A checked kernel; `reps` calls fill a short sample of the interleaved comparison, 0 when not yet known."""
 
     reps: int
 
@@ -44,8 +44,8 @@ class Slots(ABC, Generic[K]):
         sample = run(1)  # other kernels ran since
         if sample < timing.LONG_CALL_S:
             if held.reps == 0:
-                held.reps, _ = timing.calibrate(run, message.sample_s)
-            sample = run(held.reps) / held.reps
+                held.reps, _ = timing.calibrate(run, min(timing.SAMPLE_S, message.sample_s))
+            sample = timing.undisturbed(run, held.reps, message.sample_s)
         return Samples(message.id, (sample,), False, self._check_again(held))
 
     def _slot(self, slot: int) -> K:

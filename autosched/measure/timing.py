@@ -90,6 +90,20 @@ def calibrate(run: Clock, sample_s: float) -> tuple[int, float]:
         reps = min(max(wanted, reps + 1), 16 * reps)  # a first call that was too fast to be true cannot mislead far
 
 
+def undisturbed(run: Clock, reps: int, total_s: float) -> float:
+    """Seconds of a call: the fastest of samples of `reps` calls that take `total_s` together, at most MAX_SAMPLES.
+
+    What else runs on the machine makes a sample slower, and seldom all of many short ones.
+    """
+    fastest, spent = math.inf, 0.0
+    for _ in range(MAX_SAMPLES):
+        seconds = run(reps)
+        fastest, spent = min(fastest, seconds), spent + seconds
+        if spent >= total_s:
+            break
+    return fastest / reps
+
+
 def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tuple[float, ...], bool]:
     """(seconds of a call for each sample, whether it stopped early).
 

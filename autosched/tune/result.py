@@ -32,7 +32,7 @@ class Result:
     those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
     start of the command. Parts of it, which together are all of it: `prepare_s` (imports, sketches, their lowering,
     workers started), `search_s`, `model_s` (fitting), `build_s`, `check_s`, `measure_s`, `other_s` (the peak, records).
-    `best_ci_s` is an interval for the median. `peak_gflops` was measured in the same run.
+    `best_ci_s` is an interval for the median of the final samples. `peak_gflops` was measured in the same run.
 
     How soon the search was there: `best_known_s` is the best time of its trials or on record before; `trials_to_95`
     and `seconds_to_95` say when the best so far was within 95 % of it, None if never; `first_round_ratio` is the best

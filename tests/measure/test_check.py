@@ -15,7 +15,7 @@ from autosched.measure.check import Array, Expected, compare
 from autosched.measure.problem import limits
 from autosched.measure.protocol import REQUESTS, Frames, Hold, Measure, Message, ProtocolError, Setup, decode, encode
 from autosched.measure.results import median_interval
-from autosched.measure.timing import calibrate, take_samples
+from autosched.measure.timing import MAX_SAMPLES, calibrate, take_samples, undisturbed
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 
@@ -171,6 +171,20 @@ def test_early_stop_wants_confirmation() -> None:
         samples, early = take_samples(scripted(lambda n, o=outlier: 0.5 if n == o else 0.002), 0.05, 0.002)
         assert not early
         assert len(samples) >= 5
+
+
+def test_a_sample_of_the_comparison_is_the_fastest_of_short_ones() -> None:
+    calls: list[int] = []
+
+    def run(reps: int) -> float:
+        calls.append(reps)
+        return reps * (1e-4 if len(calls) == 4 else 1.5e-4)
+
+    assert undisturbed(run, 10, 0.009) == pytest.approx(1e-4)
+    assert calls == [10] * 7
+    samples = iter(range(1, MAX_SAMPLES + 1))
+    assert undisturbed(lambda _: 1e-6 / next(samples), 1, 0.01) == pytest.approx(1e-6 / MAX_SAMPLES)
+    assert undisturbed(lambda reps: reps * 0.015, 1, 0.01) == pytest.approx(0.015)
 
 
 def test_a_long_call_is_a_sample_from_the_first_one_on() -> None:
