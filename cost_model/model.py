@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autosched.errors import ExpressionError
 from autosched.ir.expr import Expr
-from autosched.ir.program import Floats, Ints, Program
+from autosched.ir.program import Floats, Graph, Ints, Program
 from autosched.ir.stmt import Func
 from autosched.target import Target
 from cost_model import features, gpu_machine, legality
@@ -34,10 +34,14 @@ from cost_model.ranker import Ranker, labels
 
 @dataclass(frozen=True, eq=False)
 class ClosedForms(ABC):
-    """The closed forms of one sketch as programs over its parameters, each made when first used."""
+    """The closed forms of one sketch as programs over its parameters, each made when first used.
+
+    `graph` is shared by the sketches of a workload: more than half of what one computes another does, too.
+    """
 
     func: Func
     params: tuple[str, ...]
+    graph: Graph = field(default_factory=Graph, kw_only=True)
 
     @property
     @abstractmethod
@@ -59,7 +63,7 @@ class ClosedForms(ABC):
 
     @cached_property
     def legal_program(self) -> Program:
-        return Program([rule.holds for rule in self.rules], self.params)
+        return Program([rule.holds for rule in self.rules], self.params, self.graph)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -67,11 +71,11 @@ class ClosedForms(ABC):
 
     @cached_property
     def draft_program(self) -> Program:
-        return Program([self.seconds], self.params)
+        return Program([self.seconds], self.params, self.graph)
 
     @cached_property
     def feature_program(self) -> Program:
-        return Program(self.symbolic_features, self.params)
+        return Program(self.symbolic_features, self.params, self.graph)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +140,14 @@ class GpuSketchModel(ClosedForms):
         return gpu_symbolic(self.latency, self.machine)
 
 
-def sketch_model(func: Func, params: Sequence[str], target: Target, threads: int) -> SketchModel | GpuSketchModel:
+def sketch_model(
+    func: Func, params: Sequence[str], target: Target, threads: int, graph: Graph | None = None
+) -> SketchModel | GpuSketchModel:
     """The closed forms of a sketch for its kind of target."""
+    graph = graph or Graph()
     if target.gpu is not None:
-        return GpuSketchModel(func, tuple(params), gpu_machine.gpu_machine(target))
-    return SketchModel(func, tuple(params), machine(target, threads))
+        return GpuSketchModel(func, tuple(params), gpu_machine.gpu_machine(target), graph=graph)
+    return SketchModel(func, tuple(params), machine(target, threads), graph=graph)
 
 
 class CostModel:
@@ -163,7 +170,10 @@ class CostModel:
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
         `prior`: a forest to start from, see `cost_model.prior`.
         """
-        self.sketches = tuple(sketch_model(f, p, target, threads) for f, p in zip(funcs, param_names, strict=True))
+        graph = Graph()
+        self.sketches = tuple(
+            sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
+        )
         self.ranker = Ranker(seed, fit_threads, prior)
         self._start = Ranker(seed, fit_threads, prior) if prior is not None and analytic else None
         self._analytic = analytic

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -68,30 +67,34 @@ BOOLEAN = COMPARISON | {"and", "or", "not"}
 _UNKNOWN = [None, None]
 
 
-@dataclass
-class _Graph:
-    """Distinct computations in topological order; a node is its place in `ops`."""
+class Graph:
+    """Distinct computations; a node is its place in the lists and stands behind its arguments.
 
-    columns: dict[str, int]
-    ops: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    constants: dict[int, float] = field(default_factory=dict)
-    column_of: dict[int, int] = field(default_factory=dict)
-    numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    Programs may share one: what their closed forms have in common is then looked at once. It keeps the expressions.
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[str] = []
+        self.args: list[tuple[int, ...]] = []
+        self.value: list[float | None] = []  # of constants
+        self.boolean: list[bool] = []
+        self.names: dict[int, str] = {}  # of parameters
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._done: dict[Expr, int] = {}
 
     def constant(self, value: float) -> int:
-        node = self._number(("const", float(value)), "const", ())
-        self.constants[node] = float(value)
-        return node
+        number = float(value)
+        return self._number(("const", number), "const", (), number)
 
-    def _number(self, key: tuple[Any, ...], op: str, args: tuple[int, ...]) -> int:
-        node = self.numbers.get(key)
+    def _number(self, key: tuple[Any, ...], op: str, args: tuple[int, ...], value: float | None = None) -> int:
+        node = self._numbers.get(key)
         if node is None:
-            node = self.numbers[key] = len(self.ops)
-            self.ops.append((op, args))
+            node = self._numbers[key] = len(self.ops)
+            self.ops.append(op)
+            self.args.append(args)
+            self.value.append(value)
+            self.boolean.append(op in BOOLEAN)
         return node
-
-    def is_bool(self, node: int) -> bool:
-        return self.ops[node][0] in BOOLEAN
 
     def emit(self, op: str, *args: int) -> int:
         """The node of `op(args)`: folded, simplified, or shared with an equal one."""
@@ -105,18 +108,19 @@ class _Graph:
             raise ExpressionError(
                 f"the operation {op} cannot occur in a closed form; known are {', '.join(sorted(KERNELS))}"
             )
-        if op == "real" and not self.is_bool(args[0]):
+        if op == "real" and not self.boolean[args[0]]:
             return args[0]
         if op not in BOOLEAN and op not in ("real", "select"):
-            args = tuple([self.emit("real", a) if self.is_bool(a) else a for a in args])
-        value = [self.constants.get(a) for a in args]
-        if None not in value:
-            return self.constant(_fold(op, [self.constants[a] for a in args]))
+            args = tuple([self.emit("real", a) if self.boolean[a] else a for a in args])
+        value = [self.value[a] for a in args]
+        known = [v for v in value if v is not None]
+        if len(known) == len(value):
+            return self.constant(_fold(op, known))
         same = self._neutral(op, args, value)
         if same is not None:
             return same
-        if op in COMMUTATIVE:
-            args = tuple(sorted(args))
+        if op in COMMUTATIVE and args[0] > args[1]:
+            args = args[::-1]
         return self._number((op, *args), op, args)
 
     def _integral(self, rounding: str, a: int, b: int) -> int:
@@ -147,7 +151,7 @@ class _Graph:
                 return args[1] if value[0] else args[2]
             case "select" if args[1] == args[2]:
                 return args[1]
-            case "floor" | "ceil" if self.ops[args[0]][0] in ("floor", "ceil", "param"):
+            case "floor" | "ceil" if self.ops[args[0]] in ("floor", "ceil", "param"):
                 return args[0]
             case "and" if 1.0 in value:
                 return args[1 - value.index(1.0)]
@@ -155,21 +159,21 @@ class _Graph:
                 return args[1 - value.index(0.0)]
         return None
 
-    def build(self, root: Expr, done: dict[Expr, int]) -> int:
-        """The node of `root`; `done` remembers subtrees. Iterative, because sums of loops nest deeply."""
-        stack = [root]
+    def build(self, root: Expr) -> int:
+        """The node of `root`. Iterative, because sums of loops nest deeply."""
+        done, stack = self._done, [root]
         while stack:
             expr = stack[-1]
             if expr in done:
                 stack.pop()
                 continue
-            children = expr.children
-            missing = [c for c in children if c not in done]
-            if missing:
-                stack.extend(missing)
+            children = (expr.a, expr.b) if isinstance(expr, Binary) else expr.children
+            args = [done.get(c) for c in children]
+            if None in args:
+                stack += [c for c, arg in zip(children, args, strict=True) if arg is None]
                 continue
             stack.pop()
-            done[expr] = self._node(expr, tuple([done[c] for c in children]))
+            done[expr] = self._node(expr, tuple([arg for arg in args if arg is not None]))
         return done[root]
 
     def _node(self, expr: Expr, args: tuple[int, ...]) -> int:
@@ -179,12 +183,8 @@ class _Graph:
             case Const(value):
                 return self.constant(value)
             case Param(name):
-                if name not in self.columns:
-                    raise ExpressionError(
-                        f"the closed form uses the parameter {name}, but the columns are {', '.join(self.columns)}"
-                    )
                 node = self._number(("param", name), "param", ())
-                self.column_of[node] = self.columns[name]
+                self.names[node] = name
                 return node
             case Call(fn):
                 return self.emit(fn, *args)
@@ -198,7 +198,8 @@ class _Graph:
         raise ExpressionError(f"{expr} is not a closed form: only constants and parameters may occur in it")
 
     def _truth(self, node: int) -> int:
-        return node if self.is_bool(node) or node in self.constants else self.emit("ne", node, self.constant(0.0))
+        known = self.boolean[node] or self.value[node] is not None
+        return node if known else self.emit("ne", node, self.constant(0.0))
 
 
 def _fold(op: str, values: list[float]) -> float:
@@ -229,50 +230,46 @@ _SCRATCH = _Scratch()
 class Program:
     """Closed forms compiled to a list of NumPy calls over blocks of rows."""
 
-    def __init__(self, exprs: Sequence[Expr], params: Sequence[str]) -> None:
-        """`exprs`: closed forms; `params`: the name of each column. Raises ExpressionError for anything else."""
+    def __init__(self, exprs: Sequence[Expr], params: Sequence[str], graph: Graph | None = None) -> None:
+        """`exprs`: closed forms; `params`: the name of each column. Raises ExpressionError for anything else.
+
+        `graph`: shared with other programs, which remember the forms that they have in common."""
         self.params = tuple(params)
         self.n_exprs = len(exprs)
-        graph = _Graph({name: i for i, name in enumerate(self.params)})
-        done: dict[Expr, int] = {}
-        roots = [graph.build(expr, done) for expr in exprs]
-        self._schedule(graph, roots)
+        graph = Graph() if graph is None else graph
+        self._schedule(graph, [graph.build(expr) for expr in exprs])
 
     @property
     def n_instructions(self) -> int:
         return len(self._code)
 
-    def _schedule(self, graph: _Graph, roots: list[int]) -> None:
-        """Give every live node a slot; buffers, result rows, columns of the matrix and constants share one numbering.
-
-        A slot is (pool, place); `views` at run time is the concatenation of the pools.
-        """
-        last = _last_uses(graph, roots)
+    def _schedule(self, graph: Graph, roots: list[int]) -> None:
+        """Give every live node a slot, its place among the `views` of `_block`."""
+        order = _evaluation_order(graph, roots)
+        last = _last_uses(graph, order, roots)
         rows = {node: i for i, node in reversed(list(enumerate(roots))) if _owns_row(graph, node)}
-        slots = _Slots()
-        code: list[tuple[_Kernel, list[tuple[str, int]]]] = []
-        place: dict[int, tuple[str, int]] = {}
-        for node, (op, args) in enumerate(graph.ops):
-            if node not in last:
+        columns = {name: self.n_exprs + i for i, name in enumerate(self.params)}
+        first_constant = self.n_exprs + len(self.params)
+        constants = {node: graph.value[node] for node in order if graph.value[node] is not None}
+        place = {node: first_constant + i for i, node in enumerate(constants)}
+        slots = _Slots(first_constant + len(constants))
+        code: list[tuple[_Kernel, Callable[[list[Any]], Any]]] = []
+        for node in order:
+            if node in constants:
                 continue
-            if node in graph.constants:
-                place[node] = slots.constant(graph.constants[node])
-                continue
+            op, args = graph.ops[node], graph.args[node]
             if op != "select":  # elementwise calls may write over an argument that dies here
                 slots.release(place, args, last, node)
-            place[node] = ("row", rows[node]) if node in rows else slots.take("bool" if graph.is_bool(node) else "real")
-            source = [("column", graph.column_of[node])] if op == "param" else [place[a] for a in args]
-            code.append((KERNELS["real" if op == "param" else op], [*source, place[node]]))
+            mine = place[node] = rows[node] if node in rows else slots.take(graph.boolean[node])
+            if op == "param":
+                code.append((_real, itemgetter(_column(columns, graph.names[node]), mine)))
+            else:
+                code.append((KERNELS[op], itemgetter(*[place[a] for a in args], mine)))
             if op == "select":
                 slots.release(place, args, last, node)
-        code += [(_real, [place[n], ("row", i)]) for i, n in enumerate(roots) if place[n] != ("row", i)]
-        self._constants = slots.constants
-        self._pools = {"real": slots.count["real"], "bool": slots.count["bool"], "row": self.n_exprs}
-        offset = {"real": 0, "bool": self._pools["real"]}
-        offset["row"] = offset["bool"] + self._pools["bool"]
-        offset["column"] = offset["row"] + self.n_exprs
-        offset["const"] = offset["column"] + len(self.params)
-        self._code = [(fn, itemgetter(*(offset[pool] + i for pool, i in where))) for fn, where in code]
+        self._code = code + [(_real, itemgetter(place[n], i)) for i, n in enumerate(roots) if place[n] != i]
+        self._constants = list(constants.values())
+        self._n_real, self._n_bool = slots.n_real, slots.n_bool
 
     def __call__(self, matrix: npt.NDArray[np.integer[Any]]) -> Floats:
         """float64 `[n_exprs, n]` for an integer matrix `[n, n_params]`."""
@@ -289,51 +286,77 @@ class Program:
 
     def _block(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
         n = rows.shape[0]
-        real = _SCRATCH.array(np.float64, self._pools["real"], n)
-        truth = _SCRATCH.array(np.bool_, self._pools["bool"], n)
-        views: list[Any] = [*real, *truth, *result, *rows.T, *self._constants]
+        real = _SCRATCH.array(np.float64, self._n_real, n)
+        truth = _SCRATCH.array(np.bool_, self._n_bool, n)
+        views: list[Any] = [*result, *rows.T, *self._constants, *truth, *real]
         for fn, arguments in self._code:
             fn(*arguments(views))
 
 
 class _Slots:
-    """Buffers handed out last-freed first, so that the hot ones stay hot."""
+    """Buffers handed out last-freed first, so that the hot ones stay hot.
 
-    def __init__(self) -> None:
-        self.count = {"real": 0, "bool": 0}
-        self.free: dict[str, list[int]] = {"real": [], "bool": []}
-        self.constants: list[float] = []
+    How many there will be is not known yet: a real one is numbered from the end of the views, -1 downwards, and one for
+    truth values from `first` on.
+    """
 
-    def take(self, pool: str) -> tuple[str, int]:
-        if self.free[pool]:
-            return pool, self.free[pool].pop()
-        self.count[pool] += 1
-        return pool, self.count[pool] - 1
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._free_real: list[int] = []
+        self._free_bool: list[int] = []
+        self.n_real = self.n_bool = 0
 
-    def constant(self, value: float) -> tuple[str, int]:
-        self.constants.append(value)
-        return "const", len(self.constants) - 1
+    def take(self, boolean: bool) -> int:
+        if boolean:
+            if self._free_bool:
+                return self._free_bool.pop()
+            self.n_bool += 1
+            return self._first + self.n_bool - 1
+        if self._free_real:
+            return self._free_real.pop()
+        self.n_real += 1
+        return -self.n_real
 
-    def release(
-        self, place: dict[int, tuple[str, int]], args: tuple[int, ...], last: dict[int, int], node: int
-    ) -> None:
-        for arg in dict.fromkeys(args):
-            pool, i = place[arg]
-            if last[arg] == node and pool in self.free:
-                self.free[pool].append(i)
+    def release(self, place: dict[int, int], args: tuple[int, ...], last: dict[int, int], node: int) -> None:
+        for n, arg in enumerate(args):
+            if last[arg] == node and arg not in args[:n]:
+                slot = place[arg]
+                if slot < 0:
+                    self._free_real.append(slot)
+                elif slot >= self._first:
+                    self._free_bool.append(slot)
 
 
-def _owns_row(graph: _Graph, node: int) -> bool:
+def _column(columns: dict[str, int], name: str) -> int:
+    if name not in columns:
+        raise ExpressionError(f"the closed form uses the parameter {name}, but the columns are {', '.join(columns)}")
+    return columns[name]
+
+
+def _owns_row(graph: Graph, node: int) -> bool:
     """Whether a result may be computed straight into its row."""
-    return node not in graph.constants and graph.ops[node][0] != "param" and not graph.is_bool(node)
+    return graph.value[node] is None and graph.ops[node] != "param" and not graph.boolean[node]
 
 
-def _last_uses(graph: _Graph, roots: list[int]) -> dict[int, int]:
-    """node -> the node after which its buffer is free; nodes that nothing needs are absent."""
-    never = len(graph.ops)
-    last = dict.fromkeys(roots, never)
-    for node in range(never - 1, -1, -1):
-        if node in last:
-            for arg in graph.ops[node][1]:
-                last.setdefault(arg, node)
+def _evaluation_order(graph: Graph, roots: list[int]) -> list[int]:
+    """The nodes that `roots` need, each as late as the first that uses it lets it be: few values live at a time."""
+    args = graph.args
+    order: dict[int, None] = {}
+    stack = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        missing = () if node in order else [a for a in args[node] if a not in order]
+        if missing:
+            stack += missing
+        else:
+            order[stack.pop()] = None
+    return list(order)
+
+
+def _last_uses(graph: Graph, order: list[int], roots: list[int]) -> dict[int, int]:
+    """node -> the node after which its buffer is free, -1 for results."""
+    last = dict.fromkeys(roots, -1)
+    for node in reversed(order):
+        for arg in graph.args[node]:
+            last.setdefault(arg, node)
     return last
