@@ -149,21 +149,37 @@ def measure_fma_gflops(target: Target, threads: int) -> float:
     """Peak single-precision rate in GFLOP/s of `threads` threads, two operations per multiply-add."""
     loops = _loops(target)
     sink = _sink(threads)
-    env = _Env(1, address_of(sink), None, 0)
     per_count = 2.0 * _lanes(target) * _accumulators(target) * threads
-    return _best_rate(lambda: loops.seconds("fma_task", env, threads, threads), env, per_count) / 1e9
+
+    def seconds(count: int) -> float:
+        return loops.seconds("fma_task", _Env(count, address_of(sink), None, 0), threads, threads)
+
+    return _best_rate(seconds, per_count) / 1e9
 
 
 def measure_bandwidth(target: Target, threads: int, nbytes: int) -> float:
     """Bytes per second read by `threads` threads that sum `nbytes` in all, again and again, each its own part."""
+    seconds, count = reader(target, threads, nbytes)
+    return _best_rate(seconds, float(count))
+
+
+def reader(target: Target, threads: int, nbytes: int) -> tuple[Callable[[int], float], int]:
+    """What reads nbytes so often and says how long it took, in seconds; and the bytes that it reads each time, which
+    are nbytes rounded down to whole steps of each thread."""
     loops = _loops(target)
     step = _read_step(target)
     part = max(step, nbytes // threads // step * step)
     data = aligned_empty((part * threads // 4,), "float32")
     data.fill(1.0)
     sink = _sink(threads)
-    env = _Env(1, address_of(sink), address_of(data), part)
-    return _best_rate(lambda: loops.seconds("read_task", env, threads, threads), env, float(part * threads))
+    held = (sink, data)
+
+    def seconds(repeats: int) -> float:
+        assert held
+        env = _Env(repeats, address_of(sink), address_of(data), part)
+        return loops.seconds("read_task", env, threads, threads)
+
+    return seconds, part * threads
 
 
 def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float:
@@ -183,11 +199,12 @@ def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float
     return max(0.0, statistics.median(samples))
 
 
-def _best_rate(seconds: Callable[[], float], env: _Env, per_count: float) -> float:
-    """The best of SAMPLES rates, in units per second; a sample counts `env.count` rounds of `per_count` units."""
-    while (spent := seconds()) < FLOOR_S:
-        env.count = int(env.count * min(64.0, 1.2 * FLOOR_S / max(spent, 1e-7))) + 1
-    return max(float(env.count) * per_count / seconds() for _ in range(SAMPLES))
+def _best_rate(seconds: Callable[[int], float], per_count: float) -> float:
+    """The best of SAMPLES rates, in units per second; `seconds` of a count are for so many rounds of `per_count`."""
+    count = 1
+    while (spent := seconds(count)) < FLOOR_S:
+        count = int(count * min(64.0, 1.2 * FLOOR_S / max(spent, 1e-7))) + 1
+    return max(count * per_count / seconds(count) for _ in range(SAMPLES))
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 Requests are JSON lines on standard input, answers {"row": ...}, as `experiments.arena` asks them. {"op": "enter"}
 makes a contestant from the inputs D/in0.npy, ..., runs it once and writes its result to D/<name>.npy; {"op": "time"}
-times one block of it; {"op": "rates"} measures what the machine can do. Whatever fails is answered with its reason.
+times one block of it; {"op": "peak"} measures what the machine can compute. Whatever fails is answered with its reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from autosched.codegen import KernelSource, build_source
 from autosched.kernels import specs
 from autosched.lower import lower
 from autosched.measure import timing
-from autosched.roofline import LARGEST, SMALLEST
+from autosched.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.runtime.jit import compile_object, load_library, load_object
 from autosched.runtime.kernel import Kernel
-from autosched.runtime.peak import measure_bandwidth, measure_fma_gflops
+from autosched.runtime.peak import measure_fma_gflops, reader
 from autosched.runtime.tensors import Array, address_of, aligned_empty
 from autosched.schedule import replay
 from autosched.store import Database
@@ -36,7 +36,7 @@ from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 
-OURS, CALL = "autosched", "autosched.call"
+OURS, CALL, READ = "autosched", "autosched.call", "read"
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
@@ -94,8 +94,14 @@ def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, thre
     return clock
 
 
+def read_clock(n_bytes: int, threads: int) -> timing.Clock:
+    """Reading `n_bytes`, in seconds; of what memory is read by, the rate for that many."""
+    seconds, count = reader(parse_target("cpu"), threads, min(max(n_bytes, SMALLEST), LARGEST))
+    return lambda repeats: seconds(repeats) * n_bytes / count
+
+
 def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.Clock], Array]:
-    """Our kernel in both manners of calling it, and its result."""
+    """Our kernel in both manners of calling it, reading as many bytes as it must move, and its result."""
     dag, _ = build(request["workload"], request["shape"])
     source = our_source(dag, Path(request["database"]), request["record_id"], request["threads"])
     loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
@@ -104,6 +110,7 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     clocks = {
         OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),
         CALL: python_clock(lambda: kernel(*arrays)),
+        READ: read_clock(compulsory_bytes(dag), source.threads),
     }
     return clocks, out
 
@@ -162,16 +169,6 @@ def sample(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[st
     return {"seconds": clock(repeats[name]) / repeats[name]}
 
 
-def rates(request: Request) -> dict[str, Any]:
-    """The peak of fused multiply-adds, and bytes a second when reading as many as the case must move."""
-    target, threads = parse_target("cpu"), request["threads"]
-    n_bytes = min(max(request["bytes"], SMALLEST), LARGEST)
-    return {
-        "peak_gflops": measure_fma_gflops(target, threads),
-        "bandwidth": measure_bandwidth(target, threads, n_bytes),
-    }
-
-
 def answer(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[str, Any]:
     """The row of one request, {"reason": ...} for whatever goes wrong: a peer's errors are of any class."""
     try:
@@ -180,8 +177,8 @@ def answer(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[st
                 return enter(request, clocks)
             case "time":
                 return sample(request, clocks, repeats)
-            case "rates":
-                return rates(request)
+            case "peak":
+                return {"peak_gflops": measure_fma_gflops(parse_target("cpu"), request["threads"])}
         return {"reason": f"there is no {request['op']!r}"}
     except Exception as error:
         return {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}

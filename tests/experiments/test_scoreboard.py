@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from experiments.scoreboard import __main__ as script
 from experiments.scoreboard import contest, contestant
 from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers, level_of
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
-from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, Rules, alternate, hold
+from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, READ, Rules, alternate, hold
 from experiments.scoreboard.ledger import Ledger, key_of
 from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import (
@@ -119,12 +120,15 @@ class Fake:
 
     def __init__(self, directory: Path, calls: list[str], **results) -> None:
         self.directory, self.calls, self.results = directory, calls, results
+        self.reading = itertools.cycle([2e-5, 1e-5, 5e-5])
 
     def ask(self, request, deadline_s):
         assert deadline_s > 0
         name = request.get("name", METASCHEDULE)
-        if request["op"] == "rates":
-            return {"peak_gflops": 100.0 + len(self.calls), "bandwidth": 1e10}
+        if request["op"] == "peak":
+            return {"peak_gflops": 100.0 + len(self.calls)}
+        if name == READ:
+            return {"seconds": next(self.reading)}
         found = self.results[name.replace(".", "_")]
         if found == "lost":
             raise Lost("start", "the process ended")
@@ -182,7 +186,9 @@ def test_a_contest_has_an_entry_for_everyone(tmp_path):
     assert "differs from ours by 0.5" in entries["numpy"]["reason"]
     assert entries[METASCHEDULE] == {"reason": "no --peer-python"}
     assert set(calls) == {OURS, CALL, "torch"}  # a wrong one is not timed
-    assert rates == {"peak_gflops": 109.0, "bandwidth": 1e10}  # the larger one, of before and after
+    assert rates["peak_gflops"] == 109.0  # the larger one, of before and after
+    assert rates["bandwidth"] == pytest.approx(3 * 4 * 128**2 / 3e-5)  # by the median of two rounds after the first
+    assert READ not in entries
 
 
 def test_a_contestant_enters_and_is_timed(tmp_path):
