@@ -38,12 +38,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from autosched.cli import options
+from autosched.errors import AutoschedError
 from autosched.te.registry import find
 from cost_model.features import DRAFT_COLUMN
 from cost_model.metrics import pairwise_accuracy, recall_at_k
 from cost_model.ranker import Ranker, labels
 from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_databases, read, tabulate
-from experiments.tuning import write_results
+from experiments.tuning import result_file, write_results
 
 K = 30
 APART = 1.1
@@ -231,11 +233,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     parser.add_argument("--data", type=Path, default=COMMITTED, help="or of this file (default: the committed one)")
-    parser.add_argument("--fit-threads", type=int, default=1, metavar="N", help="default 1")
-    parser.add_argument("--out", type=Path, help="write the figures, with the facts of this machine, to this file")
+    parser.add_argument("--fit-threads", type=options.integer(1), default=1, metavar="N", help="default 1")
+    parser.add_argument(
+        "--out", type=result_file, help="write the figures, with the facts of this machine, to this file"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     args = parser.parse_args(argv)
-    table = tabulate(from_databases(args.db) if args.db else read(args.data))
+    try:
+        table = tabulate(from_databases(args.db) if args.db else read(args.data))
+    except AutoschedError as error:
+        parser.error(str(error))
     scores = all_scores(table, args.fit_threads)
     found = report(table, scores, args.fit_threads)
     if args.out:

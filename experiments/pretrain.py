@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from autosched.errors import AutoschedError
 from cost_model import prior
 from cost_model.ranker import Ranker, labels
 from experiments.programs import COMMITTED, from_databases, read, tabulate
@@ -21,7 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.pretrain", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     args = parser.parse_args(argv)
-    tasks = from_databases(args.db) if args.db else read(COMMITTED)
+    try:
+        tasks = from_databases(args.db) if args.db else read(COMMITTED)
+    except AutoschedError as error:
+        parser.error(str(error))
     table = tabulate([task for task in tasks if task.threads == 1])
     ranker = Ranker()
     ranker.fit(table.features, labels(table.seconds, table.task), table.task)

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.cli import options
+from autosched.errors import AutoschedError
 from autosched.lower import lower
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
@@ -155,11 +157,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m experiments.search_throughput", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--workload", default="conv2d", help="a built-in name (default conv2d)")
-    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"of each sketch (default {ROWS})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"default {ROUNDS}")
+    parser.add_argument(
+        "--rows", type=options.integer(1), default=ROWS, metavar="N", help=f"of each sketch (default {ROWS})"
+    )
+    parser.add_argument("--rounds", type=options.integer(1), default=ROUNDS, metavar="N", help=f"default {ROUNDS}")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     args = parser.parse_args(argv)
-    found = measure(args.workload, args.rows, args.rounds)
+    try:
+        found = measure(args.workload, args.rows, args.rounds)
+    except AutoschedError as error:
+        parser.error(str(error))
     if args.json:
         print(json.dumps(found))
         return 0

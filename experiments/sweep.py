@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autosched.cli import options
+from autosched.device import find_device
 from autosched.errors import AutoschedError
 from autosched.te.registry import WORKLOADS
 from experiments.tuning import (
@@ -29,6 +31,7 @@ from experiments.tuning import (
     microseconds,
     number,
     parse_cases,
+    result_file,
     table,
     tune,
     write_results,
@@ -130,15 +133,16 @@ def sweep(args: argparse.Namespace, cases: Sequence[Case]) -> list[dict[str, Any
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.sweep", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workloads", default=default_workloads(), help="names, or name:index (default: all)")
-    parser.add_argument("--trials", type=int, default=64, metavar="N", help="for each case (default 64)")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="default 1")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the processor's cores")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
+    parser.add_argument("--trials", type=options.integer(1), default=64, metavar="N", help="for each case (default 64)")
+    parser.add_argument("--batch", type=options.integer(1), default=1, metavar="N", help="default 1")
+    parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
+    parser.add_argument("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="for one case (default 1800)")
-    parser.add_argument("--out", type=Path, metavar="JSON", help="write the results there")
+    parser.add_argument("--out", type=result_file, metavar="JSON", help="write the results there")
     args = parser.parse_args(argv)
     try:
         cases = parse_cases(args.workloads)
+        find_device("cpu", args.threads)
     except AutoschedError as error:
         parser.error(str(error))
     rows = sweep(args, cases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -144,10 +145,29 @@ def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def result_file(text: str) -> Path:
+    """A type of options: a file that can be written, whose directory is made where it is missing. Said before the
+    hours of measuring, not after."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a directory; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _part(path).touch()
+        _part(path).unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
 def write_results(path: Path, content: Mapping[str, object]) -> None:
     """`content` as JSON beside the facts of this machine; the file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
+    part = _part(path)
     document = {"schema_version": SCHEMA_VERSION, "host": host_facts(), **content}
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
@@ -155,5 +175,5 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 __all__ = [
     "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "load_now", "median", "microseconds", "number",
-    "parse_cases", "table", "tune", "write_results",
+    "parse_cases", "result_file", "table", "tune", "write_results",
 ]  # fmt: skip

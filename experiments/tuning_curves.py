@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from autosched.cli import options
+from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
-from experiments.tuning import Case, last_object, load_now, parse_cases, write_results
+from experiments.tuning import Case, last_object, load_now, parse_cases, result_file, write_results
 from experiments.tuning_figure import draw, paragraph
 from experiments.tuning_session import VARIANTS
 
@@ -157,11 +158,18 @@ def report(path: Path, setting: Setting) -> str:
     threads = f"{setting.threads} threads" if setting.threads else "all cores"
     title = f"{setting.case}, N={setting.batch}, {threads}"
     text = paragraph(title, sessions, names)
-    draw(path.with_suffix(".png"), title, sessions, names, setting.trials)
     content = json.loads(path.read_text(encoding="utf-8"))
     content["text"] = text
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    try:
+        draw(path.with_suffix(".png"), title, sessions, names, setting.trials)
+    except UsageError as missing:  # what was measured is worth its text without a figure
+        print(missing, file=sys.stderr)
     return text
+
+
+def result_folder(text: str) -> Path:
+    return result_file(f"{text}/any.json").parent
 
 
 def parser_of() -> argparse.ArgumentParser:
@@ -169,13 +177,13 @@ def parser_of() -> argparse.ArgumentParser:
         prog="python -m experiments.tuning_curves", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--case", default="c2d:3", help="a workload with the number of its shape (default c2d:3)")
-    parser.add_argument("--batch", type=int, action="append", metavar="N", help="default: 1 and 16")
+    parser.add_argument("--batch", type=options.integer(1), action="append", metavar="N", help="default: 1 and 16")
     parser.add_argument("--variants", default=",".join(VARIANTS), help="default: all of our own")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="default 5")
-    parser.add_argument("--trials", type=int, default=200, metavar="N", help="default 200")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the processor's cores")
+    parser.add_argument("--seeds", type=options.integer(1), default=5, metavar="N", help="default 5")
+    parser.add_argument("--trials", type=options.integer(1), default=200, metavar="N", help="default 200")
+    parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
     parser.add_argument("--peer-python", type=Path, metavar="PYTHON", help="adds MetaSchedule, run with this one")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIRECTORY")
+    parser.add_argument("--out", type=result_folder, default=RESULTS, metavar="DIRECTORY")
     parser.add_argument("--for", type=options.duration, dest="seconds", metavar="TIME", help="start no session later")
     return parser
 
@@ -201,6 +209,7 @@ def main(argv: Sequence[str] | None = None, run: Run | None = None) -> int:
             raise UsageError(f"there is no variant {unknown[0]}; there are {', '.join(VARIANTS)}")
         if METASCHEDULE in variants and args.peer_python is None:
             raise UsageError("metaschedule needs --peer-python, an interpreter that has TVM")
+        find_device("cpu", args.threads)
         (case, *more) = parse_cases(args.case)
         if more or not isinstance(case, Case) or case.shape is None:
             raise UsageError(f"name one case with the number of its shape, as in c2d:3, not {args.case!r}")

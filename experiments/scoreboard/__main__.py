@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import experiments.scoreboard
+from autosched.cli import options
+from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
 from autosched.runtime.state import state_directory
-from autosched.target import Target, parse_target, usable_cores
+from autosched.target import Target, usable_cores
 from experiments.metaschedule import MetaSchedule, check_peer
 from experiments.scoreboard.bouts import Bout, choose, integers
 from experiments.scoreboard.chart import draw
@@ -24,7 +26,7 @@ from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.ledger import Ledger
 from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import cells, disturbed, report, roof, totals, until_near
-from experiments.tuning import WRONG, load_now, tune
+from experiments.tuning import WRONG, load_now, result_file, tune
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "scoreboard.json"
 TRIALS, QUICK_TRIALS = 64, 16
@@ -123,7 +125,10 @@ def setting_of(args: argparse.Namespace) -> Setting:
     names = tuple(args.peers.split(",")) if args.peers else QUICK_PEERS if args.quick else PEERS
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
-    target, trials = parse_target("cpu"), args.trials or (QUICK_TRIALS if args.quick else TRIALS)
+    target, trials = (
+        find_device("cpu", max(args.threads)).target,
+        args.trials or (QUICK_TRIALS if args.quick else TRIALS),
+    )
     peer = None
     if args.peer_python is not None and METASCHEDULE in names:
         check_peer(args.peer_python)
@@ -145,9 +150,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("cases", nargs="*", help="c2d:1, c2d (all its shapes), matmul:64x48x32 (default: all operators)")
     add("--batch", type=integers, default=(1,), metavar="N,..", help="default 1")
     add("--threads", type=integers, default=(usable_cores(),), metavar="N,..", help="default: the processor's cores")
-    add("--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})")
-    add("--budget", type=float, metavar="S", help="at most S seconds for a search")
-    add("--seed", type=int, default=0, metavar="S", help="default 0")
+    add(
+        "--trials", type=options.integer(1), metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})"
+    )
+    add("--budget", type=options.duration, metavar="TIME", help="at most so long for a search, as in 30s")
+    add("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
     add("--quick", action="store_true", help="one small case of each operator, few trials, without torch.compile")
     add("--resume", action="store_true", help="skip what is done; repeat cases that were disturbed by other work")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
@@ -157,9 +164,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--peer-python", type=Path, help="interpreter with TVM, without PyTorch")
     add("--peer-cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: the user's cache)")
     add("--peer-cached", action="store_true", help="MetaSchedule only where the cache has its kernel")
-    add("--peer-trials", type=int, metavar="N", help="of MetaSchedule (default: as many as ours)")
-    add("--out", type=Path, default=RESULTS, metavar="JSON", help="default experiments/results/scoreboard.json")
-    add("--chart", type=Path, metavar="PNG", help="default: beside the results")
+    add("--peer-trials", type=options.integer(1), metavar="N", help="of MetaSchedule (default: as many as ours)")
+    add("--out", type=result_file, default=RESULTS, metavar="JSON", help="default experiments/results/scoreboard.json")
+    add("--chart", type=result_file, metavar="PNG", help="default: beside the results")
     return parser
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autosched.cli import options
 from autosched.errors import UsageError
 from autosched.roofline import compulsory_bytes
 from autosched.target import Target
@@ -87,8 +88,5 @@ def choose(words: Sequence[str], batches: Sequence[int], threads: Sequence[int],
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """'1,16' -> (1, 16). Raises ValueError for anything but positive integers."""
-    found = tuple(int(word) for word in text.split(","))
-    if min(found) < 1:
-        raise ValueError(text)
-    return found
+    """'1,16' -> (1, 16), for argparse."""
+    return tuple(map(options.integer(1), text.split(",")))

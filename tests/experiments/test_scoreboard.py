@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import subprocess
@@ -97,7 +98,7 @@ def test_a_shape_of_ones_own_is_a_case():
 def test_lists_of_integers():
     assert integers("1,16") == (1, 16)
     for text in ("0", "a", "1,", "-2"):
-        with pytest.raises(ValueError):  # noqa: PT011
+        with pytest.raises(argparse.ArgumentTypeError, match="a whole number of at least 1 is needed"):
             integers(text)
 
 
@@ -485,10 +486,16 @@ def test_the_command_reports_without_measuring(tmp_path, capsys, monkeypatch):
 
 
 def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
-    for words in (["--peers", "jax"], ["--batch", "0"], ["relu"], ["--peer-python", str(tmp_path / "none")]):
-        with pytest.raises(SystemExit):
+    for words in (
+        ["--peers", "jax"], ["--batch", "0"], ["relu"], ["--peer-python", str(tmp_path / "none")], ["--threads", "999"],
+        ["--trials", "0"], ["--budget", "-1"], ["--budget", "0"], ["--seed", "-1"], ["--chart", str(tmp_path)],
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as ended:
             script.main([*words, "--out", str(tmp_path / "x.json")])
-    assert "there is no peer 'jax'" in capsys.readouterr().err
+        assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "there is no peer 'jax'" in said
+    assert "threads must be a whole number from 1 to 256, got 999" in said
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.te.registry import WORKLOADS
-from experiments import search_throughput, sweep, tuning
+from experiments import cost_model_quality, pretrain, search_throughput, sweep, tuning
 from experiments.tuning import Case, last_object, parse_cases, write_results
 
 ANSWER = {
@@ -101,3 +101,28 @@ def test_search_throughput_counts_what_it_judges(capsys):
     assert found["measurements_fitted"] == search_throughput.MEASUREMENTS
     assert set(found["us_per_candidate"]) == set(search_throughput.PHASES)
     assert all(found[name] > 0 for name in ("draft_per_s", "ranked_per_s", "sampled_per_s"))
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "sentence"),
+    [
+        (sweep, "--trials 0", "a whole number of at least 1 is needed"),
+        (sweep, "--threads 999 --workloads sfm:0", "threads must be a whole number from 1 to 256, got 999"),
+        (sweep, f"--out {__file__}/x.json", "x.json cannot be written: "),
+        (search_throughput, "--workload foo", "there is no workload 'foo'"),
+        (search_throughput, "--rows 0", "a whole number of at least 1 is needed"),
+        (search_throughput, "--rounds 0", "a whole number of at least 1 is needed"),
+        (cost_model_quality, "--db none.db", "there is no database at"),
+        (cost_model_quality, f"--data {__file__}", "holds no measured programs"),
+        (cost_model_quality, "--fit-threads 0", "a whole number of at least 1 is needed"),
+        (cost_model_quality, "--out .", ". is a directory; name a file in it"),
+        (pretrain, "--db none.db", "there is no database at"),
+    ],
+)
+def test_commands_refuse_in_one_sentence_before_they_begin(command, words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        command.main(words.split())
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -89,11 +89,15 @@ def test_no_session_starts_when_the_time_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [["--variants", "full,quick"], ["--variants", "metaschedule"], ["--case", "c2d"], ["--case", "softmax"]]
-)
+    "argv",
+    [
+        ["--variants", "full,quick"], ["--variants", "metaschedule"], ["--case", "c2d"], ["--case", "softmax"],
+        ["--seeds", "0"], ["--trials", "0"], ["--batch", "0"], ["--threads", "999"], ["--out", __file__],
+    ],
+)  # fmt: skip
 def test_what_is_not_there_is_refused(argv: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*argv, "--out", str(tmp_path)], run=Fake())
+        main(["--out", str(tmp_path), *argv], run=Fake())
     assert ended.value.code == 2
 
 
