@@ -65,6 +65,22 @@ class Placed:
 
 
 @dataclass
+class Plan:
+    """What an access is, whatever its loop variables are bound to; and its pointer, for the registers in `running`.
+
+    Copies of an unrolled body differ in numbers alone, so nearly always the pointer is the one of the copy before.
+    """
+
+    place: Placed
+    flat: Expr
+    constant: int
+    terms: list[tuple[Var, int]] | None  # None: not all are variables
+    running: list[tuple[Runtime, int]] | None = None
+    pointer: str = ""
+    multiple: int = 0  # of which all steps in `running` are multiples
+
+
+@dataclass
 class Addresses:
     """Pointers and integer values over the current bindings of loop variables."""
 
@@ -73,17 +89,44 @@ class Addresses:
     placed: dict[str, Placed]
     env: dict[Var, Binding] = field(default_factory=dict)
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
-    _flat: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+    _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
     _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
 
     def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
-        place = self.placed[name]
-        key = (name, id(place), indices)
-        flat = self._flat.get(key)
-        if flat is None:
-            flat = self._flat[key] = flat_index(place.buffer, indices, self.simplify)
-        constant, terms, stride, odd = self._resolve(flat)
-        pointer = self._pointer(place, terms)
+        place, key = self.placed[name], (name, indices)
+        plan = self._plans.get(key)
+        if plan is None or plan.place is not place:
+            plan = self._plans[key] = self._plan(place, indices)
+        if plan.terms is None:
+            return self._irregular(plan)
+        offset, stride = plan.constant, 0
+        running: list[tuple[Runtime, int]] = []
+        for var, c in plan.terms:
+            bound = self.env[var]
+            if isinstance(bound, int):
+                offset += bound * c
+            elif isinstance(bound, Lanes):
+                offset += bound.base * c
+                stride += c
+                if bound.chunk is not None:
+                    running.append((bound.chunk, c * bound.lanes))
+            else:
+                running.append((bound, c))
+        if running != plan.running:
+            plan.pointer = self._pointer(place, sorted((at.depth, at.name, c) for at, c in running))
+            plan.running, plan.multiple = running, math.gcd(*(c for _, c in running))
+        return Access(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
+
+    def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> Plan:
+        flat = flat_index(place.buffer, indices, self.simplify)
+        form = self.simplify.affine(flat)
+        terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
+        return Plan(place, flat, form.constant, terms if len(terms) == len(form.terms) else None)
+
+    def _irregular(self, plan: Plan) -> Access:
+        """An access whose index has other terms than loop variables."""
+        constant, terms, stride, odd = self._resolve(plan.flat)
+        pointer = self._pointer(plan.place, terms)
         if odd is not None:
             return Access(pointer, constant, None, odd)
         return Access(pointer, constant, stride, None, math.gcd(constant, *(c for _, _, c in terms)))
@@ -116,7 +159,7 @@ class Addresses:
         constant, stride = form.constant, 0
         terms: dict[tuple[int, str], int] = {}
         odd: Expr | None = None
-        for atom, c in form.terms:  # most are unrolled variables: the path of every access
+        for atom, c in form.terms:
             bound = self.env[atom] if isinstance(atom, Var) else self._bound(atom)
             if isinstance(bound, int):
                 constant += bound * c
