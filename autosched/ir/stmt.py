@@ -244,10 +244,12 @@ class Func:
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
-    """All statements, outermost first."""
-    yield stmt
-    for child in stmt.body_stmts:
-        yield from walk(child)
+    """All statements, outermost first. Iterative: lowering walks often, and recursive generators pass on every item."""
+    stack = [stmt]
+    while stack:
+        here = stack.pop()
+        yield here
+        stack += here.body_stmts[::-1]
 
 
 def buffers_of(func: Func) -> dict[str, Buffer]:

@@ -168,7 +168,10 @@ def map_buffer(buffer: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
 
 
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
-    """`stmt` with `fn` applied to every expression in it (extents, bounds, indices, values, shapes)."""
+    """`stmt` with `fn` applied to every expression in it (extents, bounds, indices, values, shapes).
+
+    A store that this changes nothing in is returned itself.
+    """
     match stmt:
         case For():
             overlap = None if stmt.overlap is None else replace(stmt.overlap, stages=fn(stmt.overlap.stages))
@@ -183,7 +186,9 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         case Allocate(buffer=b, body=body):
             return Allocate(map_buffer(b, fn), map_exprs(body, fn))
         case Store():
-            return replace(stmt, indices=tuple(map(fn, stmt.indices)), values=tuple(map(fn, stmt.values)))
+            where, what = tuple(map(fn, stmt.indices)), tuple(map(fn, stmt.values))
+            same = where == stmt.indices and what == stmt.values
+            return stmt if same else replace(stmt, indices=where, values=what)
         case Prefetch(indices=indices):
             return replace(stmt, indices=tuple(map(fn, indices)))
         case Shuffle():
