@@ -1,8 +1,8 @@
-"""What all iterations of a loop over vectors read is read once, before it.
+"""What all iterations of a loop over vectors read, and what becomes of that alone, is computed once, before it.
 
-    for j: out[i, j] = power[i, j] / total[i]   ->   t = total[i]; for j: out[i, j] = power[i, j] / t
+    for j: out[i, j] = x[i, j] * rsqrt(squares[i] / n)   ->   t = rsqrt(squares[i] / n); for j: out[i, j] = x[i, j] * t
 
-LLVM moves what depends on registers alone out of a loop, such as the division 1 / t, but no load past a store.
+LLVM moves no load past a store, and of what depends on registers alone some divisions, but no chain with a root in it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import INDEX, Const, Expr, Load, Select
+from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, rebuild
+from autosched.ir.visit import free_vars, loads, rebuild, subexpressions
 
 MOST = 4  # registers that a loop may take for it
 _FIRST = (Const(0, INDEX),)
@@ -50,33 +50,39 @@ def _with_registers(loop: For, names: frozenset[str]) -> Stmt:
     stores = [s for s in walk(loop) if isinstance(s, Store)]
     moving = {s.var for s in walk(loop) if isinstance(s, For)}
     written = {b for s in stores for b in s.buffers}
-    found = dict.fromkeys(x for s in stores for v in s.values for x in _always_read(v))
-    fixed = [x for x in found if x.buffer in names - written and not any(free_vars(i) & moving for i in x.indices)]
+    found = dict.fromkeys(x for s in stores for v in s.values for x in _standing(v, names - written, moving))
+    fixed = list(found)
     if not 0 < len(fixed) <= MOST:
-        return loop
+        return replace(loop, body=_held(loop.body, names))  # perhaps there is something for an inner loop
     result: Stmt = _renamed(loop, {x: Load(_name(x, n), _FIRST, x.dtype) for n, x in enumerate(fixed)})
-    result = Seq((*(Store((_name(x, n),), _FIRST, (x,), None, x.buffer) for n, x in enumerate(fixed)), result))
+    before = (Store((_name(x, n),), _FIRST, (x,), None, loads(x)[0].buffer) for n, x in enumerate(fixed))
+    result = Seq((*before, result))
     for n, x in enumerate(fixed):
         result = Allocate(Buffer(_name(x, n), (Const(1, INDEX),), x.dtype, Scope.REGISTER), result)
     return result
 
 
-def _name(load: Load, number: int) -> str:
-    return f"{load.buffer}.held{number or ''}"
+def _name(value: Expr, number: int) -> str:
+    return f"{loads(value)[0].buffer}.held{number or ''}"
 
 
-def _always_read(value: Expr) -> Iterator[Load]:
-    """The loads that are there in every case, and that are no part of a word."""
-    if isinstance(value, Load):
+def _standing(value: Expr, names: frozenset[str], moving: set[Var]) -> Iterator[Expr]:
+    """The largest parts of `value`, computed in every case and no part of a word, that are made of loads from `names`
+    and constants, none of which moves."""
+    if isinstance(value, Select | Word | Dot):
+        return
+    read = loads(value)
+    chosen = any(isinstance(e, Select | Word | Dot) for e in subexpressions(value))
+    if read and not chosen and all(x.buffer in names for x in read) and not free_vars(value) & moving:
         yield value
-    elif not isinstance(value, Select | Word | Dot):
+    elif not isinstance(value, Load):
         for child in value.children:
-            yield from _always_read(child)
+            yield from _standing(child, names, moving)
 
 
-def _renamed(loop: For, held: dict[Load, Load]) -> For:
+def _renamed(loop: For, held: dict[Expr, Load]) -> For:
     def expr(e: Expr) -> Expr:
-        if isinstance(e, Load) and e in held:
+        if e in held:
             return held[e]
         return rebuild(e, expr) if e.children and not isinstance(e, Load | Word | Dot) else e
 

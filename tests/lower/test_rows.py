@@ -8,7 +8,7 @@ from autosched import te
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, For, Func, Scope, Store, walk
 from autosched.lower import concretise, lower
-from autosched.schedule import ComputeAt, Parallel, Split, State, Vectorize, initial_state
+from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, State, Vectorize, initial_state
 from autosched.te import ComputeDAG
 from tests.codegen.running import check_kernel
 from tests.helpers import check_nest
@@ -121,3 +121,22 @@ def test_what_stands_still_is_in_a_register():
     held = [s.buffer for s in walk(func.body) if isinstance(s, Allocate) and ".held" in s.buffer.name]
     assert held
     assert all(b.scope is Scope.REGISTER for b in held)
+
+
+def test_what_becomes_of_it_is_computed_once_for_a_row():
+    """The root of a mean is beside the loop over the vectors, not in it."""
+    x, k = te.placeholder((6, 96), name="X"), te.reduce_axis(96, "k")
+    squares = te.compute((6,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), name="squares")
+    dag = ComputeDAG(te.compute((6, 96), lambda i, j: x[i, j] * te.rsqrt(squares[i] / 96.0 + 1e-5), name="out"))
+    state = initial_state(dag).apply(
+        Rfactor("squares", "k", 16), Reorder("squares.rf", ("i", "k.o", "k.i")), Vectorize("squares.rf", "k.i"),
+        Split("out", "i", (3,)), Split("out", "j", (16,)), Vectorize("out", "j.1"), Parallel("out", ("i.0",)),
+        ComputeAt("squares", "out", "i.0"), ComputeAt("squares.rf", "squares", "i", "register"),
+        Vectorize("squares", "k.i"),
+    )  # fmt: skip
+    func, _ = concretise(lower(state), {})
+    roots = [s for s in walk(func.body) if isinstance(s, Store) and any("rsqrt" in str(v) for v in s.values)]
+    assert roots
+    assert all(b.endswith(".held") for s in roots for b in s.buffers)
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
