@@ -27,6 +27,7 @@ from autosched.schedule import (
     Vectorize,
     initial_state,
 )
+from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from tests.codegen.running import build, check_kernel, targets
 from tests.schedule.graphs import (
@@ -271,6 +272,27 @@ def test_a_tile_copied_across_is_read_in_vectors():
     text = build(state, targets()[0], 1).ir
     assert "load <4 x float>" in text
     assert "load float" not in text
+
+
+@pytest.mark.parametrize(("unrolled", "width"), [(16, 16), (20, 40), (33, 16), (15, 48)])
+def test_lines_that_meet_in_a_set_are_copied_across_as_a_whole(unrolled, width):
+    """Whatever is left of rows and lanes goes by smaller blocks."""
+    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    for dag in (across(50, 1024), across(33, 2048, "int32"), across(40, 1024, flip=True)):
+        check(dag, *steps)
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(1024, True), (1040, False)])
+def test_only_lines_that_meet_in_a_set_are_read_as_a_whole(columns, whole):
+    state = initial_state(across(32, columns)).apply(
+        Split("Y", "j", (16,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
+    )  # fmt: skip
+    wide = parse_target("llvm -mcpu=znver4")
+    text = build(state, wide, 1).ir
+    assert ("load <16 x float>" in text) == whole
+    assert ("load <4 x float>" in text) != whole
 
 
 # memory, tasks, hints

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.transpose import BLOCK, Tile, find_tile, transposed_rows
+from autosched.codegen.llvm.transpose import BLOCK, Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import find_window
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
@@ -203,10 +203,10 @@ class Statements:
         for piece in tile.pieces:
             env[tile.inner.var] = piece
             self.values.mask, self.values.lanes = None, piece.lanes
-            for first in range(0, tile.rows, BLOCK):
+            for first, size in blocks(tile, piece.lanes):
                 env.update(tile.at(first))
                 source = self.addresses.access(tile.load.buffer, tile.load.indices)
-                for n, row in enumerate(transposed_rows(self.writer, source, dtype, piece.lanes)):
+                for n, row in enumerate(transposed_rows(self.writer, source, dtype, piece.lanes, size)):
                     env.update(tile.at(first + n))
                     self._write(store.buffers[0], store.indices, Val(row, dtype, piece.lanes), False, streams)
         self.values.lanes = 1

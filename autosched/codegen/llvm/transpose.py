@@ -5,12 +5,17 @@
 Lane by lane this is a load and an insertion for each element. Instead four neighbours along u are read at once, for
 each v; row j of a block holds, in its q-th 128 bits, the four that belong to v = 4 q + j. Two rounds of shuffles within
 128 bits transpose the 4 x 4 pieces, which every vector extension has instructions for.
+
+Rows that lie SET_BYTES apart meet in one set of the first cache, where sixteen lines do not stay for four readings.
+Where a vector is a line long, and as many neighbours are copied, such lines are read as a whole, once: the 4 x 4 pieces
+are transposed first and then change places, as 128 bits each, in two more rounds. That is twice as fast for them, and
+up to 3 % slower for other rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from autosched.codegen.llvm.address import Access, Addresses, Lanes
@@ -22,6 +27,8 @@ from autosched.ir.visit import vector_tile
 
 BLOCK = 4  # elements of 128 bits
 ITEMSIZE = 4
+LINE = 16  # elements of a cache line
+SET_BYTES = 4096  # 64 sets of lines of 64 bytes: what first level caches of 32 and 48 KB have
 # One round: lanes of 128 bits of (a, b) side by side, 0..3 from a and 4..7 from b.
 _LOW, _HIGH = (0, 4, 1, 5), (2, 6, 3, 7)
 _FRONT, _BACK = (0, 1, 4, 5), (2, 3, 6, 7)
@@ -38,6 +45,7 @@ class Tile:
     load: Load
     rows: int
     pieces: tuple[Lanes, ...]  # whole vectors, then halves of them down to BLOCK
+    stride: int = 0  # elements of the source from lane to lane
 
     def at(self, row: int) -> Iterable[tuple[Var, int]]:
         """The values of the unrolled variables in a row."""
@@ -62,7 +70,8 @@ def find_tile(stmt: For, addresses: Addresses, vector_bytes: int) -> Tile | None
     points = tuple(product(*(range(n) for _, n in unrolled)))
     rows, pieces = len(points) // BLOCK * BLOCK, tuple(_pieces(int(body.extent.value), lanes))
     tile = Tile(tuple(var for var, _ in unrolled), points, body, store, load, rows, pieces)
-    return tile if rows and pieces and _is_across(tile, addresses) else None
+    stride = _stride_across(tile, addresses) if rows and pieces else None
+    return None if stride is None else replace(tile, stride=stride)
 
 
 def _pieces(extent: int, lanes: int) -> Iterator[Lanes]:
@@ -75,10 +84,10 @@ def _pieces(extent: int, lanes: int) -> Iterator[Lanes]:
         lanes //= 2
 
 
-def _is_across(tile: Tile, addresses: Addresses) -> bool:
-    """Whether row after row is adjacent in the source, and the lanes are in the destination."""
+def _stride_across(tile: Tile, addresses: Addresses) -> int | None:
+    """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination."""
     env = addresses.env
-    found = True
+    strides: set[int | None] = set()
     for piece in tile.pieces:
         env[tile.inner.var] = piece
         read, written = [], []
@@ -91,14 +100,23 @@ def _is_across(tile: Tile, addresses: Addresses) -> bool:
             (x.pointer, x.offset, x.lane_stride) == (first.pointer, first.offset + n, first.lane_stride)
             for n, x in enumerate(read)
         )
-        found &= adjacent and first.lane_stride not in (None, 0, 1) and all(w.lane_stride == 1 for w in written)
+        across = adjacent and first.lane_stride not in (0, 1) and all(w.lane_stride == 1 for w in written)
+        strides.add(first.lane_stride if across else None)
     for var in (tile.inner.var, *tile.outer):
         del env[var]
-    return found
+    return strides.pop() if len(strides) == 1 else None
 
 
-def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int) -> list[str]:
-    """BLOCK vectors: number n holds, for each lane v, the element at source + v * lane stride + n."""
+def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
+    """(first row, rows) of what is copied across at a time into vectors of `lanes`."""
+    in_lines = lanes == LINE and tile.stride * ITEMSIZE % SET_BYTES == 0
+    lines = tile.rows // LINE * LINE if in_lines else 0
+    yield from ((first, LINE) for first in range(0, lines, LINE))
+    yield from ((first, BLOCK) for first in range(lines, tile.rows, BLOCK))
+
+
+def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int, n_rows: int) -> list[str]:
+    """`n_rows` vectors: number n holds, for each lane v, the element at source + v * lane stride + n."""
     stride = source.lane_stride
     assert stride is not None
     scalar = memory_type(dtype)
@@ -106,9 +124,18 @@ def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int) -> l
     def part(v: int) -> str:
         at = (source.offset + v * stride) * ITEMSIZE
         pointer = writer.value(f"getelementptr inbounds i8, ptr {source.pointer}, i64 {at}", "p")
-        return writer.value(f"load <{BLOCK} x {scalar}>, ptr {pointer}, align {ITEMSIZE}")
+        return writer.value(f"load <{n_rows} x {scalar}>, ptr {pointer}, align {ITEMSIZE}")
 
-    rows = [_joined(writer, [part(v) for v in range(j, lanes, BLOCK)], scalar) for j in range(BLOCK)]
+    if n_rows == BLOCK:
+        rows = [_joined(writer, [part(v) for v in range(j, lanes, BLOCK)], scalar) for j in range(BLOCK)]
+        return _pieces_across(writer, rows, lanes, scalar)
+    fours = [_pieces_across(writer, [part(v + j) for j in range(BLOCK)], lanes, scalar) for v in range(0, lanes, BLOCK)]
+    columns = [_exchanged(writer, list(column), lanes, scalar) for column in zip(*fours, strict=True)]
+    return [columns[n % BLOCK][n // BLOCK] for n in range(n_rows)]
+
+
+def _pieces_across(writer: Writer, rows: Sequence[str], lanes: int, scalar: str) -> list[str]:
+    """BLOCK rows of pieces of 128 bits, each 4 x 4 of them transposed."""
 
     def mixed(a: str, b: str, picks: Sequence[int]) -> str:
         order = [q * BLOCK + p % BLOCK + (lanes if p >= BLOCK else 0) for q in range(lanes // BLOCK) for p in picks]
@@ -117,6 +144,20 @@ def transposed_rows(writer: Writer, source: Access, dtype: str, lanes: int) -> l
     low, high = mixed(rows[0], rows[1], _LOW), mixed(rows[0], rows[1], _HIGH)
     low2, high2 = mixed(rows[2], rows[3], _LOW), mixed(rows[2], rows[3], _HIGH)
     return [mixed(a, b, picks) for a, b in ((low, low2), (high, high2)) for picks in (_FRONT, _BACK)]
+
+
+def _exchanged(writer: Writer, vectors: list[str], lanes: int, scalar: str) -> list[str]:
+    """As many vectors as each has pieces of 128 bits: number q has the pieces q of all, in their order."""
+    if len(vectors) == 1:
+        return vectors
+    found = []
+    for odd in (0, 1):
+        pieces = range(odd, 2 * lanes // BLOCK, 2)
+        order = [q * BLOCK + n for q in pieces for n in range(BLOCK)]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        halves = [_shuffled(writer, a, b, lanes, order, scalar) for a, b in pairs]
+        found.append(_exchanged(writer, halves, lanes, scalar))
+    return [vector for pair in zip(*found, strict=True) for vector in pair]
 
 
 def _joined(writer: Writer, parts: list[str], scalar: str) -> str:
