@@ -106,6 +106,22 @@ def test_fault_is_classified_and_survived(measurer: Measurer, name: str, monkeyp
     check_good(measurer, f"good after {name}")
 
 
+@pytest.mark.parametrize(("correct", "kind"), [(2, "unstable_result"), (3, None)])
+def test_a_single_long_call_is_its_own_check(measurer: Measurer, correct: int, kind: str | None) -> None:
+    """Two launches before timing, and the one that is timed: what that leaves is looked at, and there is no fourth."""
+    late = LATE.replace("%k1, 2", f"%k1, {correct}")
+    slow = source(globals=f"{COUNTER}\ndeclare i32 @usleep(i32)", after=f"{late}\n  call i32 @usleep(i32 60000)")
+    (result,) = measurer.measure([Job(f"slow {correct}", slow)], best_s=0.02)
+    if kind is None:
+        assert isinstance(result, Measurement), result
+        assert len(result.samples) == 1
+        assert result.early_stopped
+    else:
+        assert isinstance(result, Failure)
+        assert result.kind == kind
+    check_good(measurer, f"good after slow {correct}")
+
+
 def test_writing_to_standard_output_does_no_harm(measurer: Measurer) -> None:
     text = '@text = internal constant [8 x i8] c"\\FF\\FF\\FF\\7Fxyz\\0A"\ndeclare i64 @write(i32, ptr, i64)'
     chatty = source(globals=text, after="call i64 @write(i32 1, ptr @text, i64 8)")
