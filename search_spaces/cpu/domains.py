@@ -69,17 +69,21 @@ def run_of_tiles(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True)
 
 
-def row_levels(name: str, extent: int) -> list[Param]:
+def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ...]]:
     """How many rows are a task, in blocks of rows that are taken together, stage by stage: the end of one's reduction
     hides behind the next one. Divisors, so that a stage computed for a row is never asked for one that is not there.
+    And the factors of the split by them: blocks of a task, rows of a block where there are several.
 
     With all rows in one task no thread is woken.
     """
     together = tuple(r for r in (1, 2, 4, 8, 16, 32) if extent % r == 0)
     blocks_of_all = extent // together[-1]
     counts = {r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if blocks_of_all % r == 0} | {blocks_of_all}
-    levels = [Param(f"{name}.m", tuple(sorted(counts)), "tile"), Param(f"{name}{ROW_BLOCK}", together, "tile")]
-    return [p for p in levels if len(p.domain) > 1]
+    blocks = Param(f"{name}.m", tuple(sorted(counts)), "tile")
+    rows = Param(f"{name}{ROW_BLOCK}", together, "tile")
+    n_blocks, n_rows = len(blocks.domain) > 1, len(rows.domain) > 1
+    factors = (blocks.name if n_blocks else 1, *([rows.name] if n_rows else []))
+    return [*([blocks] if n_blocks else []), *([rows] if n_rows else [])], factors
 
 
 def of_one_row(extent: Expr) -> Expr:

@@ -18,7 +18,7 @@ from autosched.ir.stmt import Scope
 from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.cpu.domains import ROW_BLOCK, blocks, is_row_block, row_levels, vector_width
+from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, lane_reduction, points, reads_of
@@ -201,10 +201,9 @@ def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
     steps: list[Step] = []
     outer, row = names[:lead], names[lead - 1] if lead else ""
     if lead and host.at is None and extent(host.op.axes[lead - 1]) > 1:
-        levels = row_levels(f"{host.name}.{row}", extent(host.op.axes[lead - 1]))
+        levels, factors = row_levels(f"{host.name}.{row}", extent(host.op.axes[lead - 1]))
         draft = draft.with_params(levels)
-        blocks_of_task: tuple[str | int, ...] = (1,) if levels[0].name.endswith(ROW_BLOCK) else ()
-        steps.append(Split(host.name, row, (*blocks_of_task, *(p.name for p in levels))))
+        steps.append(Split(host.name, row, factors))
         outer[-1], row = f"{row}.0", f"{row}.1"
     if lead < len(names):
         last: StageAxis = host.op.axes[-1]
