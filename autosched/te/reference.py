@@ -202,17 +202,41 @@ def _reduce(
     points = math.prod(hi - lo for lo, hi in box.values())
     space = tuple(hi - lo for lo, hi in box.values())
     kind = kind_of(reducer)
-    parts = _parts(op, box, tensors, 1 if kind == "general" else max(1, _BLOCK // points))
+    limit = max(1, _BLOCK // points)
+    parts = _parts(op, box, tensors, 1 if kind == "general" else limit)
     if kind == "sum":
         return (_sum(parts, space, op),)
     if kind in ("max", "min"):
         return (_peak(parts, space, kind),)
     total = tuple(Val(np.broadcast_to(rules.constant(c.value, c.dtype).value, space)) for c in reducer.identity)
+    if kind == "general":
+        parts = _in_any_order(parts, _whole(op, _parts(op, box, tensors, limit)))
     for part in parts:
         total = _combine(reducer, total, _tree(reducer, part))
     if kind == "general":
         return tuple(Val(v.value, None if v.err is None else 2.0 * v.err) for v in total)
     return total
+
+
+def _in_any_order(parts: Iterator[tuple[Val, ...]], whole: Sequence[bool]) -> Iterator[tuple[Val, ...]]:
+    """The operands with every rounding counted of what they are combined with, but for `whole` ones: that in this order
+    some numbers happen to add up exactly says nothing of a kernel's order."""
+    for part in parts:
+        yield tuple(
+            x if w or x.err is not None else Val(x.value, np.zeros(x.value.shape))
+            for x, w in zip(part, whole, strict=True)
+        )
+
+
+def _whole(op: ComputeOp, parts: Iterator[tuple[Val, ...]]) -> list[bool]:
+    """Of each operand whether all its numbers are integers, which are exact in any order."""
+    found = [True] * len(op.body)
+    for part in parts:
+        known = zip(found, part, op.body, strict=True)
+        found = [w and (not rules.is_float(b.dtype) or rules.integral(x.value)) for w, x, b in known]
+        if not any(found):
+            break
+    return found
 
 
 def _parts(

@@ -211,6 +211,22 @@ def test_a_reducer_that_depends_on_the_order_of_ties_allows_both() -> None:
     assert (value.value[0], value.bound[0]) == (7.0, 0.0)
 
 
+def test_numbers_that_add_up_exactly_in_one_order_are_rounded_in_another() -> None:
+    A = te.placeholder((3,), "float32", name="A")
+    k = te.reduce_axis(3, name="k")
+    moments = te.reducer(lambda x, y: (x[0] + y[0], x[1] + y[1]), (0.0, 0.0), name="moments")
+    dag = ComputeDAG(te.compute((), lambda: moments((A[k], 2.0 * A[k]), axis=k), name="M"))
+    one, small = np.float32(1.0), np.float32(2.0**-30)
+    for values in ([one, -one, small], [2.5, -2.5, small]):
+        first, second = evaluate(dag, {"A": np.array(values, "float32")})
+        assert first.value == small
+        assert within(first, np.float32(0.0)).all()  # of (1 + 2^-30) - 1
+        assert within(second, np.float32(0.0)).all()
+        assert not within(first, np.float32(1e-5)).any()
+    whole, _ = evaluate(dag, {"A": np.array([3.0, -7.0, 5.0], "float32")})
+    assert whole.bound == 0.0
+
+
 def test_reducers_of_the_users_own_run_in_order() -> None:
     moments = te.reducer(lambda x, y: (x[0] + y[0], x[1] + y[1]), (0.0, 0.0), name="moments")
     product = te.reducer(lambda x, y: x * y, 1.0, name="product")
