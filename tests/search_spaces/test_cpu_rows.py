@@ -18,6 +18,7 @@ from autosched.lower import lower
 from autosched.lower.instantiate import instantiate
 from autosched.schedule import (
     Parallel,
+    Prefetch,
     Reorder,
     Split,
     Stream,
@@ -171,6 +172,15 @@ def test_data_beyond_the_last_cache_may_be_streamed():
         for sketch in streams:
             assert list(compiled(dag, sketch, 2, rows=1))
     assert not any("stream" in s.name for s in sketches(workload("matmul", M=64, N=64, K=256), tiny, 2))
+
+
+@pytest.mark.parametrize(("name", "asks"), [("softmax", True), ("layer_norm", True), ("rms_norm", False)])
+def test_of_several_passes_over_far_rows_the_first_asks_ahead(name, asks):
+    dag, tiny = workload(name, M=37, N=131), replace(HOST, l3_bytes=1 << 12)
+    for sketch in sketches(dag, tiny, 1):
+        asking = [x for x in sketch.state.steps if isinstance(x, Prefetch)]
+        assert len(asking) == (asks and "stream" in sketch.name)
+        assert list(compiled(dag, sketch, 1, 6))
 
 
 def test_what_is_written_across_may_be_streamed_from_a_quarter_of_the_last_cache_on():
