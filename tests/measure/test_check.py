@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,21 @@ import pytest
 from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, Buffer, poison_bytes
 from autosched.measure.check import Array, Expected, compare
 from autosched.measure.problem import limits
-from autosched.measure.protocol import REQUESTS, Frames, Hold, Measure, Message, ProtocolError, Setup, decode, encode
+from autosched.measure.protocol import (
+    REQUESTS,
+    Frames,
+    Hold,
+    Measure,
+    Message,
+    ProtocolError,
+    Sample,
+    Samples,
+    Setup,
+    decode,
+    encode,
+)
 from autosched.measure.results import median_interval
+from autosched.measure.slots import Slots
 from autosched.measure.timing import MAX_SAMPLES, calibrate, take_samples, undisturbed
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
@@ -185,6 +199,46 @@ def test_a_sample_of_the_comparison_is_the_fastest_of_short_ones() -> None:
     samples = iter(range(1, MAX_SAMPLES + 1))
     assert undisturbed(lambda _: 1e-6 / next(samples), 1, 0.01) == pytest.approx(1e-6 / MAX_SAMPLES)
     assert undisturbed(lambda reps: reps * 0.015, 1, 0.01) == pytest.approx(0.015)
+
+
+@dataclass
+class Scripted:
+    call_s: dict[int, float]  # of calls by their number, others take 3 ms
+    reps: int = 0
+    calls: int = 0
+
+
+class ScriptedSlots(Slots[Scripted]):
+    def __init__(self, held: Scripted) -> None:
+        super().__init__()
+        self._held[0] = held
+
+    def _clock(self, held: Scripted) -> Callable[[int], float]:
+        def run(reps: int) -> float:
+            held.calls += reps
+            return sum(held.call_s.get(n, 3e-3) for n in range(held.calls - reps, held.calls))
+
+        return run
+
+    def _launch_again(self, held: Scripted) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call_s", "calls", "expected"),
+    [
+        ({0: 2e-3}, 6, 2e-3),  # the first call, one that finds how many calls make a short sample, four samples
+        ({1: 2e-3}, 6, 3e-3),
+        ({4: 2e-3}, 6, 2e-3),
+        ({0: 0.5}, 1, 0.5),  # a long one alone
+    ],
+)
+def test_samples_of_the_comparison(call_s: dict[int, float], calls: int, expected: float) -> None:
+    held = Scripted(call_s)
+    reply = ScriptedSlots(held)._sample(Sample(1, 0, 0.0105))
+    assert isinstance(reply, Samples)
+    assert reply.samples == (expected,)
+    assert held.calls == calls
 
 
 def test_a_long_call_is_a_sample_from_the_first_one_on() -> None:
