@@ -12,6 +12,8 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from itertools import tee
 from pathlib import Path
 from statistics import median
@@ -62,6 +64,7 @@ class Measurer:
         self._run_deadline_s, self._first_deadline_s = run_deadline_s, first_deadline_s
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
+        self._compiled: dict[bytes, str] = {}  # a text's hash -> the first job that has it
         self._seconds: dict[str, float] = {}  # what was measured, for the deadlines of `final`
         self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
         self._crew = Crew(problem, target, memory_limit or int(_MEMORY_SHARE * _machine_memory()))
@@ -92,24 +95,46 @@ class Measurer:
         start = time.monotonic()
         self._runners.prepare()
         new: dict[str, Path] = {}
+        twins: dict[str, str] = {}
         keys: list[str] = []
-        failures = self._builders.build(self._unbuilt(jobs, keys, new))
+        failures = self._builders.build(self._unbuilt(jobs, keys, new, twins))
         self._build_failures.update(failures)
         self._objects.update(new)
+        for key, first in twins.items():
+            self._objects[key] = self._objects[first]
+            if first in self._build_failures:
+                self._build_failures[key] = replace(self._build_failures[first], key=key)
         self.build_s += time.monotonic() - start
         return {key: self._build_failures[key] for key in keys if key in self._build_failures}
 
-    def _unbuilt(self, jobs: Iterable[Job], keys: list[str], new: dict[str, Path]) -> Iterator[tuple[Job, Path]]:
-        """Those of `jobs` that are not compiled yet, with files for them; notes all `keys` and what is `new`."""
+    def _unbuilt(
+        self, jobs: Iterable[Job], keys: list[str], new: dict[str, Path], twins: dict[str, str]
+    ) -> Iterator[tuple[Job, Path]]:
+        """Those of `jobs` that are not compiled yet, with files for them; notes all `keys`, what is `new`, and by key
+        the earlier job whose text a job has: values may differ where nothing comes of it, and LLVM takes most of the
+        time.
+        """
         for job in jobs:
             if isinstance(job.source, KernelSource) and not 1 <= job.source.threads <= self._threads:
                 raise UsageError(
                     f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
                 )
             keys.append(job.key)
-            if not (job.key in self._objects or job.key in self._build_failures or job.key in new):
+            if job.key in self._objects or job.key in new or job.key in twins:
+                continue
+            first = self._first_of_text(job)
+            if first in self._objects or first in new:
+                twins[job.key] = first
+            else:  # also where the first was left behind when building was interrupted
                 new[job.key] = self._crew.directory / f"{len(self._objects) + len(new)}.o"
                 yield job, new[job.key]
+
+    def _first_of_text(self, job: Job) -> str:
+        """The key of the first job with the same text; on a device a kernel's resources are kept by key, and so each is
+        compiled."""
+        if not isinstance(job.source, KernelSource):
+            return job.key
+        return self._compiled.setdefault(sha256(job.source.ir.encode()).digest(), job.key)
 
     def measure(self, jobs: Iterable[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
         """One answer for each job, in order, as soon as it is there. `best_s`: the fastest sample known, in seconds.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autosched.codegen.source import KernelSource
+from autosched.errors import UsageError
 from autosched.measure import FAULTS, Failure, FinalMeasurement, Measurement, Measurer
 from autosched.measure.results import Job
 from autosched.target import parse_target
@@ -143,6 +144,24 @@ def test_batch_answers_in_order_and_remembers_build_failures(measurer: Measurer)
     assert measurer.measure_s > 0
 
 
+def test_a_text_is_compiled_once(measurer: Measurer) -> None:
+    bad = KernelSource("twice", "twice nonsense", 0, 1)
+    jobs = [Job(f"twin {n}", source(name="twin")) for n in range(3)]
+    failed = [Job(f"bad twin {n}", bad) for n in range(2)]
+    before = len(list(measurer._crew.directory.glob("*.o")))
+    results = list(measurer.measure([*jobs, *failed]))
+    assert len(list(measurer._crew.directory.glob("*.o"))) == before + 1
+    assert [r.key for r in results] == [j.key for j in (*jobs, *failed)]
+    assert [type(r) for r in results] == [Measurement] * 3 + [Failure] * 2
+    (later,) = measurer.measure([Job("later twin", source(name="twin"))])
+    assert isinstance(later, Measurement)
+    too_many = KernelSource("many", "", 0, 2)
+    with pytest.raises(UsageError):
+        measurer.build([Job("left", source(name="left")), Job("many", too_many)])
+    (again,) = measurer.measure([Job("left again", source(name="left"))])
+    assert isinstance(again, Measurement)
+
+
 def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
     asked: list[int] = []
     n_jobs = 2 * measurer._builders._n + 3  # more than may wait or compile at a time
@@ -150,7 +169,7 @@ def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
     def jobs() -> Iterator[Job]:
         for n in range(n_jobs):
             asked.append(len(list(written())))
-            yield Job(f"stream {n}", source())
+            yield Job(f"stream {n}", source(name=f"stream{n}"))
 
     def written() -> Iterator[Path]:
         return measurer._crew.directory.glob("*.o")
