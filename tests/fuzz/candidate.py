@@ -41,6 +41,7 @@ DATA_SETS = ("normal", "structured", "integers")
 SAMPLED = 16  # rows drawn to find one of not too much code
 SAMPLED_FOR_GPU = 1000  # to find a legal one
 MAX_COPIES = 4096
+MAX_LINES = 20_000  # of LLVM IR: some seconds of compiling. What the search finds legal has fewer, other rows up to 300,000
 MAX_INTERPRETED = 1500  # points of all stages; the interpreter does about a million a second
 
 
@@ -225,6 +226,8 @@ class Processor:
         target = parse_target(candidate.target)
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
+        if source.ir.count("\n") > MAX_LINES:
+            return
         with step("compile"):
             code = compile_object(source.ir, target)
             loaded = load_object(code, source.name, source.threads)
