@@ -147,14 +147,20 @@ class _Loops:
 
 def measure_fma_gflops(target: Target, threads: int) -> float:
     """Peak single-precision rate in GFLOP/s of `threads` threads, two operations per multiply-add."""
+    seconds, operations = multiplier(target, threads)
+    return _best_rate(seconds, float(operations)) / 1e9
+
+
+def multiplier(target: Target, threads: int) -> tuple[Callable[[int], float], int]:
+    """What multiplies and adds so often, in registers alone, and says how long it took, in seconds; and the operations
+    that it does each time, two per multiply-add, of all threads."""
     loops = _loops(target)
     sink = _sink(threads)
-    per_count = 2.0 * _lanes(target) * _accumulators(target) * threads
 
-    def seconds(count: int) -> float:
-        return loops.seconds("fma_task", _Env(count, address_of(sink), None, 0), threads, threads)
+    def seconds(repeats: int) -> float:
+        return loops.seconds("fma_task", _Env(repeats, address_of(sink), None, 0), threads, threads)
 
-    return _best_rate(seconds, per_count) / 1e9
+    return seconds, 2 * _lanes(target) * _accumulators(target) * threads
 
 
 def measure_bandwidth(target: Target, threads: int, nbytes: int) -> float:

@@ -6,11 +6,11 @@
 Each case (a benchmark shape, a batch, a number of threads) is tuned in a fresh process with a fresh database. Then its
 contestants run in fresh processes of their own, on the same float32 inputs and as many threads, in turn: a block of at
 least 50 ms each, the order alternating from round to round, with a rest before a block in which the pools of the others
-go to sleep. What is reported is the median over the rounds, with an interval. The
-peak of fused multiply-adds is the best that is measured before and after. Reading as many bytes as the case must move
-(so from L2, L3 or DRAM) is timed in the same rounds, and its bandwidth is by the median as well: a share compares like
-with like. Every contestant is given as a share of the roofline that the two make, which counts each input and output
-once.
+go to sleep. What is reported is the median over the rounds, with an interval. The peak of fused multiply-adds is the
+best that is measured before and after. Reading as many bytes as the case must move (so from L2, L3 or DRAM) is timed in
+the same rounds, and its bandwidth is by the median as well: a share compares like with like. Every contestant is given
+as a share of the roofline that the two make, which counts each input and output once. The rate of multiply-adds by the
+median of the same rounds is recorded beside them (`fma_gflops`): it says what the peak was worth in those minutes.
 
 Contestants
     autosched       its best kernel after --trials, timed in a compiled loop, as MetaSchedule's is

@@ -80,7 +80,7 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
         row["entries"], rates = hold(bout, setting.rules, directory, database, answer["record_id"], given)
     rates["peak_gflops"] = max(rates["peak_gflops"], answer.get("peak_gflops") or 0.0)
     row["rates"] = rates
-    row["roof"] = roof(row["flops"], row["bytes"], **rates)
+    row["roof"] = roof(row["flops"], row["bytes"], rates["peak_gflops"], rates["bandwidth"])
     reasons = [entry["reason"] for name in (OURS, CALL) if "reason" in (entry := row["entries"].get(name, {}))]
     return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
 

@@ -21,7 +21,7 @@ from autosched.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import CALL, OURS, READ
+from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, READ
 from experiments.scoreboard.optins import OptIn
 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
@@ -89,8 +89,9 @@ def hold(
 ) -> tuple[dict[str, Entry], dict[str, float]]:
     """(entries by contestant, rates of the machine). `directory` is for the arrays that the processes exchange.
 
-    Reading memory is timed in the same rounds as all contestants: "bandwidth" is by the median of its samples,
-    as theirs is, "peak_gflops" the best that there was before and after.
+    Reading memory and multiplying in registers are timed in the same rounds as all contestants: "bandwidth" and
+    "fma_gflops" are by the median of their samples, as theirs is, "peak_gflops" the best that there was before and
+    after.
     """
     dag, args = bout.built
     arrays = random_inputs([(t.name, t.public_shape, t.dtype) for t in dag.inputs])
@@ -109,17 +110,18 @@ def hold(
         if "reason" not in entry:
             entry |= agreed(name, directory)
     if "reason" not in entries[OURS]:
-        entries |= {CALL: {}, READ: {}}
+        entries |= {CALL: {}, READ: {}, MULTIPLY: {}}
     present = [name for name, entry in entries.items() if "reason" not in entry]
     peak = {"op": "peak", "threads": bout.threads}
     before = ask(given[OURS], peak, TIME_S)
     for name, outcome in alternate(present, rules, clocks(present, given, rules)).items():
         entries[name] |= outcome
     after = ask(given[OURS], peak, TIME_S)
-    reading = entries.pop(READ, {}).get("seconds")
+    reading, multiplying = (entries.pop(name, {}).get("seconds") for name in (READ, MULTIPLY))
     return entries, {
         "peak_gflops": max(row.get("peak_gflops", 0.0) for row in (before, after)),
         "bandwidth": compulsory_bytes(dag) / reading if reading else 0.0,
+        "fma_gflops": 1.0 / multiplying if multiplying else 0.0,
     }
 
 
@@ -175,7 +177,7 @@ def clocks(present: Sequence[str], given: Mapping[str, Process], rules: Rules) -
     """What takes a sample of each contestant: {"seconds"} or {"reason"}."""
 
     def clock(name: str) -> Callable[[], Entry]:
-        process = given[OURS if name in (CALL, READ) else name]
+        process = given[OURS if name in (CALL, READ, MULTIPLY) else name]
         return lambda: ask(process, {"op": "time", "name": name, "block_s": rules.block_s}, TIME_S)
 
     return {name: clock(name) for name in present}

@@ -27,7 +27,7 @@ from autosched.measure import timing
 from autosched.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.runtime.jit import compile_object, load_library, load_object
 from autosched.runtime.kernel import Kernel
-from autosched.runtime.peak import measure_fma_gflops, reader
+from autosched.runtime.peak import measure_fma_gflops, multiplier, reader
 from autosched.runtime.tensors import Array, address_of, aligned_empty
 from autosched.schedule import replay
 from autosched.store import Database
@@ -36,7 +36,7 @@ from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 
-OURS, CALL, READ = "autosched", "autosched.call", "read"
+OURS, CALL, READ, MULTIPLY = "autosched", "autosched.call", "read", "multiply"
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
@@ -100,8 +100,14 @@ def read_clock(n_bytes: int, threads: int) -> timing.Clock:
     return lambda repeats: seconds(repeats) * n_bytes / count
 
 
+def multiply_clock(threads: int) -> timing.Clock:
+    """Fused multiply-adds in registers, in seconds for 1e9 operations."""
+    seconds, operations = multiplier(parse_target("cpu"), threads)
+    return lambda repeats: seconds(repeats) * 1e9 / operations
+
+
 def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.Clock], Array]:
-    """Our kernel in both manners of calling it, reading as many bytes as it must move, and its result."""
+    """Our kernel in both manners of calling it, the machine's two yardsticks, and the kernel's result."""
     dag, _ = build(request["workload"], request["shape"])
     source = our_source(dag, Path(request["database"]), request["record_id"], request["threads"])
     loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
@@ -111,6 +117,7 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
         OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),
         CALL: python_clock(lambda: kernel(*arrays)),
         READ: read_clock(compulsory_bytes(dag), source.threads),
+        MULTIPLY: multiply_clock(source.threads),
     }
     return clocks, out
 

@@ -27,7 +27,7 @@ from experiments.scoreboard import __main__ as script
 from experiments.scoreboard import contest, contestant
 from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers, level_of
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
-from experiments.scoreboard.contest import CALL, METASCHEDULE, OURS, READ, Rules, alternate, hold
+from experiments.scoreboard.contest import CALL, METASCHEDULE, MULTIPLY, OURS, READ, Rules, alternate, hold
 from experiments.scoreboard.ledger import Ledger, key_of
 from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import (
@@ -121,7 +121,7 @@ class Fake:
 
     def __init__(self, directory: Path, calls: list[str], **results) -> None:
         self.directory, self.calls, self.results = directory, calls, results
-        self.reading = itertools.cycle([2e-5, 1e-5, 5e-5])
+        self.reading, self.multiplying = itertools.cycle([2e-5, 1e-5, 5e-5]), itertools.cycle([0.02, 0.01, 0.03])
 
     def ask(self, request, deadline_s):
         assert deadline_s > 0
@@ -130,6 +130,8 @@ class Fake:
             return {"peak_gflops": 100.0 + len(self.calls)}
         if name == READ:
             return {"seconds": next(self.reading)}
+        if name == MULTIPLY:
+            return {"seconds": next(self.multiplying)}
         found = self.results[name.replace(".", "_")]
         if found == "lost":
             raise Lost("start", "the process ended")
@@ -189,6 +191,7 @@ def test_a_contest_has_an_entry_for_everyone(tmp_path):
     assert set(calls) == {OURS, CALL, "torch"}  # a wrong one is not timed
     assert rates["peak_gflops"] == 109.0  # the larger one, of before and after
     assert rates["bandwidth"] == pytest.approx(3 * 4 * 128**2 / 3e-5)  # by the median of two rounds after the first
+    assert rates["fma_gflops"] == pytest.approx(1 / 0.02)
     assert READ not in entries
 
 
@@ -515,6 +518,7 @@ def test_a_case_from_end_to_end(tmp_path):
     assert found["entries"]["numpy"]["seconds"] > 0
     assert found["entries"]["numpy"]["difference"] < 1e-5
     assert found["rates"]["bandwidth"] > 1e8
+    assert found["rates"]["fma_gflops"] > 0.1
     assert found["roof"]["limit"] == "arithmetic"
 
 
