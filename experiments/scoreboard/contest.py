@@ -21,7 +21,7 @@ from autosched.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, READ
+from experiments.scoreboard.contestant import CALL, MULTIPLY, OPERATIONS, OURS, READ
 from experiments.scoreboard.optins import OptIn
 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
@@ -121,7 +121,7 @@ def hold(
     return entries, {
         "peak_gflops": max(row.get("peak_gflops", 0.0) for row in (before, after)),
         "bandwidth": compulsory_bytes(dag) / reading if reading else 0.0,
-        "fma_gflops": 1.0 / multiplying if multiplying else 0.0,
+        "fma_gflops": OPERATIONS / multiplying / 1e9 if multiplying else 0.0,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 
 OURS, CALL, READ, MULTIPLY = "autosched", "autosched.call", "read", "multiply"
+OPERATIONS = 1e7  # 0.1 ms of one core: no call is all overhead
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
 _TIMER = ctypes.CFUNCTYPE(
@@ -101,9 +103,10 @@ def read_clock(n_bytes: int, threads: int) -> timing.Clock:
 
 
 def multiply_clock(threads: int) -> timing.Clock:
-    """Fused multiply-adds in registers, in seconds for 1e9 operations."""
+    """Fused multiply-adds in registers, in seconds for `OPERATIONS` of them."""
     seconds, operations = multiplier(parse_target("cpu"), threads)
-    return lambda repeats: seconds(repeats) * 1e9 / operations
+    count = math.ceil(OPERATIONS / operations)
+    return lambda repeats: seconds(repeats * count) * OPERATIONS / (count * operations)
 
 
 def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.Clock], Array]:

@@ -191,7 +191,7 @@ def test_a_contest_has_an_entry_for_everyone(tmp_path):
     assert set(calls) == {OURS, CALL, "torch"}  # a wrong one is not timed
     assert rates["peak_gflops"] == 109.0  # the larger one, of before and after
     assert rates["bandwidth"] == pytest.approx(3 * 4 * 128**2 / 3e-5)  # by the median of two rounds after the first
-    assert rates["fma_gflops"] == pytest.approx(1 / 0.02)
+    assert rates["fma_gflops"] == pytest.approx(1e7 / 0.02 / 1e9)
     assert READ not in entries
 
 
@@ -502,6 +502,15 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_block_of_multiplications_is_more_than_its_call(monkeypatch):
+    asked = []
+    fake = (lambda count: asked.append(count) or count * 3e-9, 512)  # as long for each 512 operations
+    monkeypatch.setattr(contestant, "multiplier", lambda target, threads: fake)
+    seconds = contestant.multiply_clock(1)(2)
+    assert asked[0] * 512 >= 2 * contestant.OPERATIONS
+    assert seconds == pytest.approx(2 * contestant.OPERATIONS / 512 * 3e-9)
+
+
 def test_a_case_from_end_to_end(tmp_path):
     """The real processes, without PyTorch: NumPy is everywhere."""
     out = tmp_path / "board.json"
