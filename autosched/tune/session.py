@@ -37,8 +37,8 @@ MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short sear
 PEAK_READINGS = 4  # at most, of the peak after the final comparison
 FINAL_CANDIDATES = 4  # of the fastest are compared in the end
 FINAL_SHARE = 0.1  # of a time budget, kept for that comparison
-MAX_NUMBER = 2**63 - 1  # that a record can hold
 FINAL_S = 1.0  # ... but at least so long, and at most half of the budget
+MAX_NUMBER = 2**63 - 1  # that a record can hold
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,8 @@ def setting_of(args: argparse.Namespace) -> Setting:
     names = tuple(args.peers.split(",")) if args.peers else QUICK_PEERS if args.quick else PEERS
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
-    target, trials = (
-        find_device("cpu", max(args.threads)).target,
-        args.trials or (QUICK_TRIALS if args.quick else TRIALS),
-    )
+    target = find_device("cpu", max(args.threads)).target
+    trials = args.trials or (QUICK_TRIALS if args.quick else TRIALS)
     peer = None
     if args.peer_python is not None and METASCHEDULE in names:
         check_peer(args.peer_python)

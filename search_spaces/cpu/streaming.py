@@ -57,7 +57,8 @@ def _first_pass_ahead(state: State, context: Context) -> State:
     """The schedule with the first of several passes that reduce rows of a large input asking for what it reads later.
 
     The others run beside it, over the rows before, and there the processor does not look ahead far enough: a softmax of
-    32 MB takes half of the time. With one reduction it does (RMS normalisation: a tenth slower, or a sixth faster).
+    32 MB takes 0.76 of the time in rows of 16 KB, 0.95 in rows of 4 KB. With one reduction
+    it does (RMS normalisation: a tenth slower, or a sixth faster).
     """
     passes = [s for s in state.stages if s.op.reducer is not None and s.scope is Scope.REGISTER and _serial_steps(s)]
     for tensor in state.inputs if len(passes) > 1 else ():
