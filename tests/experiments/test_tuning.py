@@ -8,7 +8,7 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.te.registry import WORKLOADS
-from experiments import cost_model_quality, pretrain, search_throughput, sweep, tuning
+from experiments import cost_model_quality, pretrain, search_throughput, tuning
 from experiments.tuning import Case, last_object, parse_cases, write_results
 
 ANSWER = {
@@ -39,10 +39,6 @@ def test_unknown_cases_are_refused(text):
         parse_cases(text)
 
 
-def test_the_default_list_is_known():
-    assert {case.workload for case in parse_cases(sweep.default_workloads())} >= {"c1d", "tbs", "softmax", "layer_norm"}
-
-
 @pytest.mark.parametrize("text", ["", "no json", "3", '{"a": 1'])
 def test_output_without_an_object_is_an_error(text):
     assert last_object(text, "exit code 1")["error"]["message"] == "exit code 1"
@@ -67,24 +63,6 @@ def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
         assert part in words
 
 
-def test_sweep_rows_and_totals():
-    rows = [
-        sweep.summarise(Case("c2d", 1), ANSWER),
-        sweep.summarise(Case("gmm", 0), {**ANSWER, "gflops": 25.0, "peak_gflops": 100.0, "failures": {}}),
-        sweep.summarise(Case("relu"), {"error": {"class": "NoValidCandidate", "message": "none"}}),
-    ]
-    table = [sweep.cells(row, sweep.peak_of(rows)) for row in rows]
-    assert {len(line) for line in table} == {len(sweep.HEADER)}
-    assert table[0][:4] == ("c2d:1", "100.0", "50.0", "0.50")
-    assert table[0][-1] == "hang=2 wrong_result=1"
-    assert table[2][-1] == "none"
-    found = sweep.totals(rows)
-    assert found["wrong"] == 1
-    assert found["failures"] == {"hang": 2, "wrong_result": 1}
-    assert found["without_result"] == ["relu"]
-    assert found["geomean_fraction_of_peak"] == pytest.approx((0.5 * 0.25) ** 0.5)
-
-
 def test_results_say_where_they_come_from(tmp_path):
     path = tmp_path / "deep" / "results.json"
     write_results(path, {"cases": []})
@@ -106,9 +84,6 @@ def test_search_throughput_counts_what_it_judges(capsys):
 @pytest.mark.parametrize(
     ("command", "words", "sentence"),
     [
-        (sweep, "--trials 0", "a whole number of at least 1 is needed"),
-        (sweep, "--threads 999 --workloads sfm:0", "threads must be a whole number from 1 to 256, got 999"),
-        (sweep, f"--out {__file__}/x.json", "x.json cannot be written: "),
         (search_throughput, "--workload foo", "there is no workload 'foo'"),
         (search_throughput, "--rows 0", "a whole number of at least 1 is needed"),
         (search_throughput, "--rounds 0", "a whole number of at least 1 is needed"),
