@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const, Expr, Load, Select, ceildiv, product
+from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import loads, subexpressions
 from cost_model import machine as m
@@ -250,15 +250,16 @@ def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool 
 
 
 def _across(statement: Statement, access: Access) -> Expr:
-    """A copy whose source is contiguous along unrolled loops and not along its lanes is transposed by shuffles."""
+    """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles."""
     store, inner = statement.store, range(statement.block, statement.depth)
-    if access.kind != "read" or store.reducer is not None or not isinstance(store.values[0], Load):
+    if access.kind != "read" or store.reducer is not None or len(store.values) > 1:
         return ONE
     vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
     rows = [i for i in inner if statement.loops[i].kind is ForKind.UNROLL]
     if not vectors or any(is_one(s) or is_zero(s) for s in vectors) or not any(is_one(access.stride[i]) for i in rows):
         return ONE
-    return where(factor(statement.loops[i].trips for i in rows) >= 4.0, m.ACROSS, 1.0)
+    block = m.PIECE_BYTES / access.buffer.itemsize
+    return where(factor(statement.loops[i].trips for i in rows) >= block, m.ACROSS / block, 1.0)
 
 
 def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:

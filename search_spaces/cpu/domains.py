@@ -9,6 +9,7 @@ from autosched.ir.visit import subexpressions, substitute
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
+PIECE_BYTES = 16  # what is transposed by shuffles is read in pieces of so many bytes
 ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
 _COUNTS = (
     1,
@@ -49,12 +50,14 @@ def register_tile(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
 
 
-def across_tile(name: str, extent: int, more: bool = False) -> Param:
-    """Points along the source's contiguous axis in a tile copied across: fours are transposed by shuffles.
+def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> Param:
+    """Points along the source's contiguous axis in a tile read across: as many as fill 128 bits are transposed by
+    shuffles.
 
     `more`: each point is several adjacent elements.
     """
-    counts = (1, 2, 4) if more else (4, 8, 12, 16)
+    block = max(1, PIECE_BYTES // itemsize)
+    counts = (1, 2, 4) if more else sorted({block, 2 * block} | {n for n in (4, 8, 12, 16) if n % block == 0})
     return Param(name, tuple(n for n in counts if n <= extent) or (extent,), "tile", "", extent)
 
 

@@ -154,7 +154,8 @@ class Elementwise:
         vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
-        across = None if tail else transposed_axis(draft, stage)
+        read = None if tail else transposed_read(draft, stage)
+        across = None if read is None else read[0]
         params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
         if extent(last) > 64 * lanes:
             params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
@@ -169,8 +170,9 @@ class Elementwise:
             middle.insert(0, f"{outer[-1]}.1")
             outer[-1] = f"{outer[-1]}.0"
         steps.append(Split(name, last.name, tuple(factors)))
-        if across is not None:
-            tiles = _across_tiles(name, stage.op.axis(across))
+        if read is not None:
+            across, itemsize = read
+            tiles = _across_tiles(name, stage.op.axis(across), itemsize)
             params += tiles
             steps.append(Split(name, across, tuple(p.name for p in tiles)))
             outer = [f"{across}.0" if a == across else a for a in outer]
@@ -235,24 +237,24 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     return draft.with_params([width]).apply(*steps)
 
 
-def _across_tiles(stage: str, axis: StageAxis) -> list[Param]:
+def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[Param]:
     """The tile along the axis that a transposed read is contiguous along, under a count of tiles where there are more.
 
     Tiles that follow each other along it read on in the same rows, which processors see and read ahead of; those that
     follow each other along the written axis begin a line in each of some new rows every time.
     """
     size, group = extent(axis), f"{stage}.{axis.name}"
-    tile = replace(across_tile(f"{group}.r", size), group=group)
+    tile = replace(across_tile(f"{group}.r", size, itemsize=itemsize), group=group)
     return [tile] if size <= tile.domain[-1] else [run_of_tiles(f"{group}.m", size, group), tile]
 
 
-def transposed_axis(draft: Draft, stage: Stage) -> str | None:
-    """An outer axis along which some read is contiguous while the written axis is not."""
+def transposed_read(draft: Draft, stage: Stage) -> tuple[str, int] | None:
+    """An outer axis along which some read is contiguous while the written axis is not, and its element's bytes."""
     last = stage.op.axes[-1].name
     for read in reads_of(draft.state, stage):
         if read.is_unit(last):
             continue
         for axis in stage.op.axes[:-1]:
             if read.strides[axis.name] == 1:
-                return axis.name
+                return axis.name, DTYPES[read.load.dtype][1]
     return None

@@ -20,7 +20,7 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.ahead import fetch_ahead
-from search_spaces.cpu.elementwise import transposed_axis
+from search_spaces.cpu.elementwise import transposed_read
 from search_spaces.draft import Context, Draft
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
@@ -45,7 +45,7 @@ def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list
         asks = state is not draft.state
         outputs = [s for s in draft.state.stages if draft.state.is_output(s) and _in_vectors(s)]
         around = asks or (is_light and is_large)
-        names = [s.name for s in outputs if around or (is_light and transposed_axis(draft, s) is not None)]
+        names = [s.name for s in outputs if around or (is_light and transposed_read(draft, s) is not None)]
         if names or asks:
             state = _first_pass_ahead(state, context) if is_large else state
             state = state.apply(*(Stream(n) for n in names))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.codegen.llvm.words import memory_type
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import compile_object, emit_assembly
 from autosched.schedule import (
@@ -281,6 +282,42 @@ def test_lines_that_meet_in_a_set_are_copied_across_as_a_whole(unrolled, width):
              Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
     for dag in (across(50, 1024), across(33, 2048, "int32"), across(40, 1024, flip=True)):
         check(dag, *steps)
+
+
+def across_with_arithmetic(rows: int, columns: int, dtype: str):
+    """Y[j, i] = 2 X[i, j] + Z[j, i] + V[i, j] W[i], 0 for some i + j; V is read under the condition alone."""
+    shapes = {"X": (rows, columns), "Z": (columns, rows), "V": (rows, columns), "W": (rows,)}
+    x, z, v, w = (te.placeholder(shape, dtype, name=name) for name, shape in shapes.items())
+    return ComputeDAG(
+        te.compute(
+            (columns, rows),
+            lambda j, i: te.cast(
+                x[i, j] * 2 + z[j, i] + te.select(te.not_equal(te.mod(i + j, 3), 0), v[i, j] * w[i], 0), dtype
+            ),
+            name="Y",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unrolled", "width"),
+    [("float32", 6, 35), ("float64", 5, 11), ("float16", 8, 20), ("bfloat16", 9, 19), ("int8", 17, 37)],
+)
+def test_tiles_read_across_with_arithmetic(dtype, unrolled, width):
+    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    check(across_with_arithmetic(41, 19, dtype), *steps)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("float64", 2), ("bfloat16", 8), ("int8", 16)])
+def test_as_many_neighbours_as_fill_128_bits_are_read_across(dtype, rows):
+    state = initial_state(across(64, 32, dtype)).apply(
+        Split("Y", "j", (rows,)), Split("Y", "i", (64,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
+    )  # fmt: skip
+    text = build(state, parse_target("llvm -mcpu=znver4"), 1).ir
+    assert f"load <{rows} x {memory_type(dtype)}>" in text
+    assert f"load {memory_type(dtype)}," not in text
 
 
 @pytest.mark.parametrize(("columns", "whole"), [(1024, True), (1040, False)])

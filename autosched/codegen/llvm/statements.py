@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.transpose import BLOCK, Tile, blocks, find_tile, transposed_rows
+from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import find_window
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
@@ -22,7 +22,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute, vector_tile
 from autosched.target import Target
 from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest
@@ -91,7 +91,8 @@ class Statements:
         if stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            tile = find_tile(stmt, self.addresses, self.target.vector_bytes)
+            nest = vector_tile(stmt)
+            tile = None if nest is None else find_tile(*nest, self.addresses, self._width(nest[1].body))
             if tile is not None:
                 self._across(tile)
                 return
@@ -198,17 +199,17 @@ class Statements:
 
     def _across(self, tile: Tile) -> None:
         """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
-        env, dtype, store = self.addresses.env, tile.load.dtype, tile.store
-        streams = self.streams and store.streamed
+        env = self.addresses.env
         for piece in tile.pieces:
-            env[tile.inner.var] = piece
-            self.values.mask, self.values.lanes = None, piece.lanes
+            env[tile.inner.var], self.values.lanes = piece, piece.lanes
             for first, size in blocks(tile, piece.lanes):
                 env.update(tile.at(first))
-                source = self.addresses.access(tile.load.buffer, tile.load.indices)
-                for n, row in enumerate(transposed_rows(self.writer, source, dtype, piece.lanes, size)):
+                read = {x: transposed_rows(self.writer, self.addresses, x, piece.lanes, size) for x in tile.sources}
+                for n in range(size):
                     env.update(tile.at(first + n))
-                    self._write(store.buffers[0], store.indices, Val(row, dtype, piece.lanes), False, streams)
+                    for load, vectors in read.items():
+                        self.values.know(load, vectors[n])
+                    self._store(tile.store)
         self.values.lanes = 1
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
@@ -216,7 +217,7 @@ class Statements:
         for n in range(len(tile.points)):
             env.update(tile.at(n))
             if n < tile.rows:
-                self._vector_rest(tile.inner, done, extent - done, BLOCK)
+                self._vector_rest(tile.inner, done, extent - done, tile.block)
             else:
                 self.emit(tile.inner)
         for var in tile.outer:

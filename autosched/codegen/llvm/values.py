@@ -156,6 +156,12 @@ class Values:
 
     # loads
 
+    def know(self, load: Load, name: str) -> None:
+        """The vector `name` is what `load` has in memory at this point."""
+        access = self.addresses.access(load.buffer, load.indices)
+        value = Val(name, load.dtype, self.lanes)
+        self._loaded.setdefault(load.buffer, {})[(access, self.mask, self.lanes)] = value
+
     def _load(self, load: Load) -> Val:
         access = self.addresses.access(load.buffer, load.indices)
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
