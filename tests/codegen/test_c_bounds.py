@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from autosched.codegen.c.bounds import REGISTERS, WARP, resident_blocks
 from autosched.codegen.c.kernel import emit
 from autosched.lower import concretise, lower
+from autosched.schedule import replay
+from autosched.te.registry import build
 from tests.gpu_schedules import matmul, matmul_state
 
 
@@ -58,3 +61,12 @@ def test_small_bodies_are_unrolled_further_and_the_smallest_left_to_the_compiler
 def test_launch_bounds_follow_the_results() -> None:
     assert "__launch_bounds__(64, 6)" in cuda()
     assert "__launch_bounds__(64)" in cuda(**{"is": 1, "js": 2})
+
+
+def test_a_plain_loop_around_the_results_of_a_thread() -> None:
+    """How often a loop shall be unrolled is asked before what is allocated inside it has a place."""
+    dag, _ = build("matmul", (8, 8, 8))
+    steps = [["CacheWrite", "matmul"], ["Split", "matmul", "i", [4]]]
+    attached = ["ComputeAt", "matmul.acc", "matmul", "i.0", "register"]
+    concrete, simplify = concretise(lower(replay(dag, json.dumps([*steps, attached]))), {})
+    assert "float matmul_acc[32];" in emit(concrete, simplify, "cuda").text

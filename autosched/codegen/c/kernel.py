@@ -205,7 +205,8 @@ class _Kernel(Addresser):
         self.line("}")
 
     def _is_shared(self, buffer: str) -> bool:
-        return self.buffers[buffer][0].scope is Scope.SHARED
+        known = self.buffers.get(buffer)  # none yet of what is allocated further inside, for each thread by itself
+        return known is not None and known[0].scope is Scope.SHARED
 
     def _vectors(self, stmt: For, extent: int) -> bool:
         """A loop over adjacent, aligned elements becomes vector accesses; whether it did."""
