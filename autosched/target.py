@@ -242,7 +242,10 @@ OPENCL_DEVICE = GpuFacts(
 
 def parse_target(text: str | None = None) -> Target:
     """The target that `text` describes; None means this machine. Raises TargetError with near names."""
-    words = text.split() if text else ["cpu"]
+    given: object = text
+    if not isinstance(given, str | None):
+        raise TargetError(f"a target is a text, as in 'cpu' or 'llvm -mcpu=haswell', got {text!r}")
+    words = ["cpu"] if text is None else text.split()
     kind = "cpu" if words and words[0] == "llvm" else words[0] if words else ""
     if kind not in KINDS:
         raise TargetError(f"target {text!r} is not known; write cpu, 'llvm -mcpu=NAME', cuda or opencl")
@@ -254,6 +257,8 @@ def parse_target(text: str | None = None) -> Target:
             raise TargetError(f"target {text!r} has the option {word!r}, but {kind} takes none; write just {kind}")
         if name != option or not value:
             raise TargetError(f"target {text!r} has the unknown option {word!r}; the only one is {option}=NAME")
+        if chosen:
+            raise TargetError(f"target {text!r} has {option} twice; write it once")
         chosen = value
     if kind == "cuda":
         return _gpu_target(kind, _cuda_card(chosen or DEFAULT_ARCH))

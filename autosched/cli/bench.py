@@ -115,7 +115,7 @@ def choose_cases(args: argparse.Namespace, workloads: Mapping[str, Workload]) ->
 def _case(workload: Workload, shape: tuple[int, ...] | None, args: argparse.Namespace) -> Case:
     params: dict[str, int | float | str] = dict(zip(workload.args, workload.defaults, strict=True))
     params.update(zip(workload.numbers, shape or (), strict=False))
-    params.update(args.settings)
+    params.update(options.settings(args))
     return Case(workload.name, shape, params)
 
 
@@ -127,9 +127,9 @@ def run_case(case: Case, args: argparse.Namespace, contestants: Mapping[str, Pee
     result = api.tune(
         case.workload,
         shape=case.shape,
-        settings=dict(args.settings) or None,
+        settings=options.settings(args) or None,
         batch=args.batch,
-        dtype=args.dtype,
+        dtype=options.dtype(args),
         target=options.target_text(args),
         threads=args.threads,
         trials=args.trials,

@@ -74,9 +74,9 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_path(args: argparse.Namespace) -> int:
-    from autosched.store import default_path
+    from autosched.store import absolute_path, default_path
 
-    path = (default_path() if args.db is None else args.db).expanduser().absolute()
+    path = absolute_path(default_path() if args.db is None else args.db)
     return _answer(args, {"db": str(path), "exists": path.exists()}, str(path))
 
 

@@ -183,10 +183,10 @@ def _version(name: str) -> str | None:
 def _database(path: Path | None) -> Finding:
     """Whether records can be written, without making a file."""
     from autosched.errors import StoreError
-    from autosched.store import Database, default_path
+    from autosched.store import Database, absolute_path, default_path
 
     try:
-        place = (default_path() if path is None else path).expanduser().absolute()
+        place = absolute_path(default_path() if path is None else path)
         if not place.exists():
             parent = next(p for p in place.parents if p.exists())
             writable = parent.is_dir() and os.access(parent, os.W_OK)

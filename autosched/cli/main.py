@@ -11,6 +11,7 @@ import argparse
 import errno
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         gc.set_threshold(*GC_THRESHOLD)
+        _fill_closed_streams()
     code = _run(argv)
     if argv is None and code == INTERRUPTED:
         # At once: no second Ctrl-C meets a half-closed interpreter, and none of the first that CPython noticed inside
@@ -80,10 +82,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _fill_closed_streams() -> None:
+    """A closed stdin, stdout or stderr becomes the null device: no file opened later gets its number, and its text."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(number, "w", closefd=False)))
+
+
 def _run(argv: Sequence[str] | None) -> int:
-    args = argparse.Namespace(json=False, started=process_start() if argv is None else time.monotonic())
+    words = sys.argv[1:] if argv is None else argv
+    started = process_start() if argv is None else time.monotonic()
+    args = argparse.Namespace(json="--json" in words, started=started)
     try:
         try:
+            _check_encoding(words)
             build_parser().parse_args(argv, args)
         except SystemExit as done:  # --help and --version
             return int(done.code or 0)
@@ -94,6 +109,17 @@ def _run(argv: Sequence[str] | None) -> int:
         if os.environ.get("AUTOSCHED_DEBUG"):
             raise
         return _report(error, as_json=bool(args.json))
+
+
+def _check_encoding(words: Sequence[str]) -> None:
+    """What is not text cannot be recorded or printed; Python has it as lone surrogates (PEP 383)."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the argument {word!a} is not UTF-8: rename the file, or set LC_ALL=C.UTF-8 where it is the locale's"
+            ) from error
 
 
 def process_start() -> float:

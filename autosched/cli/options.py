@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from autosched.errors import UsageError
+
+DEFAULT_DTYPE = "float32"
 MAX_NUMBER = 2**31 - 1
 DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -67,7 +70,23 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         "--set", dest="settings", type=setting, action="append", default=[], metavar="K=V", help="one argument by name"
     )
     group.add_argument("--batch", type=integer(1), metavar="N", help="the first argument (images, matrices)")
-    group.add_argument("--dtype", default="float32", metavar="TYPE", help="type of the elements (default float32)")
+    group.add_argument("--dtype", metavar="TYPE", help=f"type of the elements (default {DEFAULT_DTYPE})")
+
+
+def settings(args: argparse.Namespace) -> dict[str, int | str]:
+    """What --set says, by name. Raises UsageError where a name has two values, --dtype's among them."""
+    found: dict[str, int | str] = {}
+    given = [] if args.dtype is None else [("dtype", args.dtype)]
+    for name, value in (*given, *args.settings):
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{name} has two values, {found[name]} and {value}: give one")
+    if args.dtype is not None:
+        del found["dtype"]
+    return found
+
+
+def dtype(args: argparse.Namespace) -> str:
+    return args.dtype or DEFAULT_DTYPE
 
 
 def names(text: str) -> tuple[str, ...]:

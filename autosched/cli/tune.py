@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
         result = api.tune(
             args.workload,
             shape=args.shape,
-            settings=dict(args.settings) or None,
+            settings=options.settings(args) or None,
             batch=args.batch,
-            dtype=args.dtype,
+            dtype=options.dtype(args),
             weights=args.weights,
             winograd=args.winograd,
             target=options.target_text(args),

@@ -38,7 +38,7 @@ def load(spec: str, settings: Mapping[str, str | int] | None = None) -> tuple[Co
         arguments = _arguments(spec, function, settings or {})
         try:
             result = function(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{_place(error, path)}: {name} failed: {_reason(error)}") from error
     where = f"{path.name}:{_line(function)}"
     dag = _dag(result, name, where)

@@ -28,6 +28,9 @@ def nothing(M=4):
 def a_word(M=4):
     return "tensor"
 
+def exits(M=4):
+    raise SystemExit(3)
+
 def out_of_range(M=4):
     A = te.placeholder((M, M), name="A")
     return te.compute((M,), lambda i: A[i], name="B")
@@ -77,6 +80,13 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("own.py:raise", 2, "did you mean raises"),
         ("own.py:raises", 2, "own.py:5: raises failed: ValueError: first line second line"),
         ("own.py:raises --set N=1", 2, "has no argument 'N'"),
+        ("own.py:exits", 2, "own.py:14: exits failed: SystemExit: 3"),
+        ("gmm --set dtype=int8 --dtype float32", 2, "dtype has two values, float32 and int8"),
+        ("gmm --set M=3 --set M=4", 2, "M has two values, 3 and 4"),
+        ("gmm --no-run --resume", 2, "but by the model alone (--no-run) nothing is"),
+        ("gmm --target cuda -arch=sm_90 --arch sm_80 --no-run", 2, "has -arch twice"),
+        ("gmm --target  --no-run", 2, "target '' is not known"),
+        ("gmm --no-run --out-dir out\udce9", 2, "the argument 'out\\udce9' is not UTF-8"),
         ("own.py:nothing", 2, "must return a tensor"),
         ("own.py:a_word", 2, "must return a tensor"),
         ("own.py:out_of_range", 2, "A has 2 dimensions but is indexed with 1"),
@@ -180,6 +190,48 @@ def test_a_command_begins_with_its_process(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cli_main.os, "sysconf", lambda _: 0.001)  # a process of many years
     before = cli_main.time.monotonic()
     assert cli_main.process_start() >= before
+
+
+def test_a_refused_word_comes_as_json_too(cli: Any) -> None:
+    answer = cli("tune", "gmm", "--trials", "0", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["exit_code"] == 2
+
+
+def test_a_relative_path_in_a_directory_that_is_gone(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for words in (("best", "--db", "records.db"), ("db", "path", "--db", "r.db"), ("best", "--db", "~nobody-here/r.db")):
+        answer = cli(*words)
+        assert (answer.code, answer.err.count("\n")) == (2, 1)
+
+
+def command(words: str, redirections: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(cli_main.__file__).resolve().parents[2])
+    script = f"{sys.executable} -m autosched {words} {redirections}"
+    environment = {**os.environ, "PYTHONPATH": root}
+    return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_closed_streams(tmp_path: Path) -> None:
+    """Nothing that a command opens gets their numbers, and its text."""
+    made = tmp_path / "records.db"
+    Database(made).close()
+    for redirections in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = command(f"db check --db {made}", redirections)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.stdout == "") == (">&-" in redirections.replace("2>&-", ""))
+    assert command(f"best --db {made}x", ">&- 2>&-").returncode == 2
+
+
+def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt")
+    root = str(Path(cli_main.__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"}
+    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from autosched.__main__ import main; main()"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "autosched: error: interrupted before anything began\n")
 
 
 def test_main_returns_what_the_shell_gets() -> None:
