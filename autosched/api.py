@@ -100,12 +100,13 @@ def tune(
     from autosched.tune.policy import FULL
     from autosched.tune.session import Settings
 
+    _check_arguments(rules, policy, narrow, callbacks, resume and not measure)
     limits = Settings(trials, budget_s, seed, policy or FULL)
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     device = find_device(target, threads, runs=measure)
     check_device(problem, device)
     check_dtypes(problem.dag, device.target)
-    directory = None if out_dir is None else _writable(Path(out_dir).expanduser())
+    directory = None if out_dir is None else _writable(out_dir)
     if not measure:
         return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
 
@@ -167,6 +168,28 @@ def best(
 
 
 # Putting together
+
+
+def _check_arguments(
+    rules: object, policy: object, narrow: object, callbacks: object, resumes_without_measuring: bool
+) -> None:
+    """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
+    from autosched.tune.policy import Policy
+
+    def are(found: object, *methods: str) -> bool:
+        return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
+
+    events = ("on_start", "on_round", "on_result", "on_finish")
+    for name, value, is_right, expected in (
+        ("rules", rules, are(rules, "applies", "apply"), "a sequence of sketch rules (search_spaces.draft.SketchRule)"),
+        ("policy", policy, policy is None or isinstance(policy, Policy), "a Policy (autosched.tune.policy)"),
+        ("narrow", narrow, narrow is None or callable(narrow), "a function of sketches"),
+        ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tune.callbacks)"),
+    ):
+        if not is_right:
+            raise UsageError(f"{name} must be {expected}, got {value!r}")
+    if resumes_without_measuring:
+        raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 
 @dataclass(frozen=True)
@@ -347,8 +370,11 @@ def _estimate(
     )
 
 
-def _writable(directory: Path) -> Path:
-    """Makes `directory` where it is missing, and sees that files can be written there: before the search, not after."""
+def _writable(out_dir: Path | str) -> Path:
+    """Makes the directory where it is missing, and sees that files can be written there: before the search."""
+    from autosched.store import named_path
+
+    directory = named_path(out_dir)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -377,10 +403,10 @@ def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource |
 
 
 def _stored(problem: Definition, device: Device, db: Path | str | None, n: int) -> list[Record]:
-    from autosched.store import Database, default_path
+    from autosched.store import Database, default_path, named_path
 
-    path = default_path() if db is None else Path(db)
-    if not path.expanduser().exists():
+    path = default_path() if db is None else named_path(db)
+    if not path.exists():
         return []
     with Database(path) as database:
         return database.best(problem.dag.content_hash, device.target.fingerprint, device.threads, n)

@@ -164,7 +164,7 @@ def write_gpu_file(source: GpuSource, kind: str, arch: str, name: str, out: Path
 
 
 def _path(name: str, kind: str, out: Path | None) -> Path:
-    return Path(f"autosched_{name}{SUFFIXES[kind]}") if out is None else out.expanduser()
+    return Path(f"autosched_{name}{SUFFIXES[kind]}") if out is None else out
 
 
 def object_code(kernel: Deployable) -> bytes:

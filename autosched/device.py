@@ -31,6 +31,16 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
     return _processor(found, threads, runs) if found.kind == "cpu" else _gpu(found, target or "", threads, runs)
 
 
+def check_runs_here(target: Target) -> None:
+    """Raises DeviceError for a processor whose code this machine cannot execute."""
+    if not target.runs_here:
+        lacks = ", ".join(target.missing_features) or f"the architecture {target.arch}"
+        raise DeviceError(
+            f"kernels for {target.mcpu} ({target.arch}) cannot be measured on this machine, which lacks {lacks}; "
+            "use cpu"
+        )
+
+
 def check_dtypes(dag: ComputeDAG, target: Target) -> None:
     """Raises UsageError for a type that kernels for `target` cannot have."""
     from autosched.te.tensor import postorder
@@ -44,15 +54,14 @@ def check_dtypes(dag: ComputeDAG, target: Target) -> None:
 def _processor(found: Target, threads: int | None, runs: bool) -> Device:
     from autosched.runtime.pool import MAX_THREADS
 
-    if runs and not found.runs_here:
-        lacks = ", ".join(found.missing_features) or f"the architecture {found.arch}"
-        raise DeviceError(
-            f"kernels for {found.mcpu} ({found.arch}) cannot be measured on this machine, which lacks {lacks}; use cpu"
-        )
+    if runs:
+        check_runs_here(found)
     number: object = threads
-    if number is not None and not (isinstance(number, Integral) and 1 <= int(number) <= MAX_THREADS):
+    if number is None:
+        return Device(found, min(found.cores, MAX_THREADS))
+    if isinstance(number, bool) or not (isinstance(number, Integral) and 1 <= int(number) <= MAX_THREADS):
         raise UsageError(f"threads must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
-    return Device(found, threads or min(found.cores, MAX_THREADS))
+    return Device(found, int(number))
 
 
 def _gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:

@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.device import Device, find_device, peak_gflops
+from autosched.device import Device, check_runs_here, find_device, peak_gflops
 from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
 from autosched.kernels import generate, head_text, specs
 from autosched.target import Target, parse_target
@@ -81,12 +82,15 @@ def verify(
     from autosched.measure.host import ScratchDirectory
     from autosched.tune.room import check_room
 
+    number: object = seed
+    if not isinstance(number, Integral) or int(number) < 0:
+        raise UsageError(f"seed must be a whole number of at least 0, got {seed!r}")
     found = _read(record_id, db, workload, target)
     found.check_present()
     problem, device = found.problem, found.device
     with ScratchDirectory() as scratch:
         check_room(problem.dag, scratch)
-        data = make_problem(problem.dag, scratch, seed)
+        data = make_problem(problem.dag, scratch, int(seed))
         with Measurer(data, device.target, device.threads) as measurer:
             (answer,) = measurer.measure([Job("record", found.source())])
     if isinstance(answer, Failure):
@@ -147,9 +151,10 @@ def export(
     `autosched_<workload>_<record>`.
     """
     from autosched import deploy
+    from autosched.store import named_path
 
     deploy.check_kind(kind)
-    path = None if out is None else Path(out)
+    path = None if out is None else named_path(out)
     found = _read(record_id, db, workload, target, needs_device=kind not in deploy.GPU_KINDS)
     problem, device = found.problem, found.device
     name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
@@ -223,8 +228,10 @@ class _Found:
         return build_gpu_source(self.nest(), {}, dialect, head_text(self.problem, self.record.steps))
 
     def check_present(self) -> None:
-        """Raises DeviceError where the record's GPU is not the one of this machine."""
-        if self.is_gpu:
+        """Raises DeviceError where the record's device is not one of this machine."""
+        if not self.is_gpu:
+            check_runs_here(self.device.target)
+        else:
             here = find_device(self.device.target.kind, None).target.fingerprint
             if here != self.record.target:
                 raise DeviceError(
@@ -246,7 +253,8 @@ def _read(
     problem = redefine(spec, workload)
     if problem.dag.content_hash != record.workload:
         raise UsageError(
-            f"record {record_id} is of another workload than {problem.name} with the arguments stored for it"
+            f"record {record_id} is of another workload than {problem.name} with the arguments stored for it: "
+            "it is not the same function, or has changed since; tune it again"
         )
     device = Device(gpu or parse_target(target), record.threads)
     if needs_device and device.target.fingerprint != record.target:

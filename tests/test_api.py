@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.codegen.source import KernelSource
-from autosched.errors import UsageError
+from autosched.errors import AutoschedError, DeviceError, StoreError, UsageError
+from autosched.store import Database
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
 from tests.tune.fakes import FakeModel
@@ -187,6 +189,63 @@ def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None
 def test_numbers_out_of_range_are_refused(option: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         at.tune(added, **option)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"workload": 3}, "a workload is a built-in name"),
+        ({"workload": int}, "a workload is a built-in name"),
+        ({"shape": 3}, "shape and batch are whole numbers"),
+        ({"shape": (3.5, 2)}, "shape and batch are whole numbers"),
+        ({"batch": "2"}, "shape and batch are whole numbers"),
+        ({"settings": "M=3"}, "settings are arguments by name"),
+        ({"settings": {1: 2}}, "settings are arguments by name"),
+        ({"settings": {"dtype": "int8"}, "dtype": "float64"}, "the type of the elements is given twice"),
+        ({"weights": 3}, "weights is a list of names"),
+        ({"target": 3}, "a target is a text"),
+        ({"target": at.parse_target("cpu")}, "a target is a text"),
+        ({"threads": True}, "threads must be a whole number"),
+        ({"db": 3}, "3 names no file"),
+        ({"out_dir": 3}, "3 names no file"),
+        ({"rules": [3]}, "rules must be a sequence of sketch rules"),
+        ({"policy": "full"}, "policy must be a Policy"),
+        ({"narrow": 3}, "narrow must be a function"),
+        ({"callbacks": [None]}, "callbacks must be a sequence of callbacks"),
+        ({"resume": True, "measure": False}, "resume goes on with what was measured"),
+    ],
+)
+def test_values_of_another_kind_are_refused_in_one_sentence(option: dict[str, Any], message: str) -> None:
+    given = {"workload": added, "trials": 1, **option}
+    with pytest.raises(AutoschedError, match=message):
+        at.tune(**given)
+
+
+def test_integers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    shape = (np.int64(M), np.int32(N))
+    result = at.tune(
+        added, shape=shape, trials=np.int64(1), seed=np.int64(3), threads=np.int64(1), db=tmp_path / "records.db"
+    )
+    assert result.shape == (M, N)
+    assert at.best(added, settings={"M": np.int64(M)}, threads=1, db=tmp_path / "records.db")
+
+
+def test_a_record_of_another_processor_is_not_run_here(tmp_path: Path) -> None:
+    """What its code does to this one, a worker would find out by dying."""
+    db = tmp_path / "records.db"
+    result = at.tune(added, trials=1, threads=1, db=db)
+    foreign = "llvm -mcpu=haswell" if platform.machine() in ("aarch64", "arm64") else "llvm -mcpu=neoverse-n1"
+    with Database(db) as database:
+        record = database.record(result.record_id or 0)
+        task = database.workload(record.workload)
+        fingerprint = at.parse_target(foreign).fingerprint
+        run = database.start_run(task.hash, task.name, task.spec, fingerprint, "{}", 1, 0)
+        number = database.append(run, record.sketch, record.steps, record.values, 0, 1e-6)
+    assert at.show(number, db, "asm", workload=added, target=foreign)
+    with pytest.raises(DeviceError, match="cannot be measured on this machine"):
+        at.verify(number, db, workload=added, target=foreign)
+    with pytest.raises(StoreError, match="there is no record"):
+        at.show(2**70, db)
 
 
 def test_tune_stays_callable_after_its_package_was_imported() -> None:

@@ -28,7 +28,7 @@ from autosched.store.records import (
     rank,
     to_record,
 )
-from autosched.store.schema import default_path, one_sentence, open_connection, write_transaction
+from autosched.store.schema import absolute_path, default_path, one_sentence, open_connection, write_transaction
 
 BATCH = 256  # candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
@@ -58,7 +58,7 @@ class Database:
     """
 
     def __init__(self, path: Path | str | None = None, *, create: bool = True) -> None:
-        self.path = (default_path() if path is None else Path(path)).expanduser().absolute()
+        self.path = absolute_path(default_path() if path is None else path)
         self._connection = open_connection(self.path, create=create)
         with one_sentence(self.path):
             self._inode = self.path.stat().st_ino
@@ -163,7 +163,10 @@ class Database:
     def record(self, record_id: int) -> Record:
         """Raises StoreError where there is none with this id, or where its row is damaged."""
         with one_sentence(self.path):
-            found = rows.select(self._connection, rows.BY_ID_RANGE, (record_id, record_id), self._damage)
+            try:
+                found = rows.select(self._connection, rows.BY_ID_RANGE, (record_id, record_id), self._damage)
+            except OverflowError:  # beyond the integers of SQLite
+                found = []
         record = to_record(*found[0]) if found else None
         if record is None:
             raise StoreError(f"there is no record {record_id} in {self.path}: `autosched best` lists the ids")
@@ -192,13 +195,13 @@ class Database:
 
     def export_jsonl(self, path: Path | str) -> int:
         """Writes all readable records to a JSON Lines file, complete or not at all; returns how many."""
-        return jsonl.write(Path(path).expanduser().absolute(), self._lines())
+        return jsonl.write(absolute_path(path), self._lines())
 
     def import_jsonl(self, path: Path | str) -> tuple[int, int]:
         """Adds a JSON Lines file: (lines kept, lines skipped as damaged). Doing it twice adds nothing."""
         kept = skipped = 0
         batch: list[jsonl.Line] = []
-        for line in jsonl.read(Path(path).expanduser().absolute()):
+        for line in jsonl.read(absolute_path(path)):
             if line is None:
                 skipped += 1
                 continue

@@ -73,6 +73,20 @@ def default_path() -> Path:
     return data_home / "autosched" / "records.db"
 
 
+def named_path(path: Path | str) -> Path:
+    """`path` with `~` resolved. Raises StoreError for what is no path, or for a home directory that is not known."""
+    try:
+        return Path(path).expanduser()
+    except (TypeError, RuntimeError) as error:
+        raise StoreError(f"{path!r} names no file: {error}") from error
+
+
+def absolute_path(path: Path | str) -> Path:
+    """`named_path` from the root; a relative one needs a working directory that is still there."""
+    with one_sentence(named := named_path(path)):
+        return named.absolute()
+
+
 @contextmanager
 def one_sentence(path: Path) -> Iterator[None]:
     """Turns SQLite's and the system's errors into a StoreError of one sentence that names the file."""

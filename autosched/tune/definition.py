@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import UsageError
@@ -52,6 +54,7 @@ def define(
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.
     """
+    settings = _checked_settings(settings, dtype)
     if not isinstance(workload, str):
         return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)
 
@@ -95,10 +98,23 @@ def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _checked_settings(settings: object, dtype: str) -> dict[str, Setting]:
+    """A copy. Raises UsageError where they are no arguments by name, or name another dtype than `dtype` does."""
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise UsageError(f'settings are arguments by name, as in settings={{"CO": 128}}, got {settings!r}')
+    own = settings.get("dtype", dtype)
+    if dtype not in (DEFAULT_DTYPE, own):
+        raise UsageError(f"the type of the elements is given twice, as {dtype!r} and in the settings as {own!r}")
+    return dict(settings)
+
+
 def _declared(found: Definition, weights: Sequence[str], winograd: bool) -> Definition:
     """The definition with these inputs as weights and, if that is accepted, with Winograd's error."""
-    if isinstance(weights, str):
-        raise UsageError(f'weights is a list of names, as in weights=["{weights}"]')
+    given: object = weights
+    if isinstance(given, str) or not isinstance(given, Iterable | None):
+        raise UsageError(f"weights is a list of names of inputs, as in weights=['W'], got {weights!r}")
     dag, declared = found.dag, dict[str, Any]()
     if weights:
         dag = dag.with_weights(weights)
@@ -121,7 +137,12 @@ def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:
 
 def arguments(function: Operator) -> dict[str, Any]:
     """Names and defaults of a workload function's arguments. Raises UsageError where one has no name or no default."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not callable, or without a signature
+        raise UsageError(
+            f"a workload is a built-in name, 'path/to/file.py:function' or a function, got {function!r}"
+        ) from None
     name = getattr(function, "__name__", repr(function))
     for p in parameters:
         if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or p.default is p.empty:
@@ -132,7 +153,7 @@ def arguments(function: Operator) -> dict[str, Any]:
 def _of_function(
     function: Operator,
     shape: Sequence[int] | None,
-    settings: Mapping[str, Setting] | None,
+    settings: Mapping[str, Setting],
     batch: int | None,
     dtype: str,
 ) -> Definition:
@@ -141,11 +162,11 @@ def _of_function(
     values = arguments(function)
     name = getattr(function, "__name__", repr(function))
     numbers = [a for a, default in values.items() if isinstance(default, int)]
-    given = [*(shape or ())]
+    given = _numbers(name, shape)
     if len(given) > len(numbers) or (batch is not None and not numbers):
         raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
     values.update(zip(numbers, given, strict=False))
-    chosen = dict(settings or {})
+    chosen = {key: _plain(value) for key, value in settings.items()}
     if dtype != DEFAULT_DTYPE:
         chosen["dtype"] = dtype
     unknown = [a for a in chosen if a not in values]
@@ -153,12 +174,27 @@ def _of_function(
         raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
     values.update(chosen)
     if batch is not None:
-        first = numbers[0]
-        values[first] = batch * values[first] if first == "M" else batch
+        first, (times,) = numbers[0], _numbers(name, [batch])
+        values[first] = times * values[first] if first == "M" else times
     dag = ComputeDAG(function(**values))
     used = str(values.get("dtype") or _dtype(dag))
     spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": used}
     return _definition(name, dag, values, used, spec)
+
+
+def _numbers(name: str, given: object) -> list[int]:
+    """A shape or a batch as plain integers."""
+    try:
+        return [operator.index(n) for n in (() if given is None else given)]  # type: ignore[attr-defined]
+    except TypeError:
+        raise UsageError(f"{name}: shape and batch are whole numbers, as in shape=(64, 32), got {given!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's integers as Python's, which are what records hold."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return value
+    return operator.index(value)
 
 
 def _definition(name: str, dag: ComputeDAG, args: Mapping[str, Any], dtype: str, spec: Mapping[str, Any]) -> Definition:

@@ -58,6 +58,7 @@ class Settings:
             number = getattr(self, name)
             if not isinstance(number, Integral) or not least <= int(number) <= MAX_NUMBER:
                 raise UsageError(f"{name} must be a whole number of at least {least}, got {number!r}")
+            object.__setattr__(self, name, int(number))  # NumPy's would not go into a record
         seconds: object = self.budget_s
         if seconds is not None and not (isinstance(seconds, Real) and 0.0 < float(seconds) < math.inf):
             raise UsageError(f"budget_s must be a number of seconds above 0, got {seconds!r}")
