@@ -13,6 +13,9 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Placement         padding and activations: for each task of their reader, at the root, or inline
     Elementwise       the rest
 
+Operands that are contiguous along the reduction and that few outputs use are also multiplied in tiles of inner
+products (`inner_products.py`).
+
 Register tiles ask for large operands while they compute (`ahead.py`).
 
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are

@@ -9,6 +9,7 @@ from autosched.ir.visit import subexpressions, substitute
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
+MAX_DOTS = 8  # points of an axis that have a vector each
 PIECE_BYTES = 16  # what is transposed by shuffles is read in pieces of so many bytes
 ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
 _COUNTS = (
@@ -48,6 +49,12 @@ _VECTORS = (1, 2, 3, 4, 5, 6)
 def register_tile(name: str, extent: int, group: str) -> Param:
     """How many points of an axis are unrolled in the register tile: any number, it need not divide."""
     return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
+
+
+def points_of_dots(name: str, extent: int, group: str = "") -> Param:
+    """Points of an axis with a vector each: all of a short axis, or what divides vectors."""
+    values = range(1, extent + 1) if extent <= MAX_DOTS else (1, 2, 4, MAX_DOTS)
+    return Param(name, tuple(values), "tile", group, extent)
 
 
 def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> Param:

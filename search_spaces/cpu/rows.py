@@ -19,9 +19,10 @@ from autosched.lower.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
+from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, lane_reduction, points, reads_of
+from search_spaces.facts import extent, has_reuse, lane_reduction, points, reads_of
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
@@ -108,7 +109,9 @@ class LaneReduction:
         placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context)
         if placed.state.stage(stage.name).at is None:
             placed = _finish_root(placed, stage.name)
-        return [placed.finish(stage.name, note=f"{stage.name}:lanes")]
+        lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
+        tiles = inner_products(draft, stage, context) if has_reuse(stage, reads_of(draft.state, stage)) else None
+        return [lanes] if tiles is None else [lanes, tiles]
 
 
 @dataclass(frozen=True)

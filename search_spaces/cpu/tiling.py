@@ -34,6 +34,7 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, thin_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
 from search_spaces.draft import Context, Draft, choose_host
@@ -125,6 +126,7 @@ class MultiLevelTiling:
             drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
         more = [rule(draft, stage, a, context) for rule in (blocked_reduction, thin_reduction) for a in paneled[:1]]
+        more.append(inner_products(draft, stage, context))
         return [*drafts, *(d for d in more if d is not None)]
 
 

@@ -1,0 +1,112 @@
+"""Tiles of inner products: the lanes run along the reduction, and a register tile holds a vector for each output.
+
+    parallel a.0 for every axis                                  one task: m tiles of r points an axis
+      a.0 of the tile
+        accumulators in registers, a vector for each point:  reduction loops, points unrolled, lanes of k
+        the lanes of each are added up
+      the host stage writes the task's points, in vectors
+
+For operands that are contiguous along the reduction and used by few outputs: y = x W^T of a few rows, a tall matrix by
+a thin one. Copied into panels, or across, each of their elements would cost as much as its multiply-adds. A small
+operand that is not contiguous along the reduction is copied across once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autosched.ir.expr import DTYPES
+from autosched.ir.stmt import Scope
+from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Unroll, Vectorize
+from autosched.schedule.stage import StageAxis
+from search_spaces.cpu.domains import points_of_dots, tile_count
+from search_spaces.cpu.packing import pack_transposed
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim
+
+FEW_USERS = 32  # outputs that use an element of the largest operand
+MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
+SMALLER = 4  # times fewer elements than the largest operand has what is copied across
+
+
+def inner_products(draft: Draft, stage: Stage, context: Context) -> Draft | None:
+    """The alternative with lanes along the reduction; None where no operand wants it."""
+    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    rows = reads_of(draft.state, stage)
+    k = _lane_axis(draft.state, stage, rows, lanes)
+    if k is None or stage.op.guards or has_condition(stage):
+        return None
+    far = {r.load.buffer: r for r in rows if not r.is_unit(k.name)}
+    draft, host_name, acc = choose_host(draft, stage)
+    host = draft.state.stage(host_name)
+    draft = _split_host(draft.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
+    draft = draft.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
+    draft = _split_tile(draft, host, acc, f"{k.name}.i")
+    for read in far.values():
+        dim = transposable_dim(read, stage, k)
+        assert dim is not None
+        draft = pack_transposed(draft, read.load.buffer, f"{acc}.rf", dim, None, context)
+    task = f"{host.op.axes[-1].name}.0"
+    return draft.finish(host_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(host_name, task)
+
+
+def _lane_axis(state: State, stage: Stage, rows: tuple[Read, ...], lanes: int) -> StageAxis | None:
+    """The longest reduction axis that the largest operand is contiguous along, if few outputs share its elements."""
+
+    def size(read: Read) -> int:
+        return math.prod(buffer_shape(state, read.load.buffer))
+
+    def fits(k: StageAxis) -> bool:
+        along = [r for r in rows if r.strides[k.name] == 1]
+        if extent(k) < MIN_VECTORS * lanes or not along:
+            return False
+        most = max(map(size, along))
+        users = min(_users(r, stage) for r in along if size(r) == most)
+        far = [r for r in rows if not r.is_unit(k.name)]
+        small = all(transposable_dim(r, stage, k) is not None and SMALLER * size(r) <= most for r in far)
+        return users <= FEW_USERS and small
+
+    return max(filter(fits, stage.op.reduce_axes), key=extent, default=None)
+
+
+def _users(read: Read, stage: Stage) -> int:
+    return math.prod(extent(a) for a in stage.op.axes if not read.moves(a.name))
+
+
+def _tile(host: Stage, n: int) -> str:
+    return f"{host.name}.{host.op.axes[n].name}.r"
+
+
+def _split_host(draft: Draft, host: Stage, context: Context) -> Draft:
+    """Tasks; inside a task all axes but the last one by one, the last in vectors."""
+    lanes = context.lanes(max(DTYPES[d][1] for d in host.op.dtypes))
+    steps: list[Step] = []
+    *others, last = host.op.axes
+    for n, axis in enumerate(others):
+        group = f"{host.name}.{axis.name}"
+        params = tile_count(f"{group}.m", extent(axis), group), points_of_dots(_tile(host, n), extent(axis), group)
+        draft = draft.with_params(params)
+        steps.append(Split(host.name, axis.name, (params[0].name, params[1].name)))
+    count = tile_count(f"{host.name}.{last.name}.m", -(-extent(last) // lanes), f"{host.name}.{last.name}")
+    draft = draft.with_params([count, points_of_dots(_tile(host, len(others)), extent(last))])
+    steps.append(Split(host.name, last.name, (count.name, lanes)))
+    names = [a.name for a in host.op.axes]
+    steps.append(Reorder(host.name, (*(f"{n}.0" for n in names), *(f"{n}.{i}" for n in names for i in (1, 2)))))
+    if host.at is None:
+        steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
+    return draft.apply(*steps, Vectorize(host.name, f"{names[-1]}.2"))
+
+
+def _split_tile(draft: Draft, host: Stage, acc: str, lane: str) -> Draft:
+    """The task's points in register tiles, and what accumulates them."""
+    names = [a.name for a in draft.state.stage(acc).op.axes]
+    steps: list[Step] = [Split(acc, name, (_tile(host, n),)) for n, name in enumerate(names)]
+    steps.append(Reorder(acc, (*(f"{n}.0" for n in names), *(f"{n}.1" for n in names), lane)))
+    steps += [*(Unroll(acc, f"{n}.1") for n in names), Vectorize(acc, lane)]
+    draft = draft.apply(*steps, ComputeAt(f"{acc}.rf", acc, f"{names[-1]}.0", Scope.REGISTER.value))
+    partial = draft.state.stage(f"{acc}.rf")
+    points = [a.name for a in partial.op.axes[:-1]]
+    inside = (*(a.name for a in partial.op.reduce_axes), *points, lane)
+    return draft.apply(
+        Reorder(partial.name, inside), *(Unroll(partial.name, x) for x in points), Vectorize(partial.name, lane)
+    )
