@@ -80,8 +80,14 @@ def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call |
     return Call(run, lambda: np.asarray(run()))
 
 
+def _torch_takes(workload: str, arrays: Sequence[Array]) -> bool:
+    """Whether there is a formulation, and PyTorch has its operators for these types."""
+    dtypes = {a.dtype for a in arrays}
+    return workload in TORCH and len(dtypes) == 1 and dtypes.pop().kind in "fiub"  # bfloat16 is NumPy's kind V
+
+
 def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
-    if workload not in TORCH:
+    if not _torch_takes(workload, arrays):
         return None
     import torch
 
@@ -91,7 +97,7 @@ def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call |
 
 def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
     """The same function through TorchInductor, which compiles it at its first call."""
-    if workload not in TORCH:
+    if not _torch_takes(workload, arrays):
         return None
     import torch
 
@@ -120,17 +126,23 @@ PEERS: dict[str, Peer] = {
 # NumPy: what one call does, into memory that is kept where the call allows it.
 
 
+def _product(x: Array, y: Array) -> Callable[[], Array]:
+    """Into memory of its own; products of 8 bits are added up in 32."""
+    narrow = all(a.dtype.kind in "iu" and a.dtype.itemsize == 1 for a in (x, y))
+    sums = np.dtype(np.int32) if narrow else None
+    out = np.empty((*x.shape[:-1], y.shape[-1]), sums or np.result_type(x, y))
+    return lambda: np.matmul(x, y, out=out, dtype=sums)
+
+
 def _numpy_matmul(_: Params, a: list[Array]) -> Callable[[], Array]:
-    x, y = a
-    out = np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y))
-    return lambda: np.matmul(x, y, out=out)
+    return _product(*a)
 
 
 def _numpy_scores(_: Params, a: list[Array]) -> Callable[[], Array]:
     q, k = a[0].transpose(0, 2, 1, 3), a[1].transpose(0, 2, 3, 1)
     n, heads, seq, _dim = q.shape
-    out = np.empty((n, heads, seq, seq), np.result_type(q, k))
-    return lambda: np.matmul(q, k, out=out).reshape(n * heads, seq, seq)
+    product = _product(q, k)
+    return lambda: product().reshape(n * heads, seq, seq)
 
 
 def _numpy_relu(_: Params, a: list[Array]) -> Callable[[], Array]:

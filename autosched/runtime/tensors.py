@@ -150,12 +150,12 @@ def as_numpy(spec: ArraySpec, value: Any) -> Array:
             return array
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if hasattr(value, "__dlpack__"):
-        if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:
-            raise UsageError(
-                f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; "
-                f'give at.to_device({spec.name}, device="cpu")'
-            )
         try:
+            if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:
+                raise UsageError(
+                    f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; "
+                    f'give at.to_device({spec.name}, device="cpu")'
+                )
             return _bfloat_array(value) if spec.dtype == "bfloat16" else np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"{spec.name} is a {kind} that cannot be shared through DLPack: {error}") from error

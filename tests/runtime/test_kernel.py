@@ -159,6 +159,13 @@ def test_device_memory_is_refused(add: Kernel, arrays: tuple[Any, Any]) -> None:
     with pytest.raises(UsageError, match="device memory"):
         add(OnDevice(), arrays[1])
 
+    class Nowhere(OnDevice):  # a torch tensor on the device "meta"
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    with pytest.raises(UsageError, match="cannot be shared through DLPack: Unknown device type meta"):
+        add(Nowhere(), arrays[1])
+
 
 def test_torch_in_torch_out(add: Kernel, arrays: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     class Tensor:
