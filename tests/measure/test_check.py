@@ -167,13 +167,17 @@ def test_number_of_samples(call_s: float, least: int, most: int) -> None:
 
 
 def test_early_stop_wants_confirmation() -> None:
-    for call_s, n in ((0.0121, 2), (0.0089, 4), (0.0083, 7), (0.0081, 12)):
+    for call_s, n in ((0.0105, 2), (0.0087, 4), (0.0082, 7), (0.0081, 10)):
         slow, early = take_samples(scripted(lambda _, s=call_s: s), 0.2, 0.008)
         assert early
         assert len(slow) == n
     near, early = take_samples(scripted(lambda _: 0.0079), 0.2, 0.008)
     assert not early
     assert len(near) == 26
+    # many short calls have warmed up when it is known how many make a sample: that one counts as well
+    short, early = take_samples(scripted(lambda n: 9e-5 if n == 1 else 1e-4), 0.05, 9e-5)
+    assert not early
+    assert short[0] == pytest.approx(9e-5)
     # one fast sample among disturbed ones is enough to go on
     samples, early = take_samples(scripted(lambda n: 0.008 if n == 4 else 0.019), 0.2, 0.008)
     assert early
