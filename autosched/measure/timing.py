@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 SAMPLE_S = 5e-4
 MIN_SAMPLES, MAX_SAMPLES = 5, 50
 FEWER_SAMPLES = {0.5: 2, 0.05: 3}  # of calls that take so many seconds: they need no averaging
-# A call this long is a sample from the first one on: caches that others have used are filled in a small part of it.
-LONG_CALL_S = 0.02
+# A call so long is a sample from the first one on, though caches that others have used are filled in it: the fastest
+# counts, and a call more of each loser is a tenth of what timing takes.
+COUNTED_CALL_S = 1e-3
+LONG_CALL_S = 0.02  # filling caches is a small part of a call this long
 # After so many samples a candidate whose fastest is so many times the fastest known has lost, and no more are taken.
 # The fastest, because what disturbs a sample makes it slower; samples are about SAMPLE_S long. What lost by a hair may
 # still win the final comparison.
@@ -114,7 +116,7 @@ def take_samples(run: Clock, floor_s: float, best_s: float | None) -> tuple[tupl
     that has LOST against `best_s`, the fastest sample of any candidate.
     """
     reps, first = calibrate(run, SAMPLE_S)
-    samples = [first] if reps > 1 or first >= LONG_CALL_S else []  # shorter calls were warmed up by those before
+    samples = [first] if reps > 1 or first >= COUNTED_CALL_S else []  # several calls were warmed up by those before
     while not (lost := _has_lost(samples, best_s)) and not _are_enough(samples, reps, floor_s):
         samples.append(run(reps) / reps)
     return tuple(samples), lost

@@ -182,9 +182,9 @@ def test_early_stop_wants_confirmation() -> None:
     samples, early = take_samples(scripted(lambda n: 0.008 if n == 4 else 0.019), 0.2, 0.008)
     assert early
     assert len(samples) == 2
-    samples, early = take_samples(scripted(lambda n: 0.008 if n in (2, 6) else 0.019), 0.2, 0.008)
+    samples, early = take_samples(scripted(lambda n: 0.008 if n in (1, 6) else 0.019), 0.2, 0.008)
     assert not early
-    # call 0 calibrates; sample 1 is an outlier, the second one shows it
+    # the first call or the second one is an outlier, the other one shows it
     for outlier in (0, 1):
         samples, early = take_samples(scripted(lambda n, o=outlier: 0.5 if n == o else 0.002), 0.05, 0.002)
         assert not early
