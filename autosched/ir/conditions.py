@@ -37,7 +37,7 @@ def adds_nothing(store: Store, comparison: Expr) -> bool:
     """
     if store.reducer is None:
         return False
-    pairs = zip((_outside(v, comparison) for v in store.values), store.reducer.identity, strict=True)
+    pairs = zip((outside(v, comparison) for v in store.values), store.reducer.identity, strict=True)
     return all(value is start or (_is_zero(value) and _is_zero(start)) for value, start in pairs)
 
 
@@ -55,10 +55,11 @@ def given(expr: Expr, known: set[Expr]) -> Expr:
     return Select(cond, value, given(expr.b, known))
 
 
-def _outside(expr: Expr, comparison: Expr) -> Expr:
+def outside(expr: Expr, comparison: Expr) -> Expr:
+    """`expr` where `comparison`, a part of selects' conditions, does not hold."""
     if isinstance(expr, Select) and comparison in conjuncts(expr.cond):
-        return _outside(expr.b, comparison)
-    return rebuild(expr, lambda e: _outside(e, comparison)) if expr.children else expr
+        return outside(expr.b, comparison)
+    return rebuild(expr, lambda e: outside(e, comparison)) if expr.children else expr
 
 
 def _is_zero(expr: Expr) -> bool:

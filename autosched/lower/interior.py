@@ -5,18 +5,24 @@ it holds at the ends of the ranges of the loops inside, which is one test per ti
 
     tile            ->  if inside at both ends: tile with X[h]  else: tile at a border (borders.py)
 
+A block of vectors that is no such tile (of a concatenation, a mask, a copy with padding) is treated alike, and where a
+select has a single comparison, which holds nowhere in most of the other blocks, they are written without it as well:
+
+    block           ->  if j + 63 < n: block of A[j]  else if j >= n: block of B[j - n]  else: block of select(..)
+
 A tile of whole rows whose reduction is written out touches a border wherever it lies. Then the test is about the other
 dimensions, and what is left in the tile are comparisons of its unrolled loops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from operator import and_
 
-from autosched.ir.conditions import comparisons, given
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
+from autosched.ir.conditions import comparisons, given, outside
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -33,11 +39,12 @@ from autosched.ir.stmt import (
     Store,
     walk,
 )
-from autosched.ir.visit import free_vars, map_exprs
+from autosched.ir.visit import free_vars, map_exprs, subexpressions
 from autosched.lower.borders import settle_borders
 from autosched.lower.instantiate import simplify_stmt
 
 # comparison -> whether its difference a - b must stay at or above the limit, and that limit
+_OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
 _ATOMS = {"ge": (True, 0), "gt": (True, 1), "le": (False, 0), "lt": (False, -1)}
 
 
@@ -48,6 +55,8 @@ def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
             return stmt  # threads of a block would part, with barriers inside; a predicated read costs them little
         case Allocate(buffer=buffer) if buffer.scope is Scope.REGISTER:
             return _tile(stmt, simplify)
+        case For(kind=ForKind.UNROLL | ForKind.VECTORIZE):
+            return _block(stmt, simplify)
         case Allocate() | For():
             return replace(stmt, body=specialise_interior(stmt.body, simplify))
         case Seq(stmts=stmts):
@@ -72,6 +81,40 @@ def _tile(tile: Stmt, simplify: Simplifier) -> Stmt:
     assert free is not None
     inside = reduce(and_, (worst[c] for c in found if c in known))
     return free if isinstance(inside, Const) else If(inside, free, bordered)
+
+
+def _block(block: Stmt, simplify: Simplifier) -> Stmt:
+    """Vectors that are stored as they are computed, without the conditions that all or none of them meet."""
+    loops = {s.var for s in walk(block) if isinstance(s, For)}
+    stores = [s for s in walk(block) if isinstance(s, Store)]
+    found = comparisons(stores)
+    if not any(free_vars(c) & loops for c in found) or any(s.reducer is not None for s in stores):
+        return block
+    inside = reduce(and_, (_worst(c, loops, simplify) for c in found))
+    rest, first = block, found[0]
+    if any(_is_alone(v, first) for s in stores for v in s.values):
+        fails = _worst(Binary(_OPPOSITE[first.op], first.a, first.b), loops, simplify)
+        rest = _versions(fails, _without(block, lambda e: outside(e, first), simplify), block, simplify)
+    return _versions(inside, _without(block, lambda e: given(e, set(found)), simplify), rest, simplify, again=False)
+
+
+def _is_alone(value: Expr, comparison: Expr) -> bool:
+    """Whether some select has the comparison as its condition."""
+    return any(isinstance(e, Select) and e.cond is comparison for e in subexpressions(value))
+
+
+def _without(block: Stmt, change: Callable[[Expr], Expr], simplify: Simplifier) -> Stmt:
+    found = simplify_stmt(map_exprs(block, change), simplify)
+    assert found is not None
+    return found
+
+
+def _versions(cond: Expr, then: Stmt, otherwise: Stmt, simplify: Simplifier, again: bool = True) -> Stmt:
+    """`then`, with conditions of its own if looked at `again`, where `cond` holds."""
+    if isinstance(cond, Const) and not cond.value:
+        return otherwise
+    then = _block(then, simplify) if again else then
+    return then if isinstance(cond, Const) else If(cond, then, otherwise)
 
 
 def _worst(cond: Binary, inner: set[Var], simplify: Simplifier) -> Expr:

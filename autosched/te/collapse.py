@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
+from autosched.ir.visit import substitute
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, postorder, rewrite
 
@@ -200,7 +201,7 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
             shape = dag.tensors[node.buffer].shape
             groups = grouping.dims[node.buffer]
             load: Load = Load(node.buffer, tuple(_new_index(indices, shape, g, fused) for g in groups), node.dtype)
-            return load
+            return _unwrapped(load, _new_shape(shape, groups), simplify)
         if isinstance(new, Binary) and new.op in COMPARISON and new.a.dtype == INDEX and _without_data(new):
             return simplify(new)
         return new
@@ -208,6 +209,36 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
     reducer = op.reducer if reduce_axes else None  # over one point a reduction is its operand
     inputs = tuple(table[t.name] for t in op.inputs)
     return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), reducer, inputs)
+
+
+def _unwrapped(load: Load, shape: Sequence[int], simplify: Simplifier) -> Expr:
+    """A load whose index wraps around once, as A[(i + 17) % n] does, as a choice between two that do not. One that is
+    linear in flat memory does not wrap around."""
+    for node in postorder((simplify(_flat(load.indices, shape)),)):
+        if isinstance(node, Binary) and node.op in ("floordiv", "mod") and isinstance(node.b, Const):
+            n = max(1, int(node.b.value))
+            low, high = (bound // n for bound in simplify.bounds(node.a))
+            if low + 1 == high:
+                parts = [_in_period(load, node.a, n, period, simplify) for period in (low, high)]
+                wraps = binary("lt", node.a, Const(high * n, INDEX))
+                return select(wraps, *(_unwrapped(p, shape, simplify) for p in parts))
+    return load
+
+
+def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    flat: Expr = ZERO
+    for index, extent in zip(indices, shape, strict=True):
+        flat = flat * extent + index
+    return flat
+
+
+def _in_period(load: Load, a: Expr, n: int, period: int, simplify: Simplifier) -> Load:
+    """The load where a // n is `period`."""
+    table: dict[Expr, Expr] = {
+        Binary("floordiv", a, Const(n, INDEX)): Const(period, INDEX),
+        Binary("mod", a, Const(n, INDEX)): a - Const(period * n, INDEX),
+    }
+    return Load(load.buffer, tuple(simplify(substitute(i, table)) for i in load.indices), load.dtype)
 
 
 def _without_data(expr: Expr) -> bool:
@@ -252,8 +283,6 @@ def _new_index(
         return run[0]
     if run in fused:
         return fused[run]
-    flat: Expr = ZERO
-    for d in group:
-        flat = flat * shape[d] + indices[d]
+    flat = _flat(run, [shape[d] for d in group])
     assert isinstance(flat, Const), f"{run} was merged but is neither a merged axis nor constant"
     return flat

@@ -122,3 +122,49 @@ def test_tiles_of_whole_rows(h, w):
     )  # fmt: skip
     tiles = [[v.name for v in free_vars(c)] for tile in register_tiles(func) for c in conditions(tile)]
     assert {"i" in "".join(names) for names in tiles} == {True, False}
+
+
+def free_blocks(func: Func) -> int:
+    """Stores without a select; `nest` has compared the values."""
+    return sum(isinstance(s, Store) and not has_select(s) for s in walk(func.body))
+
+
+@pytest.mark.parametrize("columns", [5, 8, 13, 24])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_blocks_of_vectors_on_either_side_of_a_condition(columns, rows):
+    """A concatenation, and the lower triangle of a matrix."""
+    x, z = te.placeholder((7, columns), name="X"), te.placeholder((7, columns), name="Z")
+    joined = te.compute(
+        (7, 2 * columns), lambda i, j: te.select(j < columns, x[i, j], z[i, j - columns] * 2.0), name="Y"
+    )
+    triangle = te.compute((7, columns), lambda i, j: te.select(j <= i, x[i, j], 0.0), name="Y")
+    for output in (joined, triangle):
+        func = nest(
+            ComputeDAG(output), Split("Y", "i", (rows,)), Split("Y", "j", (8,)),
+            Reorder("Y", ("i.0", "j.0", "i.1", "j.1")), Unroll("Y", "i.1"), Vectorize("Y", "j.1"),
+        )  # fmt: skip
+        assert free_blocks(func) or output is triangle
+
+
+def test_a_copy_with_padding_tests_once_for_a_block():
+    x = te.placeholder((6, 21), name="X")
+
+    def value(i, j):
+        return te.select(te.all(i >= 1, i < 7, j >= 1, j < 22), x[i - 1, j - 1], 0.0)
+
+    func = nest(
+        ComputeDAG(te.compute((8, 23), value, name="Y")), Split("Y", "j", (8,)), Vectorize("Y", "j.1")
+    )  # fmt: skip
+    assert free_blocks(func)
+    assert len([s for s in walk(func.body) if isinstance(s, If)]) >= 1
+
+
+def test_three_parts_of_a_concatenation():
+    parts = [te.placeholder((3, 16), name=name) for name in "ABC"]
+
+    def value(i, j):
+        a, b, c = (part[i, j - 16 * n] for n, part in enumerate(parts))
+        return te.select(j < 16, a, te.select(j < 32, b, c))
+
+    func = nest(ComputeDAG(te.compute((3, 48), value, name="Y")), Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
+    assert free_blocks(func) == 3

@@ -241,6 +241,29 @@ def test_flattening_and_unflattening_become_plain_copies_of_indices():
     assert len(small.stage("F").axes) == 1
 
 
+@pytest.mark.parametrize(
+    ("fn", "selects"),
+    [
+        (lambda a, i, j: a[i, (j + 4) % 7] + 1.0, 1),
+        (lambda a, i, j: a[(i + 3) % 5, (j + 6) % 7], 3),
+        (lambda a, i, j: a[(i + 10) % 5, (j - 3) % 7], 1),
+        (lambda a, i, j: a[(j + 4) // 7, (j + 4) % 7], 1),
+        (lambda a, i, j: a[i, 2 * j % 7], 1),
+        (lambda a, i, j: a[i, 3 * j % 7], 0),
+    ],
+)
+def test_an_index_that_wraps_around_once_is_a_choice_of_two(fn, selects):
+    a = te.placeholder((5, 7), name="A")
+    small = check(te.compute((5, 7), lambda i, j: fn(a, i, j), name="B"))
+    assert sum(isinstance(n, Select) for n in postorder(small.stages[0].body)) == selects
+
+
+def test_two_rows_as_one_do_not_wrap_around():
+    a = te.placeholder((2, 6), name="A")
+    small = check(te.compute((12,), lambda i: a[i // 6, i % 6], name="B"))
+    assert not any(isinstance(n, Select) for n in postorder(small.stages[0].body))
+
+
 def test_constant_indices_merge():
     a = te.placeholder((2, 3, 4), name="A")
     b = te.compute((4,), lambda i: a[1, 2, i] * 2.0, name="B")
