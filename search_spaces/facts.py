@@ -250,6 +250,16 @@ def is_folded(state: State, stage: Stage) -> bool:
     return all(p.op.reducer is None and points(p) <= points(stage) and not state.is_output(p) for p in producers)
 
 
+def is_repeated(state: State, stage: Stage) -> bool:
+    """Whether a reader would compute expensive values of the stage again and again: it has many more points, and they
+    are not those of its rows, for which they are computed once."""
+    if not is_expensive(stage):
+        return False
+    many = [r for r in state.consumers(stage) if points(r) >= MIN_REPEATS * points(stage)]
+    found = [(r, x) for r in many for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    return any(x.indices != tuple(a.var for a in r.op.axes[: len(x.indices)]) for r, x in found)
+
+
 def _is_index(e: Expr) -> bool:
     return e.dtype == "int64" and not loads(e)
 

@@ -27,6 +27,7 @@ from search_spaces.facts import (
     is_expensive,
     is_folded,
     is_prepared_once,
+    is_repeated,
     loses_switch,
     points,
     reads_nothing,
@@ -50,7 +51,7 @@ class Inline:
             return False
         if is_copy(stage) or reads_nothing(stage):
             return True
-        if is_folded(state, stage):
+        if is_folded(state, stage) or is_repeated(state, stage):
             return False
         readers = state.consumers(stage)
         if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):

@@ -332,6 +332,22 @@ def test_only_lines_that_meet_in_a_set_are_read_as_a_whole(columns, whole):
     assert ("load <4 x float>" in text) != whole
 
 
+def test_what_exists_in_any_case_is_read_without_a_mask():
+    """A slope for each channel; a division that would trap is none of it, nor is what may be out of bounds."""
+    x, slope = te.placeholder((6, 37), name="X"), te.placeholder((6,), name="S")
+    n = te.placeholder((6, 37), "int32", name="N")
+    leaky = te.compute((6, 37), lambda i, j: te.select(x[i, j] > 0.0, x[i, j], x[i, j] * slope[i]), name="Y")
+    quotient = te.compute((6, 37), lambda i, j: te.select(te.not_equal(n[i, j], 0), 7 // n[i, j], 1), name="Y")
+    moved = te.compute((6, 37), lambda i, j: te.select(j < 20, x[i, j + 17], 0.0), name="Y")
+    wide = parse_target("llvm -mcpu=znver4")
+    for output, is_masked in ((leaky, False), (quotient, True), (moved, True)):
+        dag, steps = ComputeDAG(output), (Split("Y", "j", (32,)), Vectorize("Y", "j.1"))
+        check(dag, *steps)
+        text = build(initial_state(dag).apply(*steps), wide, 1).ir
+        body = text[: text.index("\n}")]  # of the kernel; the last five columns have masks of their own
+        assert any("masked.load" in x and "true" not in x for x in body.splitlines()) == is_masked
+
+
 # memory, tasks, hints
 
 

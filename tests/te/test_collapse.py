@@ -247,7 +247,7 @@ def test_flattening_and_unflattening_become_plain_copies_of_indices():
         (lambda a, i, j: a[i, (j + 4) % 7] + 1.0, 1),
         (lambda a, i, j: a[(i + 3) % 5, (j + 6) % 7], 3),
         (lambda a, i, j: a[(i + 10) % 5, (j - 3) % 7], 1),
-        (lambda a, i, j: a[(j + 4) // 7, (j + 4) % 7], 1),
+        (lambda a, i, j: a[(j + 4) // 7, (j + 4) % 7], 0),  # the fourth to tenth element
         (lambda a, i, j: a[i, 2 * j % 7], 1),
         (lambda a, i, j: a[i, 3 * j % 7], 0),
     ],

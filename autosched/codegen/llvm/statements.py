@@ -340,7 +340,7 @@ class Statements:
     # stores
 
     def _store(self, stmt: Store) -> None:
-        self.values.begin()
+        self.values.begin(stmt)
         if stmt.reducer is None:
             results = [self.values.emit(v) for v in stmt.values]
         elif self._is_horizontal(stmt):

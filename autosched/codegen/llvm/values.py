@@ -21,8 +21,10 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.ir.stmt import Scope
-from autosched.ir.visit import free_vars, loads, substitute
+from autosched.ir.stmt import Scope, Store
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+
+Exprs = tuple[Expr, ...]
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Values:
     in_window: bool = False  # what is loaded is soon needed again
     _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
+    _written: list[tuple[Exprs, Exprs]] = field(default_factory=list)  # indices and shape of what is stored
 
     def forget(self, buffer: str | None = None) -> None:
         """Loads of `buffer` (of all) are emitted anew from here on."""
@@ -47,9 +50,10 @@ class Values:
         else:
             self._loaded.pop(buffer, None)
 
-    def begin(self) -> None:
-        """A new statement: no subexpression is known yet."""
+    def begin(self, store: Store | None = None) -> None:
+        """A new statement, `store` if it is one: no subexpression is known yet."""
         self._memo.clear()
+        self._written = [] if store is None else [(store.indices, self.addresses.placed[store.buffers[0]].buffer.shape)]
 
     def emit(self, expr: Expr) -> Val:
         """The value of `expr`; within a statement each subexpression is emitted once."""
@@ -328,12 +332,33 @@ class Values:
             return self.arithmetic.select(cond, self.emit(expr.a), self.emit(expr.b))
         if cond.lanes == 1:
             return self._filled(cond, expr) or self._branch(cond, expr)
-        with self._under(cond.name):
+        read = [(x.indices, self.addresses.placed[x.buffer].buffer.shape) for x in loads(expr.cond)]
+        there = [*read, *self._written]
+        if self._is_harmless(expr.a, there):
             a = self.emit(expr.a)
+        else:
+            with self._under(cond.name):
+                a = self.emit(expr.a)
+        if self._is_harmless(expr.b, there):
+            return self.arithmetic.select(cond, a, self.emit(expr.b))
         inverse = self.writer.value(f"xor <{cond.lanes} x i1> {cond.name}, {splat('true', 'bool', cond.lanes)}")
         with self._under(inverse):
             b = self.emit(expr.b)
         return self.arithmetic.select(cond, a, b)
+
+    def _is_harmless(self, arm: Expr, there: list[tuple[Exprs, Exprs]]) -> bool:
+        """Whether all that a select's arm loads exists whatever the condition, and none of its operations traps.
+        `there`: indices, and shapes of tensors, that are read or written in any case."""
+        if not all(self._exists(load, there) for load in loads(arm)):
+            return False
+        divisions = (e for e in subexpressions(arm) if isinstance(e, Binary) and e.op in ("div", "floordiv", "mod"))
+        return not any(DTYPES[e.dtype][0] in "iu" and not _is_index(e) for e in divisions)
+
+    def _exists(self, load: Load, there: list[tuple[Exprs, Exprs]]) -> bool:
+        shape = self.addresses.placed[load.buffer].buffer.shape
+        if any(load.indices == indices and shape == other for indices, other in there):
+            return True
+        return min(self.addresses.room(load.buffer, load.indices, self._leading_lanes() or self.lanes)) >= 0
 
     def _undecided(self, cond: Expr) -> Expr | None:
         """What is left of a condition without the comparisons that hold in all lanes of these very vectors, which are
