@@ -322,3 +322,17 @@ def test_a_prime_number_of_rows_is_taken_one_by_one():
     for sketch in sketches(dag, HOST, 1):
         assert not any(p.name.endswith(".rows") for p in sketch.params)
         assert list(compiled(dag, sketch, 1))
+
+
+@pytest.mark.parametrize(("shape", "axis", "apart"), [((200, 24), 0, True), ((24, 200), 1, False), ((12, 5), 0, False)])
+def test_roots_of_the_statistics_of_columns_are_taken_once(shape, axis, apart):
+    """Rows compute theirs before the loop over their vectors, and few points are no repetition."""
+    x, n, m = te.placeholder(shape, name="X"), shape[axis], shape[1 - axis]
+    k = te.reduce_axis(n, name="k")
+    squares = te.compute((m,), lambda j: te.sum(x[(k, j) if axis == 0 else (j, k)] * 0.5, axis=k), name="squares")
+    scale = te.compute((m,), lambda j: te.rsqrt(squares[j] * squares[j] + 1.0), name="scale")
+    dag = collapse(ComputeDAG(te.compute(shape, lambda i, j: x[i, j] * scale[(j, i)[axis]], name="Y")))
+    for sketch in sketches(dag, HOST, 1):
+        assert ("scale" in (s.name for s in sketch.state.stages)) == apart
+    for _ in compiled(dag, sketches(dag, HOST, 1)[0], 1):
+        pass
