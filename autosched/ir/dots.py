@@ -31,7 +31,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """Lanes of `accumulator` += the products of `depth` pairs of `a` and `b`; forms in the order of preference."""
+    """Lanes of `accumulator` += the products of `depth` pairs of `a` and `b`; forms in the order of preference.
+
+    `flips`: the instruction takes operand 0 as unsigned and operand 1 as signed bytes, and this one is not what it
+    takes. With the first bit of each byte flipped it is, and its elements are 128 more (operand 0) or less (operand 1):
+
+        sum a b = sum (a + 128) b - sum 128 b = sum a (b - 128) - sum a (-128)
+
+    The sums with 128 are the same for all rows (or columns) of a register tile.
+    """
 
     name: str
     a: str
@@ -39,6 +47,7 @@ class Intrinsic:
     depth: int
     accumulator: str
     forms: tuple[Form, ...]
+    flips: int | None = None
 
     def form(self, has: Callable[[str], bool], lanes: int) -> Form | None:
         """The form for so many lanes on a processor with features `has`."""
@@ -51,14 +60,16 @@ def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple
     )
 
 
+_VNNI = _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")
 # Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; LLVM's IntrinsicsX86.td.
 INTRINSICS: dict[str, Intrinsic] = {
     row.name: row
     for row in (
         Intrinsic("vdpbf16ps", "bfloat16", "bfloat16", 2, "float32",
                   _x86("avx512bf16.dpbf16ps", {"avx512bf16": (16, 8, 4)}, "bfloat")),
-        Intrinsic("vpdpbusd", "uint8", "int8", 4, "int32",
-                  _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")),
+        Intrinsic("vpdpbusd", "uint8", "int8", 4, "int32", _VNNI),
+        Intrinsic("vpdpbusd.signed", "int8", "int8", 4, "int32", _VNNI, flips=0),
+        Intrinsic("vpdpbusd.unsigned", "uint8", "uint8", 4, "int32", _VNNI, flips=1),
     )
 }  # fmt: skip
 

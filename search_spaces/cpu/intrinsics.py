@@ -11,15 +11,18 @@ from search_spaces.facts import Read, extent, panel_dim
 
 
 def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
-    """The step for `stage` where one operand has its lanes along `axis` and the other one stands still along it."""
+    """The step for `stage` where one operand has its lanes along `axis` and the other one stands still along it.
+
+    Lanes may be apart: the words of an operand that is contiguous along the reduction are copied across into panels.
+    """
     if len(stage.op.body) != 1 or stage.op.guards:
         return None
     pair = factors(stage.op.body[0], stage.op.dtypes[0])
     if pair is None or len({x.buffer for x in pair}) != 2:
         return None
     strides = {r.load.buffer: r.strides[axis.name] for r in rows}
-    lanes = [x for x in pair if strides[x.buffer] == 1]
-    if len(lanes) != 1 or {strides[x.buffer] for x in pair} != {0, 1}:
+    lanes = [x for x in pair if strides[x.buffer]]
+    if len(lanes) != 1 or None in strides.values():
         return None
     if any(panel_dim(r, stage, axis) is None for r in rows if r.load is lanes[0]):
         return None

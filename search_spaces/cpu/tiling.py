@@ -118,7 +118,9 @@ class MultiLevelTiling:
         plans = [p for axis in axes for p in _plans(draft.state, stage, rows, axis)]
         if words:  # of the others one remains, for shapes that an instruction does not help
             tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
-            return [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
+            dots = inner_products(draft, stage, context)
+            tiled = [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
+            return tiled if dots is None else [*tiled, dots]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task

@@ -32,6 +32,8 @@ CASES = [
     ("matmul", (6, 31, 12), *BYTES),
     ("matmul", (3, 19, 13), *BYTES),
     ("matmul", (3, 19, 5), "int8", {"w_dtype": "uint8"}),
+    ("matmul", (6, 31, 13), "int8", {}),
+    ("matmul", (3, 19, 16), "uint8", {}),
     ("conv2d", (1, 5, 6, 3, 17, 3, 2, 1), *BFLOAT),
     ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), *BYTES),
     ("gmm", (2, 3, 17, 5), *BFLOAT),
@@ -57,6 +59,40 @@ def test_sketches_compute_the_reference(
         for target in targets():
             outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
             check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+
+
+@pytest.mark.parametrize(("dtype", "accumulator"), [("bfloat16", "float32"), ("int8", "int32"), ("uint8", "int32")])
+@pytest.mark.parametrize("K", [16, 13])
+def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, accumulator: str, K: int) -> None:
+    """A[i, k] W[j, k]: no operand has its lanes beside each other."""
+    A, W = te.placeholder((6, K), dtype, name="A"), te.placeholder((19, K), dtype, name="W")
+    k = te.reduce_axis(K, name="k")
+
+    def product(i, j):
+        return te.sum(te.cast(A[i, k], accumulator) * te.cast(W[j, k], accumulator), axis=k)
+
+    dag = collapse(ComputeDAG(te.compute((6, 19), product, name="C")))
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(K)
+    found = sketches_with_words(dag)
+    assert found
+    for sketch in found:
+        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        func, simplify = concretise(lower(sketch.state), row)
+        check_nest(func, dag)
+        for target in targets():
+            check_outputs(dag, inputs, run(emit(func, simplify, target, 2), dag, inputs, target), f"{sketch.name} {row}")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_least_and_greatest_bytes_are_multiplied_exactly(dtype: str) -> None:
+    dag = collapse(registry.build("matmul", (4, 16, 8), dtype=dtype)[0])
+    ends = [-128, 127] if dtype == "int8" else [0, 255]
+    rng = np.random.default_rng(0)
+    inputs = {t.name: rng.choice(ends, t.shape).astype(dtype) for t in dag.inputs}
+    sketch = sketches_with_words(dag)[0]
+    func, simplify = concretise(lower(sketch.state), {p.name: p.domain[-1] for p in sketch.params})
+    for target in targets():
+        check_outputs(dag, inputs, run(emit(func, simplify, target, 1), dag, inputs, target), target.mcpu)
 
 
 def test_code_uses_the_instruction_where_there_is_one() -> None:

@@ -9,19 +9,21 @@ from autosched.ir.dots import INTRINSICS, WORD_BITS, Form, Intrinsic
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES
 
+FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
+
 if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 
 
 def declarations(texts: list[str]) -> list[str]:
     """The declarations of the intrinsics in `texts`: their types differ between LLVM's versions, which adapt them."""
-    found = []
+    found: dict[str, None] = {}
     for row in INTRINSICS.values():
         for name, form in {f.llvm: f for f in row.forms}.items():
             if any(f"@{name}(" in text for text in texts):
                 result, operand = value_type(row.accumulator, form.lanes), _operand(form)
-                found.append(f"declare {result} @{name}({result}, {operand}, {operand})")
-    return found
+                found[f"declare {result} @{name}({result}, {operand}, {operand})"] = None
+    return list(found)
 
 
 def assemble(m: Arithmetic, parts: list[Val]) -> Val:
@@ -41,7 +43,15 @@ def dot(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val
     lanes = max(v.lanes for v in (a, b, total) if v is not None)
     start = m.number(0, row.accumulator) if total is None else total
     form = row.form(m.target.has, lanes)
-    return _one_by_one(m, row, a, b, total) if form is None else _instruction(m, form, a, b, start)
+    if form is None:
+        return _one_by_one(m, row, a, b, total)
+    if row.flips is None:
+        return _instruction(m, form, a, b, start)
+    words, bits = [a, b], m.number(FIRST_BITS, "int32")
+    words[row.flips] = m.binary("bitxor", words[row.flips], bits)
+    shifted = _instruction(m, form, words[0], words[1], start)
+    words[row.flips] = bits
+    return m.binary("sub", shifted, _instruction(m, form, words[0], words[1], m.number(0, row.accumulator)))
 
 
 def _instruction(m: Arithmetic, form: Form, a: Val, b: Val, total: Val) -> Val:
