@@ -25,6 +25,7 @@ from autosched.schedule.state import State
 @dataclass(frozen=True)
 class Tensorize:
     """Reduce `stage` over `axis` by `intrinsic`; the operand `packed` is stored in words, as stage `<packed>.words`.
+    With no name for it both operands are read as they lie, which has to be in whole words.
 
     Refused for anything but one sum of products of two different buffers of the intrinsic's types.
     """
@@ -48,7 +49,8 @@ class Tensorize:
             pair = (pair[1], pair[0])
         check((pair[0].dtype, pair[1].dtype) == (row.a, row.b), f"{where}: the operands are not {row.a} and {row.b}")
         names = [x.buffer for x in pair]
-        check(len(set(names)) == 2 and self.packed in names, f"{where}: {self.packed} is not one of two operands")
+        packed = self.packed in names or not self.packed
+        check(len(set(names)) == 2 and packed, f"{where}: {self.packed} is not one of two operands")
         words = []
         for load in pair:
             dim = word_dim(load, axis.var)
@@ -57,6 +59,7 @@ class Tensorize:
             if load.buffer != self.packed and is_whole(state, load, dim, axis, row.depth):
                 words.append(_word(load, dim, axis.var, row.depth, None))
                 continue
+            check(bool(self.packed), f"{where}: {load.buffer} has no whole words along {self.axis}")
             state = _with_words(where, state, load, dim, axis, row.depth, self.stage)
             words.append(Load(f"{load.buffer}.words", load.indices, "int32"))
         size = const(-(-_length(axis) // row.depth), INDEX)

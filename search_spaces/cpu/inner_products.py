@@ -8,7 +8,8 @@
 
 For operands that are contiguous along the reduction and used by few outputs: y = x W^T of a few rows, a tall matrix by
 a thin one. Copied into panels, or across, each of their elements would cost as much as its multiply-adds. A small
-operand that is not contiguous along the reduction is copied across once.
+operand that is not contiguous along the reduction is copied across once. Small numbers are multiplied in words, as they
+lie.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import points_of_dots, tile_count
+from search_spaces.cpu.intrinsics import words_along
 from search_spaces.cpu.packing import pack_transposed
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim
@@ -39,6 +41,8 @@ def inner_products(draft: Draft, stage: Stage, context: Context) -> Draft | None
     far = {r.load.buffer: r for r in rows if not r.is_unit(k.name)}
     draft, host_name, acc = choose_host(draft, stage)
     host = draft.state.stage(host_name)
+    words = words_along(draft.state, draft.state.stage(acc), k, context)
+    draft = draft if words is None else draft.apply(words)
     draft = _split_host(draft.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
     draft = draft.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
     draft = _split_tile(draft, host, acc, f"{k.name}.i")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autosched.ir.dots import INTRINSICS, factors
-from autosched.schedule import Parallel, Stage, Tensorize, Vectorize
+from autosched.ir.dots import INTRINSICS, Intrinsic, factors
+from autosched.schedule import Parallel, Stage, State, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import word_dim
+from autosched.schedule.tensorize import is_whole, word_dim
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import Read, extent, panel_dim
 
@@ -27,14 +27,31 @@ def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context
     if any(panel_dim(r, stage, axis) is None for r in rows if r.load is lanes[0]):
         return None
     kinds = (pair[0].dtype, pair[1].dtype)
-    for row in INTRINSICS.values():
-        fits = kinds in ((row.a, row.b), (row.b, row.a)) and row.accumulator == stage.op.dtypes[0]
-        if not fits or row.form(context.target.has, context.lanes(4)) is None:
-            continue
-        for k in reversed(stage.op.reduce_axes):
-            if extent(k) > 1 and all(word_dim(x, k.var) is not None for x in pair):
-                return Tensorize(stage.name, k.name, row.name, lanes[0].buffer)
+    row = _instruction(kinds, stage.op.dtypes[0], context)
+    for k in reversed(stage.op.reduce_axes):
+        if row is not None and extent(k) > 1 and all(word_dim(x, k.var) is not None for x in pair):
+            return Tensorize(stage.name, k.name, row.name, lanes[0].buffer)
     return None
+
+
+def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> Tensorize | None:
+    """The step for `stage` where both operands lie in whole words along the reduction axis `k`, a vector of them."""
+    pair = factors(stage.op.body[0], stage.op.dtypes[0]) if len(stage.op.body) == 1 and not stage.op.guards else None
+    if pair is None or len({x.buffer for x in pair}) != 2:
+        return None
+    row = _instruction((pair[0].dtype, pair[1].dtype), stage.op.dtypes[0], context)
+    if row is None or extent(k) < row.depth * context.lanes(4):
+        return None
+    dims = [word_dim(x, k.var) for x in pair]
+    whole = all(d is not None and is_whole(state, x, d, k, row.depth) for x, d in zip(pair, dims, strict=True))
+    return Tensorize(stage.name, k.name, row.name, "") if whole else None
+
+
+def _instruction(kinds: tuple[str, str], accumulator: str, context: Context) -> Intrinsic | None:
+    """What the target has for elements of these types, either of them first."""
+    fitting = (row for row in INTRINSICS.values() if kinds in ((row.a, row.b), (row.b, row.a)))
+    lanes = context.lanes(4)
+    return next((r for r in fitting if r.accumulator == accumulator and r.form(context.target.has, lanes)), None)
 
 
 def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:

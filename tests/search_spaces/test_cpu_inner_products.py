@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.codegen.llvm.kernel import emit
 from autosched.lower import concretise, lower
+from autosched.schedule import Tensorize
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -14,15 +16,17 @@ from autosched.te.inputs import make_inputs
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
-from tests.codegen.running import build, check_outputs, run
+from tests.codegen.running import build, check_outputs, run, targets
 from tests.helpers import check_nest
 
 HOST, WIDE, NARROW = (parse_target(t) for t in ("cpu", "llvm -mcpu=skylake-avx512", "llvm -mcpu=nehalem"))
 
+WORDS = parse_target("llvm -mcpu=znver4")
+
 
 def product(M: int, N: int, K: int, dtype: str = "float32", is_transposed: bool = True) -> ComputeDAG:
     """gelu-like A W^T + bias, or A B where W is not contiguous along the reduction."""
-    wide = "float32" if dtype in ("float16", "bfloat16") else "int32" if dtype == "int8" else dtype
+    wide = "float32" if dtype in ("float16", "bfloat16") else "int32" if dtype in ("int8", "uint8") else dtype
     A = te.placeholder((M, K), dtype, name="A")
     W = te.placeholder((N, K) if is_transposed else (K, N), dtype, name="W")
     k = te.reduce_axis(K, name="k")
@@ -84,6 +88,29 @@ def test_kernels_are_right(dtype, threads):
     for values in space.sample(sketch, 4, np.random.default_rng(5)):
         row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
         check_outputs(dag, data, run(build(sketch.state, HOST, threads, row), dag, data, HOST), f"{row}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "K"), [("bfloat16", 128), ("bfloat16", 98), ("int8", 64), ("int8", 196), ("uint8", 132)]
+)
+@pytest.mark.parametrize("M", [1, 3])
+def test_small_numbers_are_multiplied_in_words(dtype, K, M):
+    dag = product(M, 21, K, dtype)
+    data = make_inputs(dag, 0, "normal")
+    (sketch,) = dots(dag, WORDS)
+    assert any(isinstance(step, Tensorize) for step in sketch.state.steps)
+    for values in space.sample(sketch, 3, np.random.default_rng(7)):
+        row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+        func, simplify = concretise(lower(sketch.state), row)
+        check_nest(func, dag)
+        for target in targets():
+            check_outputs(dag, data, run(emit(func, simplify, target, 2), dag, data, target), f"{row} {target.mcpu}")
+
+
+def test_what_is_not_in_whole_words_is_multiplied_one_by_one():
+    for dag in (product(3, 21, 129, "bfloat16"), product(3, 21, 130, "int8")):
+        (sketch,) = dots(dag, WORDS)
+        assert not any(isinstance(step, Tensorize) for step in sketch.state.steps)
 
 
 def test_only_what_few_outputs_use_has_them():

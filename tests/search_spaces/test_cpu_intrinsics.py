@@ -136,6 +136,7 @@ def test_refusals() -> None:
         (Tensorize("C", "i", "vpdpbusd", "B"), "reduction axis"),
         (Tensorize("C", "k", "vdpbf16ps", "B"), "not a sum of products in float32"),
         (Tensorize("C", "k", "vpdpbusd", "D"), "D is not one of two operands"),
+        (Tensorize("C", "k", "vpdpbusd", ""), "B has no whole words along k"),
     ):
         with pytest.raises(ScheduleError, match=message):
             state.apply(step)
