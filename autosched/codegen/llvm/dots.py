@@ -48,7 +48,7 @@ def dot(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val
     if row.flips is None:
         return _instruction(m, form, a, b, start)
     words, bits = [a, b], m.number(FIRST_BITS, "int32")
-    words[row.flips] = m.binary("bitxor", words[row.flips], bits)
+    words[row.flips] = m.binary("bitxor", m.spread(words[row.flips], form.lanes), bits)
     shifted = _instruction(m, form, words[0], words[1], start)
     words[row.flips] = bits
     return m.binary("sub", shifted, _instruction(m, form, words[0], words[1], m.number(0, row.accumulator)))
