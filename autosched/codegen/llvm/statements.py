@@ -8,15 +8,17 @@ LLVM's SROA pass turns into values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.passing import emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.windows import find_window
+from autosched.codegen.llvm.windows import MAX_CHUNKS, reduces_lanes
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count
@@ -27,7 +29,6 @@ from autosched.target import Target
 from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest
 
-MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
@@ -70,8 +71,7 @@ class Statements:
     def emit(self, stmt: Stmt) -> None:
         match stmt:
             case Seq(stmts=stmts):
-                for s in stmts:
-                    self.emit(s)
+                self._sequence(stmts)
             case For():
                 self._for(stmt)
             case If():
@@ -85,6 +85,15 @@ class Statements:
             case _:
                 raise TypeError(f"no code for {type(stmt).__name__}")
 
+    def _sequence(self, stmts: Sequence[Stmt]) -> None:
+        rest = deque(stmts)
+        while rest:
+            stmt = rest.popleft()
+            if rest and emit_passing(self, stmt, rest[0]):
+                rest.popleft()
+            else:
+                self.emit(stmt)
+
     # loops
 
     def _for(self, stmt: For) -> None:
@@ -92,11 +101,11 @@ class Statements:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
             nest = vector_tile(stmt)
-            tile = None if nest is None else find_tile(*nest, self.addresses, self._width(nest[1].body))
+            tile = None if nest is None else find_tile(*nest, self.addresses, self.width(nest[1].body))
             if tile is not None:
                 self._across(tile)
                 return
-            if self._window(stmt):
+            if emit_window(self, stmt):
                 return
             for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
@@ -139,7 +148,7 @@ class Statements:
         w.label(done)
         self.values.forget()
 
-    def _width(self, body: Stmt) -> int:
+    def width(self, body: Stmt) -> int:
         """Lanes of a vector in a vectorised loop's body."""
         known = self._widths.get(id(body))
         if known is None:
@@ -148,54 +157,31 @@ class Statements:
 
     def _vector_loop(self, stmt: For) -> None:
         extent = stmt.extent
-        width = self._width(stmt.body)
+        width = self.width(stmt.body)
         if isinstance(extent, Const):
             n = int(extent.value)
             lanes = min(width, _next_power(n))
             whole, rest = divmod(n, lanes)
-            if 1 < whole <= MAX_CHUNKS and self._reduces(stmt):
+            if 1 < whole <= MAX_CHUNKS and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= MAX_CHUNKS:
                 for chunk in range(whole):
-                    self._vector(stmt, Lanes(chunk * lanes, lanes), None)
+                    self.vector(stmt, Lanes(chunk * lanes, lanes), None)
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
-            self._vector_rest(stmt, whole * lanes, rest, width)
+            self.vector_rest(stmt, whole * lanes, rest, width)
             return
         count = self.addresses.scalar(extent)
         name = str(count) if isinstance(count, int) else count.name
         self._dynamic_vectors(stmt, name, width)
 
-    def _vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None:
+    def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None:
         """The last `rest` iterations, fewer than a vector has lanes."""
         if not rest:
             return
         tail = min(width, _next_power(rest))
         bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
-        self._vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
-
-    def _window(self, stmt: For) -> bool:
-        """Emits the unrolled loops from `stmt` on as a window, if they are one whose operands fit into registers."""
-        window = find_window(stmt, self.addresses)
-        if window is None or self._reduces(window.inner):
-            return False
-        assert isinstance(window.inner.extent, Const)
-        extent, width = int(window.inner.extent.value), self._width(window.inner.body)
-        vectors = -(-extent // width)
-        if vectors > MAX_CHUNKS or not window.fits(vectors, self.target.n_vector_registers):
-            return False
-        self.values.in_window = True
-        for first in range(0, extent, width):
-            for point in window.points:
-                self.addresses.env.update(zip(window.loops, point, strict=True))
-                if extent - first < width:
-                    self._vector_rest(window.inner, first, extent - first, width)
-                else:
-                    self._vector(window.inner, Lanes(first, width), None)
-        self.values.in_window = False
-        for var in window.loops:
-            del self.addresses.env[var]
-        return True
+        self.vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
 
     def _across(self, tile: Tile) -> None:
         """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
@@ -217,20 +203,11 @@ class Statements:
         for n in range(len(tile.points)):
             env.update(tile.at(n))
             if n < tile.rows:
-                self._vector_rest(tile.inner, done, extent - done, tile.block)
+                self.vector_rest(tile.inner, done, extent - done, tile.block)
             else:
                 self.emit(tile.inner)
         for var in tile.outer:
             del env[var]
-
-    def _reduces(self, loop: For) -> bool:
-        """Whether the loop is one store that all lanes update together."""
-        store = loop.body
-        return (
-            isinstance(store, Store)
-            and store.reducer is not None
-            and not any(loop.var in free_vars(i) for i in store.indices)
-        )
 
     def _reduced_chunks(self, loop: For, whole: int, lanes: int) -> None:
         """Whole vectors are combined with each other first, so that lanes are combined only once."""
@@ -257,7 +234,7 @@ class Statements:
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:
-            self._vector(stmt, Lanes(0, lanes, var), None)
+            self.vector(stmt, Lanes(0, lanes, var), None)
 
         self._counted(count, may_skip, body, "V")
 
@@ -278,12 +255,12 @@ class Statements:
         spread = self.arithmetic.spread(Val(rest, INDEX, 1), lanes)
         mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {spread.name}")
         with w.frame() as depth:  # hoisted arithmetic stays inside this block
-            self._vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
+            self.vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
         w.emit(f"br label %{done}")
         w.label(done)
         self.values.forget()
 
-    def _vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None:
+    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None:
         if lanes.lanes == 1:
             self.addresses.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
         else:

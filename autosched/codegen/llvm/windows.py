@@ -6,13 +6,16 @@ In the order of the loops an element of X is needed again when a whole tile of o
 outermost, and the copies go along X: each of its elements is read once, used by all outputs that it belongs to, and its
 register is free. What must stay in registers are accumulators and W; where they do not fit, the loops keep their order.
 It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
+
+A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
+that belongs to it, so that many more outputs than registers can pass (`passing.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 
 from autosched.codegen.llvm.address import Addresses
 from autosched.codegen.llvm.strided import LONGEST_STEP
@@ -20,6 +23,8 @@ from autosched.codegen.storage import flat_index
 from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import free_vars, loads, vector_tile
+
+MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 
 Point = tuple[int, ...]
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
@@ -32,12 +37,28 @@ class Window:
     loops: tuple[Var, ...]
     points: tuple[Point, ...]
     inner: For
-    accumulators: int
+    places: tuple[Point, ...]  # of each point: the values of those loops that move its accumulator
+    outputs: tuple[Var, ...]  # ... and these loops
     operands: int  # of a point's vector: what the copies along X read besides it
 
     def fits(self, vectors: int, registers: int) -> bool:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
-        return self.accumulators * vectors + self.operands < registers
+        return len(set(self.places)) * vectors + self.operands < registers
+
+    def passes(self, registers: int) -> bool:
+        """Whether it fits if each accumulator is there from its first point to its last."""
+        first = {place: n for n, place in reversed(list(enumerate(self.places)))}
+        last = self.last
+        change = [0] * (len(self.places) + 1)
+        for place, n in first.items():
+            change[n] += 1
+            change[last[place] + 1] -= 1
+        return max(accumulate(change)) + self.operands < registers
+
+    @property
+    def last(self) -> dict[Point, int]:
+        """The number of each accumulator's last point."""
+        return {place: n for n, place in enumerate(self.places)}
 
 
 def find_window(stmt: For, addresses: Addresses) -> Window | None:
@@ -60,16 +81,25 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     if read is None or shared is None:
         return None
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
-    target = [tuple(x for x, s in zip(p, spatial, strict=True) if s) for p in ordered]
+    target = tuple(tuple(x for x, s in zip(p, spatial, strict=True) if s) for p in ordered)
     if not _keeps_order(ordered, target):
         return None
     operands = sum(len({_offset(s, p) for p in points}) for s, _ in read if s != shared)
-    return Window(variables, ordered, body, len(set(target)), operands)
+    outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
+    return Window(variables, ordered, body, target, outputs, operands)
 
 
-def _reads(
-    store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses
-) -> list[tuple[Steps, int]] | None:
+def reduces_lanes(loop: For) -> bool:
+    """Whether the loop is one store that all lanes update together."""
+    store = loop.body
+    return (
+        isinstance(store, Store)
+        and store.reducer is not None
+        and not any(loop.var in free_vars(i) for i in store.indices)
+    )
+
+
+def _reads(store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses) -> list[tuple[Steps, int]] | None:
     """The steps of every load from memory and that from lane to lane, several from one place once; None where one is
     not linear."""
     found: dict[tuple[str, Expr], tuple[Steps, int]] = {}
@@ -101,7 +131,7 @@ def _shares(steps: Steps, lane: int, spatial: list[bool], points: list[Point]) -
     return len({_offset(steps, p) for p in points}) < len(apart)
 
 
-def _keeps_order(points: tuple[Point, ...], target: list[Point]) -> bool:
+def _keeps_order(points: tuple[Point, ...], target: tuple[Point, ...]) -> bool:
     """Whether each accumulator still adds up in the order of the loops: a tie goes to the first."""
     last: dict[Point, Point] = {}
     for point, place in zip(points, target, strict=True):

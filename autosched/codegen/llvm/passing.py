@@ -1,0 +1,165 @@
+"""The text of windows, and of register tiles that pass by: outputs are written as soon as they are complete.
+
+    A[oh, ow, c] = 0;   A[oh, ow, c] += X[oh + kh, ow + kw, c] * W[kh, kw, c];   Y[oh, ow, c] = f(A[oh, ow, c])
+
+With all of kh and kw in one tile, an accumulator is needed from the first to the last element of X that it adds up.
+In the order of X (`windows.py`) these are the outputs of a few rows, whatever the tile's height: an image of 7 x 7 is
+one tile of 49 outputs, of which some seventeen are in registers at a time, W is there all the time, and each element is
+read once and written once. Depthwise convolutions of such images reach the multiply-adds' rate (1.1 to 1.4 times as
+fast as the best tile whose outputs all have a register), and as nothing is read again, nothing can be lost in between,
+however many lines meet in a set of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+from autosched.codegen.llvm.address import Addresses, Lanes
+from autosched.codegen.llvm.values import Values
+from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window, reduces_lanes
+from autosched.codegen.storage import flat_index
+from autosched.ir.expr import Const, Expr, Var
+from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
+from autosched.ir.visit import loads, vector_tile
+from autosched.target import Target
+
+
+class Emitter(Protocol):
+    """What emits statements at the current point (`statements.py`)."""
+
+    addresses: Addresses
+    values: Values
+    target: Target
+
+    def width(self, body: Stmt) -> int: ...
+
+    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None: ...
+
+    def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What becomes of a window's accumulators: the unrolled loops, and their values for each accumulator."""
+
+    loops: tuple[Var, ...]
+    inner: For
+    points: dict[Point, Point]
+
+
+def emit_window(emitter: Emitter, stmt: For) -> bool:
+    """Emits the unrolled loops from `stmt` on as a window, if they are one whose operands fit into registers."""
+    window = _window(emitter, stmt)
+    if window is None or not window.fits(_n_vectors(emitter, window), emitter.target.n_vector_registers):
+        return False
+    _emit(emitter, window, lambda n, first: None)
+    return True
+
+
+def emit_passing(emitter: Emitter, update: Stmt, result: Stmt) -> bool:
+    """Emits both statements, if the first is a window that fits only where outputs are written when they are complete,
+    and the second writes them."""
+    if not (_is_unrolled(update) and _is_unrolled(result)):
+        return False
+    assert isinstance(update, For)
+    assert isinstance(result, For)
+    window, registers = _window(emitter, update), emitter.target.n_vector_registers
+    if window is None or window.fits(_n_vectors(emitter, window), registers) or not window.passes(registers):
+        return False
+    written = find_result(window, result, emitter.addresses)
+    if written is None or emitter.width(written.inner.body) != emitter.width(window.inner.body):
+        return False
+    complete = {n: written.points[place] for place, n in window.last.items()}
+
+    def finish(n: int, first: int) -> None:
+        if n in complete:
+            emitter.values.in_window = False
+            _vector_at(emitter, written.inner, written.loops, complete[n], first)
+            emitter.values.in_window = True
+
+    _emit(emitter, window, finish)
+    for var in written.loops:
+        del emitter.addresses.env[var]
+    return True
+
+
+def find_result(window: Window, stmt: For, addresses: Addresses) -> Result | None:
+    """The statement as what writes the window's accumulators, each once and in the same lanes; else None."""
+    nest = vector_tile(stmt)
+    update = window.inner.body
+    assert isinstance(update, Store)
+    if nest is None or len(update.buffers) > 1:
+        return None
+    unrolled, inner = nest
+    store, name = inner.body, update.buffers[0]
+    if not isinstance(store, Store) or store.reducer is not None or inner.extent != window.inner.extent:
+        return None
+    read = {x.indices for value in store.values for x in loads(value) if x.buffer == name}
+    if len(read) != 1 or {x.buffer for value in update.values for x in loads(value)} & {*store.buffers}:
+        return None
+    if addresses.placed[name].buffer.scope is not Scope.REGISTER:
+        return None
+    variables = tuple(v for v, _ in unrolled)
+    points = list(product(*(range(n) for _, n in unrolled)))
+    theirs = _offsets(name, update.indices, window.outputs, sorted(set(window.places)), window.inner.var, addresses)
+    ours = _offsets(name, read.pop(), variables, points, inner.var, addresses)
+    if theirs is None or ours is None or len(ours) != len(points) or set(ours) != set(theirs):
+        return None
+    return Result(variables, inner, {place: ours[offset] for offset, place in theirs.items()})
+
+
+def _offsets(
+    name: str, indices: tuple[Expr, ...], loops: tuple[Var, ...], points: list[Point], lane: Var, addresses: Addresses
+) -> dict[int, Point] | None:
+    """The points by the element of the buffer that their first lane is at; None where anything else moves it."""
+    form = addresses.simplify.affine(flat_index(addresses.placed[name].buffer, indices, addresses.simplify))
+    steps = dict(form.terms)
+    if steps.pop(lane, 0) != 1 or not set(steps) <= set(loops):
+        return None
+    return {form.constant + sum(steps.get(v, 0) * x for v, x in zip(loops, p, strict=True)): p for p in points}
+
+
+def _is_unrolled(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const)
+
+
+def _window(emitter: Emitter, stmt: For) -> Window | None:
+    window = find_window(stmt, emitter.addresses)
+    if window is None or reduces_lanes(window.inner) or _n_vectors(emitter, window) > MAX_CHUNKS:
+        return None
+    return window
+
+
+def _extent(window: Window) -> int:
+    assert isinstance(window.inner.extent, Const)
+    return int(window.inner.extent.value)
+
+
+def _n_vectors(emitter: Emitter, window: Window) -> int:
+    return -(-_extent(window) // emitter.width(window.inner.body))
+
+
+def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None]) -> None:
+    """All points of each vector, `after` each of them with its number and the vector's first element."""
+    emitter.values.in_window = True
+    for first in range(0, _extent(window), emitter.width(window.inner.body)):
+        for n, point in enumerate(window.points):
+            _vector_at(emitter, window.inner, window.loops, point, first)
+            after(n, first)
+    emitter.values.in_window = False
+    for var in window.loops:
+        del emitter.addresses.env[var]
+
+
+def _vector_at(emitter: Emitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:
+    """The vector from `first` on of one copy of the body, or what there is of it."""
+    assert isinstance(inner.extent, Const)
+    extent, width = int(inner.extent.value), emitter.width(inner.body)
+    emitter.addresses.env.update(zip(loops, point, strict=True))
+    if extent - first < width:
+        emitter.vector_rest(inner, first, extent - first, width)
+    else:
+        emitter.vector(inner, Lanes(first, width), None)
