@@ -71,6 +71,7 @@ from cost_model.formula import (
 )
 from cost_model.operations import Operations, is_whole_word, operations
 from cost_model.padding import Padding, padding_of
+from cost_model.passing import Passing, TileLoop, passing
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,7 @@ class Statement:
     store: Store
     nest: int  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
+    passing: Passing | None = None  # of the register tile that it is in, if its outputs may pass by
 
     @property
     def depth(self) -> int:
@@ -155,13 +157,14 @@ class Statement:
     def write(self) -> Access:
         return self.accesses[0]
 
-    def registers(self, lanes: int) -> Expr:
-        """Vector registers that the accumulators take, integer: lanes lie along the dimension stored last."""
+    def registers(self, lanes: int, available: int) -> Expr:
+        """Vector registers of those `available` that the accumulators take, integer: lanes lie along the dimension
+        stored last."""
         result: Expr = Const(0)
         for buffer in self.accumulators:
             shape = [buffer.shape[d] for d in buffer.layout.order] if buffer.layout else list(buffer.shape)
             result = result + (product(shape[:-1]) * ceildiv(shape[-1], lanes) if shape else Const(1))
-        return result
+        return result if self.passing is None else self.passing.registers(result, available)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,10 +207,12 @@ def analyse(func: Func, line_bytes: int = 64) -> Analysis:
         walk.nest = number
         walk.visit(nest, (), ONE, scopes)
     shared = _working_sets(walk.found)
+    tiles = {_tile_of(found): _passing(found) for found in walk.found if found.store.reducer is not None}
     statements = []
     for found in walk.found:
         keys = [0, *(loop.key for loop in found.loops)]
-        statements.append(_statement(found, tuple(shared[key] for key in keys)))
+        statement = _statement(found, tuple(shared[key] for key in keys))
+        statements.append(replace(statement, passing=tiles.get(_tile_of(found))))
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
     parallel = tuple(walk.parallel.values())
     meetings = (tuple(walk.barriers), tuple(walk.shuffles))
@@ -335,6 +340,21 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         found.nest,
         padding.tested,
     )
+
+
+def _tile_of(found: _Found) -> tuple[object, ...]:
+    """What the statements of one register tile have in common."""
+    return (found.nest, *(b.name for b in found.alive if b.scope is Scope.REGISTER))
+
+
+def _passing(found: _Found) -> Passing | None:
+    """The register tile of an update, if it has one accumulator for each output and its outputs may pass by."""
+    write, *reads = found.accesses
+    if not found.tile or write.buffer.scope is not Scope.REGISTER or len(found.store.buffers) > 1:
+        return None
+    places = range(found.tile, len(found.loops))
+    loops = [TileLoop(n, found.loops[n].bound, found.loops[n].kind, write.moves(n)) for n in places]
+    return passing(loops, [r for r in reads if r.count == 1 and not r.in_registers])
 
 
 def _lanes(found: _Found) -> frozenset[Var] | None:

@@ -152,7 +152,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
     whole = [a for a in reads if _is_whole(statement, a)]
-    registers = real(statement.registers(machine.lanes(statement.itemsize))) if statement.accumulators else ZERO
+    registers = real(statement.registers(machine.lanes(statement.itemsize), machine.registers))
     operands, counts = _window(statement, reads, registers, chunks, machine)
     vectors = total(counts[a] for a in whole)
     elements = total(counts[a] for a in reads if a not in whole)

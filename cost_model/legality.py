@@ -58,7 +58,7 @@ def _registers(analysis: Analysis, machine: Machine) -> Expr:
     result: Expr = Const(0)
     for statement in analysis.statements:
         if statement.accumulators:
-            result = imax(result, statement.registers(machine.lanes(statement.itemsize)))
+            result = imax(result, statement.registers(machine.lanes(statement.itemsize), machine.registers))
     return result
 
 

@@ -1,0 +1,81 @@
+"""Accumulators of a register tile over a window that are there at a time, in closed form.
+
+A tile with its whole reduction written out goes along the input that its outputs share and writes each of them as soon
+as it is complete (`codegen/llvm/passing.py`). Of an input that is swept along dimensions with extents e_1 .. e_n of the
+tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
+
+    alive = (r_1 - 1) e_2 .. e_n + (r_2 - 1) e_3 .. e_n + ... + r_n
+
+outputs have begun and are not complete. Beside them the other operands of the window stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import Const, Expr, ceildiv, imin, product, select
+from autosched.ir.stmt import ForKind
+from cost_model.access import Access
+
+
+@dataclass(frozen=True, eq=False)
+class Passing:
+    """A tile whose outputs may pass: `serial` iterations of its reduction have to be one, integers all."""
+
+    serial: Expr
+    alive: Expr
+    operands: Expr
+
+    def registers(self, accumulators: Expr, available: int) -> Expr:
+        """Registers for accumulators of a tile that has `accumulators` in all; `available` are those of the target."""
+        fits = (self.serial <= 1) & (self.alive + self.operands < available)
+        return select(fits, imin(self.alive, accumulators), accumulators)
+
+
+@dataclass(frozen=True, eq=False)
+class TileLoop:
+    """A loop of a register tile: its place among the statement's loops."""
+
+    place: int
+    bound: Expr
+    kind: ForKind
+    is_output: bool
+
+
+def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | None:
+    """The tile of an update in these loops; None where its outputs share no elements of an input."""
+    unrolled = [x for x in loops if x.kind is ForKind.UNROLL]
+    outputs = [x for x in unrolled if x.is_output]
+    steps = [x for x in unrolled if not x.is_output]
+    for read in reads:
+        reaches = [_reach(read, x, steps) for x in outputs]
+        if not outputs or any(r is None for r in reaches):
+            continue
+        swept = sorted(zip(outputs, reaches, strict=True), key=lambda pair: -_step(read, pair[0]))
+        alive: Expr = Const(1)
+        inner: Expr = Const(1)
+        for n, (loop, reach) in enumerate(reversed(swept)):
+            assert reach is not None
+            alive = imin(reach, loop.bound) if n == 0 else (imin(reach, loop.bound) - 1) * inner + alive
+            inner = inner * loop.bound
+        others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
+        serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
+        return Passing(serial, alive, sum(others, Const(0)))
+    return None
+
+
+def _step(read: Access, loop: TileLoop) -> int:
+    """Elements that the loop moves the access, 0 where that is no number."""
+    stride = read.stride[loop.place]
+    return int(stride.value) if isinstance(stride, Const) else 0
+
+
+def _reach(read: Access, output: TileLoop, steps: Sequence[TileLoop]) -> Expr | None:
+    """Outputs along a loop that an element belongs to; None where no step of the reduction leads along it."""
+    by = _step(read, output)
+    along = [x for x in steps if _step(read, x) and by and by % _step(read, x) == 0]
+    if not along:
+        return None
+    nearest = max(along, key=lambda x: _step(read, x))
+    return ceildiv(nearest.bound, by // _step(read, nearest))
