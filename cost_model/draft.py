@@ -135,8 +135,12 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
 
 
 def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
-    """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets."""
+    """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
+    line twice where a window passes by."""
     moved, block = traffic(statement, access, machine.cache_bytes[0]), statement.block
+    if statement.passing is not None and access.kind == "read" and not access.in_registers:
+        once = times(times(access.lines[block], access.line_bytes), statement.iterations(block))
+        moved = where(statement.passing.fits(machine.registers), least(moved, once), moved)
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
     return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))

@@ -29,8 +29,11 @@ class Passing:
 
     def registers(self, accumulators: Expr, available: int) -> Expr:
         """Registers for accumulators of a tile that has `accumulators` in all; `available` are those of the target."""
-        fits = (self.serial <= 1) & (self.alive + self.operands < available)
-        return select(fits, imin(self.alive, accumulators), accumulators)
+        return select(self.fits(available), imin(self.alive, accumulators), accumulators)
+
+    def fits(self, available: int) -> Expr:
+        """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
+        return (self.serial <= 1) & (self.alive + self.operands < available)
 
 
 @dataclass(frozen=True, eq=False)
