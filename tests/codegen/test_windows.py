@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
+from autosched.ir.program import Program
+from autosched.lower import lower
 from autosched.runtime.jit import emit_assembly
 from autosched.target import Target, host_arch, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.registry import build as workload
+from cost_model.analysis import analyse
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 from tests.codegen.running import build, check_outputs, run, targets
@@ -78,10 +82,53 @@ def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
     assert "phi <" not in source.ir, "no branch for a read"
 
 
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+@pytest.mark.parametrize(("name", "dtype"), [
+    ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"), ("avg_pool2d", "float32"),
+    ("max_pool2d", "float32"),
+])  # fmt: skip
+@pytest.mark.parametrize(("size", "stride", "pad"), [((7, 7), 1, 1), ((7, 5), 1, 0), ((9, 7), 2, 1)])
+def test_outputs_that_pass_by_are_what_the_reference_says(name, dtype, size, stride, pad, target):
+    """All outputs of an image are one tile: more than there are registers."""
+    dag, sketch = window(name, target, dtype, N=2, H=size[0], W=size[1], C=37, k=3, stride=stride, pad=pad)
+    for vectors in (1, 2):
+        values = tile(sketch, 7, 7, vectors)
+        data = make_inputs(dag, 0, "normal")
+        check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(("pad", "products"), [(1, 19 * 19), (0, 9 * 25)])
+def test_a_whole_image_passes_by_without_spills(pad, products):
+    """49 outputs in 32 registers; what lies beyond the border is not multiplied, as conditions outside of tiles do."""
+    target = parse_target("llvm -mcpu=znver4")
+    lanes = target.vector_bytes // 4
+    _, sketch = window("dep", target, N=1, C=lanes, k=3, stride=1, pad=pad, H=7, W=7)
+    assembly = emit_assembly(build(sketch.state, target, 1, tile(sketch, 7, 7, 1)).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    assert not re.search(r"vmov\w+\t%zmm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd|\n\tvmulps", body)) == products
+    reads = re.findall(r"\n\tv(?:movups|fmadd\w+|mulps)\t[^\n%]*\(", body)
+    assert len(reads) <= 49 + 9, "each element of X and of W once"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "steps", "stride"), [(7, 7, 3, 1), (4, 6, 3, 1), (7, 7, 3, 2), (3, 7, 2, 1)]
+)
+def test_registers_of_outputs_that_pass_by_in_closed_form(rows, columns, steps, stride):
+    target = parse_target("llvm -mcpu=znver4")
+    _, sketch = window("dep", target, N=1, C=16, k=3, stride=stride, pad=0, H=32, W=32)
+    values = tile(sketch, rows, columns, 1, steps)
+    (update,) = (s for s in analyse(lower(sketch.state)).statements if s.updates and s.accumulators)
+    (found,) = Program([update.registers(16, 32)], tuple(values))(np.array([list(values.values())]))[:, 0]
+    reach = -(-3 // stride)
+    assert found == ((reach - 1) * columns + reach if steps == 3 else rows * columns)
+
+
 def test_a_tile_that_does_not_fit_keeps_the_order_of_its_loops():
     """Nine vectors of W, or the outputs of all others: whatever needs more registers than there are is not sorted."""
-    for rows, columns in ((2, 2), (7, 7)):
-        dag, sketch = window("dep", HOST, N=1, H=9, W=9, C=16, k=3, stride=1, pad=0)
+    for rows, columns in ((2, 2), (5, 14)):
+        dag, sketch = window("dep", HOST, N=1, H=7, W=16, C=16, k=3, stride=1, pad=0)
         values = tile(sketch, rows, columns, 1)
         data = make_inputs(dag, 0, "integers")
         check_outputs(dag, data, run(build(sketch.state, HOST, 1, values), dag, data, HOST), f"{values}")

@@ -8,12 +8,14 @@ one tile of 49 outputs, of which some seventeen are in registers at a time, W is
 read once and written once. Depthwise convolutions of such images reach the multiply-adds' rate (1.1 to 1.4 times as
 fast as the best tile whose outputs all have a register), and as nothing is read again, nothing can be lost in between,
 however many lines meet in a set of the cache.
+
+Copies that lie beyond a border for certain, and add nothing there, are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Protocol
 
@@ -21,9 +23,10 @@ from autosched.codegen.llvm.address import Addresses, Lanes
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window, reduces_lanes
 from autosched.codegen.storage import flat_index
-from autosched.ir.expr import Const, Expr, Var
+from autosched.ir.conditions import adds_nothing, conjuncts
+from autosched.ir.expr import INDEX, Const, Expr, Select, Var
 from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
-from autosched.ir.visit import loads, vector_tile
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute, vector_tile
 from autosched.target import Target
 
 
@@ -59,13 +62,11 @@ def emit_window(emitter: Emitter, stmt: For) -> bool:
     return True
 
 
-def emit_passing(emitter: Emitter, update: Stmt, result: Stmt) -> bool:
-    """Emits both statements, if the first is a window that fits only where outputs are written when they are complete,
-    and the second writes them."""
-    if not (_is_unrolled(update) and _is_unrolled(result)):
+def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: Stmt) -> bool:
+    """Emits the last two of three statements, if the second is a window that fits only where outputs are written when
+    they are complete, and the third writes them. What clears them comes before."""
+    if not (isinstance(update, For) and isinstance(result, For) and _is_unrolled(update) and _is_unrolled(result)):
         return False
-    assert isinstance(update, For)
-    assert isinstance(result, For)
     window, registers = _window(emitter, update), emitter.target.n_vector_registers
     if window is None or window.fits(_n_vectors(emitter, window), registers) or not window.passes(registers):
         return False
@@ -73,6 +74,7 @@ def emit_passing(emitter: Emitter, update: Stmt, result: Stmt) -> bool:
     if written is None or emitter.width(written.inner.body) != emitter.width(window.inner.body):
         return False
     complete = {n: written.points[place] for place, n in window.last.items()}
+    cleared = _clears(before, window, emitter.addresses)
 
     def finish(n: int, first: int) -> None:
         if n in complete:
@@ -80,7 +82,7 @@ def emit_passing(emitter: Emitter, update: Stmt, result: Stmt) -> bool:
             _vector_at(emitter, written.inner, written.loops, complete[n], first)
             emitter.values.in_window = True
 
-    _emit(emitter, window, finish)
+    _emit(emitter, window, finish, cleared)
     for var in written.loops:
         del emitter.addresses.env[var]
     return True
@@ -142,16 +144,67 @@ def _n_vectors(emitter: Emitter, window: Window) -> int:
     return -(-_extent(window) // emitter.width(window.inner.body))
 
 
-def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None]) -> None:
-    """All points of each vector, `after` each of them with its number and the vector's first element."""
+def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
+    """Whether the statement sets the window's accumulators to zero, and the update adds to them."""
+    nest = None if stmt is None else vector_tile(stmt)
+    update = window.inner.body
+    if nest is None or not isinstance(update, Store) or update.reducer is None:
+        return False
+    unrolled, inner = nest
+    store, reducer = inner.body, update.reducer
+    is_sum = reducer.results[0] in (reducer.lhs[0] + reducer.rhs[0], reducer.rhs[0] + reducer.lhs[0])
+    if not isinstance(store, Store) or store.reducer is not None or store.buffers != update.buffers or not is_sum:
+        return False
+    zero = store.values[0]
+    if not (isinstance(zero, Const) and zero.value == 0 and inner.extent == window.inner.extent):
+        return False
+    points = list(product(*(range(n) for _, n in unrolled)))
+    loops = tuple(v for v, _ in unrolled)
+    ours = _offsets(update.buffers[0], store.indices, loops, points, inner.var, addresses)
+    theirs = _offsets(
+        update.buffers[0], update.indices, window.outputs, sorted(set(window.places)), window.inner.var, addresses
+    )
+    return ours is not None and theirs is not None and set(theirs) <= set(ours)
+
+
+def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], cleared: bool = False) -> None:
+    """All points of each vector, `after` each of them with its number and the vector's first element. Where the
+    accumulators are `cleared`, the first product is stored and not added: LLVM would copy operands for it."""
     emitter.values.in_window = True
+    outside = _outside(window, emitter.addresses)
+    assert isinstance(window.inner.body, Store)
+    start = replace(window.inner, body=replace(window.inner.body, reducer=None))
     for first in range(0, _extent(window), emitter.width(window.inner.body)):
-        for n, point in enumerate(window.points):
-            _vector_at(emitter, window.inner, window.loops, point, first)
+        begun: set[Point] = set()
+        for n, (point, place) in enumerate(zip(window.points, window.places, strict=True)):
+            if point not in outside:
+                inner = start if cleared and place not in begun else window.inner
+                begun.add(place)
+                _vector_at(emitter, inner, window.loops, point, first)
             after(n, first)
     emitter.values.in_window = False
     for var in window.loops:
         del emitter.addresses.env[var]
+
+
+def _outside(window: Window, addresses: Addresses) -> set[Point]:
+    """The points at which a condition of the update surely does not hold, and which add nothing then."""
+    store = window.inner.body
+    assert isinstance(store, Store)
+    selects = {e for value in store.values for e in subexpressions(value) if isinstance(e, Select)}
+    found: set[Point] = set()
+    for test in {c for s in selects for c in conjuncts(s.cond) if adds_nothing(store, c)}:
+        moving = [n for n, v in enumerate(window.loops) if v in free_vars(test)]
+        fails: dict[Point, bool] = {}
+        for point in window.points:
+            key = tuple(point[n] for n in moving)
+            if key not in fails:
+                known: dict[Expr, Expr] = {window.loops[n]: Const(point[n], INDEX) for n in moving}
+                held = addresses.simplify(substitute(test, known))
+                fails[key] = isinstance(held, Const) and not held.value
+            if fails[key]:
+                found.add(point)
+    return found
 
 
 def _vector_at(emitter: Emitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:

@@ -87,12 +87,14 @@ class Statements:
 
     def _sequence(self, stmts: Sequence[Stmt]) -> None:
         rest = deque(stmts)
+        before: Stmt | None = None
         while rest:
             stmt = rest.popleft()
-            if rest and emit_passing(self, stmt, rest[0]):
-                rest.popleft()
+            if rest and emit_passing(self, before, stmt, rest[0]):
+                stmt = rest.popleft()
             else:
                 self.emit(stmt)
+            before = stmt
 
     # loops
 
