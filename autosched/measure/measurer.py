@@ -154,7 +154,7 @@ class Measurer:
                 best_s = min(result.samples if best_s is None else (best_s, *result.samples))
             yield result
 
-    def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.005) -> list[FinalMeasurement | Failure]:
+    def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.01) -> list[FinalMeasurement | Failure]:
         """Compares `jobs` on equal terms: `rounds` rounds, one sample of each job in a round, the order reversed from
         round to round, all in one runner. Answers in the order of `jobs`.
 
