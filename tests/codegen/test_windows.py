@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.ir.program import Program
 from autosched.lower import lower
 from autosched.runtime.jit import emit_assembly
@@ -95,6 +96,24 @@ def test_outputs_that_pass_by_are_what_the_reference_says(name, dtype, size, str
         values = tile(sketch, 7, 7, vectors)
         data = make_inputs(dag, 0, "normal")
         check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+def test_what_follows_is_done_with_each_output_that_passes(target):
+    x, w = te.placeholder((9, 9, 37), name="X"), te.placeholder((3, 3, 37), name="W")
+    bias, kh, kw = te.placeholder((37,), name="bias"), te.reduce_axis(3, name="kh"), te.reduce_axis(3, name="kw")
+
+    def sums(oh, ow, c):
+        return te.sum(x[oh + kh, ow + kw, c] * w[kh, kw, c], axis=[kh, kw])
+
+    y = te.compute((7, 7, 37), sums, name="Y")
+    dag = collapse(
+        ComputeDAG([te.compute((7, 7, 37), lambda oh, ow, c: te.max(y[oh, ow, c] + bias[c], 0.0), name="Z")])
+    )
+    sketch = sketches(dag, target, 1)[0]
+    values = tile(sketch, 7, 7, 2)
+    data = make_inputs(dag, 0, "normal")
+    check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
