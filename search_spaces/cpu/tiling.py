@@ -32,7 +32,7 @@ from autosched.schedule import (
 )
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.blocking import blocked_reduction, thin_reduction
+from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reduction
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
@@ -121,14 +121,17 @@ class MultiLevelTiling:
             dots = inner_products(draft, stage, context)
             tiled = [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
+        paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
+        thin = thin_reduction(draft, stage, paneled[0], context) if paneled else None
+        if thin is not None and passes_by(draft, stage, paneled[0], context):
+            return [thin]
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
             drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
-        paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
-        more = [rule(draft, stage, a, context) for rule in (blocked_reduction, thin_reduction) for a in paneled[:1]]
-        more.append(inner_products(draft, stage, context))
+        more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
+        more += [thin, inner_products(draft, stage, context)]
         return [*drafts, *(d for d in more if d is not None)]
 
 

@@ -336,3 +336,20 @@ def test_roots_of_the_statistics_of_columns_are_taken_once(shape, axis, apart):
         assert ("scale" in (s.name for s in sketch.state.stages)) == apart
     for _ in compiled(dag, sketches(dag, HOST, 1)[0], 1):
         pass
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(300, 203), (3, 257, 131)])
+def test_columns_of_what_no_near_cache_holds_are_added_up_in_rows(shape, threads):
+    """Whole rows, or a thread's share of them, in few streams; in a cache there are strips of columns as well."""
+    x, k = te.placeholder(shape, name="X"), te.reduce_axis(shape[-2], name="k")
+    *outer, _, n = shape
+    dag = collapse(ComputeDAG(te.compute((*outer, n), lambda *i: te.max(x[(*i[:-1], k, i[-1])], axis=k), name="Y")))
+    assert len(sketches(dag, replace(HOST, l2_bytes=1 << 30), threads)) > 1
+    (sketch,) = sketches(dag, replace(HOST, l2_bytes=1 << 12), threads)
+    assert "thin" in sketch.name
+    streams, *_, tiles, width, _ = (p.domain for p in sketch.params)
+    assert max(streams) <= 16
+    assert tiles[0] * width[-1] * threads >= n > (tiles[0] - 1) * width[-1] * threads
+    for _ in compiled(dag, sketch, threads):
+        pass
