@@ -8,6 +8,9 @@ Dimensions d, d+1 of a tensor merge iff every access, the write of its producer 
 axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a * extent(b) + b is the flat index, and
 a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
 as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
+
+Before that an axis o of an output that is reduced, of which indices take o // n, becomes two, o = g n + c: the channels
+of a grouped convolution. Every index is linear in them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import substitute
+from autosched.ir.visit import rebuild, substitute
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, postorder, rewrite
 
@@ -27,7 +30,7 @@ Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it co
 
 def collapse(dag: ComputeDAG) -> ComputeDAG:
     """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
-    slim = _drop_units(dag)
+    slim = _drop_units(_split_groups(dag))
     return _regroup(slim, _Fixpoint(slim).grouping())
 
 
@@ -37,6 +40,53 @@ class _Grouping:
 
     dims: Mapping[str, Groups]
     reduce: Mapping[str, Groups]
+
+
+def _split_groups(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG with axes in two where indices divide them by one number that divides their extent, in reductions that
+    nothing else reads."""
+    read = {load.buffer for op in dag.stages for load in dag.reads(op)}
+    stages = (op for op in dag.stages if op.reducer is not None and op.outputs[0].name not in read)
+    made = {op.name: new for op in stages if len(op.outputs) == 1 and (new := _in_groups(op)) is not op}
+    if not made:
+        return dag
+    outputs = [_seen_as(made[t.op.name].outputs[0], t.public_shape) if t.op.name in made else t for t in dag.outputs]
+    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
+
+
+def _in_groups(op: ComputeOp) -> ComputeOp:
+    taken = {a.name for a in (*op.axes, *op.reduce_axes)}
+    axes: list[Axis] = []
+    table: dict[Expr, Expr] = {}
+    for axis in op.axes:
+        n = _group_size(op, axis)
+        if n is None:
+            axes.append(axis)
+            continue
+        outer, inner = (Var(_fresh(f"{axis.name}_{part}", taken), INDEX) for part in ("group", "member"))
+        axes += [Axis(outer, axis.extent // n), Axis(inner, n)]
+        table[axis.var] = outer * n + inner
+    if not table:
+        return op
+    simplify = Simplifier({a.var: (0, a.extent - 1) for a in (*axes, *op.reduce_axes)})
+
+    def convert(node: Expr, new: Expr) -> Expr:
+        if isinstance(node, Var):
+            return table.get(node, node)
+        return rebuild(new, simplify) if isinstance(node, Load) else new
+
+    return ComputeOp(op.name, tuple(axes), op.reduce_axes, rewrite(op.body, convert), op.reducer, op.inputs)
+
+
+def _group_size(op: ComputeOp, axis: Axis) -> int | None:
+    """The one number that indices divide the axis by."""
+    found = {
+        int(node.b.value)
+        for node in postorder(op.body)
+        if isinstance(node, Binary) and node.op == "floordiv" and node.a is axis.var and isinstance(node.b, Const)
+    }
+    n = found.pop() if len(found) == 1 else 1
+    return n if 1 < n < axis.extent and axis.extent % n == 0 else None
 
 
 def _drop_units(dag: ComputeDAG) -> ComputeDAG:

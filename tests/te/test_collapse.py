@@ -264,6 +264,28 @@ def test_two_rows_as_one_do_not_wrap_around():
     assert not any(isinstance(n, Select) for n in postorder(small.stages[0].body))
 
 
+def grouped(ci, co, groups, n):
+    """A 1x2 convolution in groups, the group of an output channel found by division by `n`."""
+    x, w = te.placeholder((5, ci), name="X"), te.placeholder((2, ci // groups, co), name="W")
+    r, c = te.reduce_axis(2, name="r"), te.reduce_axis(ci // groups, name="c")
+    return te.compute(
+        (4, co), lambda i, o: te.sum(x[i + r, o // n * (ci // groups) + c] * w[r, c, o], axis=(r, c)), name="Y"
+    )
+
+
+@pytest.mark.parametrize(("ci", "co", "groups"), [(6, 10, 2), (4, 12, 4), (3, 6, 3), (10, 6, 2)])
+def test_the_groups_of_a_convolution_are_an_axis(ci, co, groups):
+    small = check(grouped(ci, co, groups, co // groups))
+    assert [a.extent for a in small.stages[-1].axes] == [4, groups, co // groups]
+
+
+def test_groups_that_do_not_divide_their_axis_or_are_read_stay():
+    assert len(check(grouped(9, 10, 3, 4)).stages[-1].axes) == 2
+    y = grouped(6, 10, 2, 5)
+    small = check(te.compute((4, 10), lambda i, o: te.max(y[i, o], 0.0), name="Z"))
+    assert [a.extent for a in small.stage("Y").axes] == [4, 10]
+
+
 def test_constant_indices_merge():
     a = te.placeholder((2, 3, 4), name="A")
     b = te.compute((4,), lambda i: a[1, 2, i] * 2.0, name="B")
