@@ -18,7 +18,6 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer
 from autosched.ir.visit import free_vars, substitute
 
-REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
 
 
@@ -74,7 +73,8 @@ class Plan:
     place: Placed
     flat: Expr
     constant: int
-    terms: list[tuple[Var, int]] | None  # None: not all are variables
+    terms: list[tuple[Var, int]]
+    atoms: list[tuple[Expr, int]]  # the terms that are no variables
     running: list[tuple[Runtime, int]] | None = None
     pointer: str = ""
     multiple: int = 0  # of which all steps in `running` are multiples
@@ -97,8 +97,6 @@ class Addresses:
         plan = self._plans.get(key)
         if plan is None or plan.place is not place:
             plan = self._plans[key] = self._plan(place, indices)
-        if plan.terms is None:
-            return self._irregular(plan)
         offset, stride = plan.constant, 0
         running: list[tuple[Runtime, int]] = []
         for var, c in plan.terms:
@@ -112,6 +110,8 @@ class Addresses:
                     running.append((bound.chunk, c * bound.lanes))
             else:
                 running.append((bound, c))
+        if plan.atoms:
+            return self._irregular(plan, offset, stride, running)
         if running != plan.running:
             plan.pointer = self._pointer(place, sorted((at.depth, at.name, c) for at, c in running))
             plan.running, plan.multiple = running, math.gcd(*(c for _, c in running))
@@ -121,15 +121,30 @@ class Addresses:
         flat = flat_index(place.buffer, indices, self.simplify)
         form = self.simplify.affine(flat)
         terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
-        return Plan(place, flat, form.constant, terms if len(terms) == len(form.terms) else None)
+        atoms = [(atom, c) for atom, c in form.terms if not isinstance(atom, Var)]
+        return Plan(place, flat, form.constant, terms, atoms)
 
-    def _irregular(self, plan: Plan) -> Access:
-        """An access whose index has other terms than loop variables."""
-        constant, terms, stride, odd = self._resolve(plan.flat)
-        pointer = self._pointer(plan.place, terms)
+    def _irregular(self, plan: Plan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> Access:
+        """An access whose index has other terms than loop variables, of which the rest is known."""
+        odd: Expr | None = None
+        for atom, c in plan.atoms:
+            bound = self._bound(atom)
+            if isinstance(bound, int):
+                offset += bound * c
+            elif bound is not None:
+                running.append((bound, c))
+            else:
+                piece = Binary("mul", atom, Const(c, INDEX))
+                odd = piece if odd is None else Binary("add", odd, piece)
+        if odd is not None and stride:  # keep all lane-dependent parts together
+            return Access(plan.place.pointer, 0, None, self.fixed(plan.flat))
+        steps: dict[tuple[int, str], int] = {}
+        for at, c in running:
+            steps[at.depth, at.name] = steps.get((at.depth, at.name), 0) + c
+        pointer = self._pointer(plan.place, [(depth, name, c) for (depth, name), c in sorted(steps.items())])
         if odd is not None:
-            return Access(pointer, constant, None, odd)
-        return Access(pointer, constant, stride, None, math.gcd(constant, *(c for _, _, c in terms)))
+            return Access(pointer, offset, None, self.fixed(odd))
+        return Access(pointer, offset, stride, None, math.gcd(offset, *steps.values()))
 
     def room(self, name: str, indices: tuple[Expr, ...], used: int) -> tuple[int, int]:
         """How many elements the buffer has, whatever the loops do, before the first lane and behind the last of those
@@ -153,34 +168,7 @@ class Addresses:
             low, high = low + min(ends), high + max(ends)
         return low, high
 
-    def _resolve(self, flat: Expr) -> tuple[int, list[tuple[int, str, int]], int, Expr | None]:
-        """Constant, run-time terms (depth, register, coefficient), lane stride, index with non-linear lanes."""
-        form = self.simplify.affine(flat)
-        constant, stride = form.constant, 0
-        terms: dict[tuple[int, str], int] = {}
-        odd: Expr | None = None
-        for atom, c in form.terms:
-            bound = self.env[atom] if isinstance(atom, Var) else self._bound(atom)
-            if isinstance(bound, int):
-                constant += bound * c
-            elif isinstance(bound, Lanes):
-                constant += bound.base * c
-                stride += c
-                if bound.chunk is not None:
-                    place = bound.chunk.depth, bound.chunk.name
-                    terms[place] = terms.get(place, 0) + c * bound.lanes
-            elif bound is not None:
-                place = bound.depth, bound.name
-                terms[place] = terms.get(place, 0) + c
-            else:
-                piece = Binary("mul", atom, Const(c, INDEX))
-                odd = piece if odd is None else Binary("add", odd, piece)
-        if odd is not None and stride:  # keep all lane-dependent parts together
-            return 0, [], 0, self.fixed(flat)
-        odd = None if odd is None else self.fixed(odd)
-        return constant, [(d, n, c) for (d, n), c in sorted(terms.items())], stride, odd
-
-    def _bound(self, atom: Expr) -> Binding | None:
+    def _bound(self, atom: Expr) -> int | Runtime | None:
         """What an atom that is no variable is here; None if its lanes differ non-linearly."""
         used = free_vars(atom)
         if any(isinstance(self.env[v], Lanes) for v in used):
