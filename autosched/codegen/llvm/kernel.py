@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.dots import declarations
-from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements, unstreamed
+from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements, plain, streamed
 from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
@@ -106,9 +106,11 @@ def _program(
     bodies: list[str] = []
     private = 0
     for nest in nests:
-        streams = bool(nest.streamed(target))
-        text, peak = _nest_function(nest, buffers, simplify, target, streams)
-        bodies += [_plain(text, nest.name, target), text] if streams else [text]
+        text, peak = _nest_function(nest, buffers, simplify, target)
+        bodies.append(plain(text))
+        if nest.streamed(target):
+            renamed = text.replace(f"@{nest.name}(", f"@{nest.name}.stream(", 1)
+            bodies.append(streamed(renamed, target.vector_bytes))
         private = max(private, peak)
     module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads, target)
     parts = [*bodies, *(module.runner(n) for n in nests)]
@@ -138,20 +140,13 @@ def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
     return [(b, f"%b{n}") for n, b in enumerate(buffers)]
 
 
-def _plain(text: str, name: str, target: Target) -> str:
-    """Of a nest with streamed stores, the one without: they differ in these and in the name."""
-    return unstreamed(text.replace(f"@{name}.stream(", f"@{name}(", 1), target.vector_bytes)
-
-
-def _nest_function(
-    nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target, streams: bool
-) -> tuple[str, int]:
-    """The nest's text and the private bytes it needs."""
+def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
+    """The nest's text, stores around the caches marked, and the private bytes it needs."""
     writer = Writer()
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
     addresses = Addresses(writer, simplify, placed)
     local = LocalMemory("%local")
-    statements = Statements(writer, addresses, target, local, streams)
+    statements = Statements(writer, addresses, target, local)
     body = nest.body
     inner = nest.n_tasks
     for loop in nest.parallel:
@@ -167,8 +162,7 @@ def _nest_function(
     _hoist_task_decode(writer)
     statements.emit(body)
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
-    name = f"{nest.name}.stream" if streams else nest.name
-    text = f"define internal void @{name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
+    text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
 
 

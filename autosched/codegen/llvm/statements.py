@@ -7,7 +7,6 @@ LLVM's SROA pass turns into values.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from autosched.te.reducers import largest
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
-STREAMED = ", !nontemporal !0"  # at the end of a store of a whole vector around the caches
+AROUND = " ; around the caches"  # a comment behind the store of a whole vector that may be one, see `streamed`
 
 
 @dataclass
@@ -53,11 +52,7 @@ class LocalMemory:
 class Statements:
     """Emits statements at the writer's current point."""
 
-    def __init__(
-        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, streams: bool = False
-    ) -> None:
-        """`streams`: outputs are known to begin at whole lines, so that stores around the caches are possible."""
-        self.streams = streams
+    def __init__(self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory) -> None:
         self.writer = writer
         self.addresses = addresses
         self.target = target
@@ -215,21 +210,14 @@ class Statements:
         """Whole vectors are combined with each other first, so that lanes are combined only once."""
         store = loop.body
         assert isinstance(store, Store)
-        parts: list[list[Val]] = []
+        chunks: list[list[Val]] = []
         self.values.lanes = lanes
         for chunk in range(whole):
             self.addresses.env[loop.var] = Lanes(chunk * lanes, lanes)
             self.values.begin()
-            parts.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
+            chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
         del self.addresses.env[loop.var]
-        assert store.reducer is not None
-        found = first_best(store.reducer)
-        if found is not None and lanes > 2:
-            parts, lanes = [self._first_of_lanes(found, parts)], 1
-        while len(parts) > 1:
-            odd = parts[len(parts) // 2 * 2 :]
-            parts = [self._combine(store, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd
-        results = self._horizontal(store, parts[0], lanes)
+        results = self._horizontal(store, chunks, lanes)
         self.values.lanes = 1
         for name, value in zip(store.buffers, results, strict=True):
             self._write(name, store.indices, value, blend=True)
@@ -324,7 +312,7 @@ class Statements:
             results = [self.values.emit(v) for v in stmt.values]
         elif self._is_horizontal(stmt):
             parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
-            results = self._horizontal(stmt, parts, self.values.lanes)
+            results = self._horizontal(stmt, [parts], self.values.lanes)
         elif len(stmt.values) == 1 and _uses(stmt.reducer.results[0], stmt.reducer.rhs[0]) == 1:
             results = [self.values.emit(self._update(stmt.reducer, self._old(stmt)[0], stmt.values[0]))]
         else:
@@ -332,7 +320,7 @@ class Statements:
                 stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
             )
         for name, value in zip(stmt.buffers, results, strict=True):
-            self._write(name, stmt.indices, value, stmt.reducer is not None, self.streams and stmt.streamed)
+            self._write(name, stmt.indices, value, stmt.reducer is not None, stmt.streamed)
 
     def _update(self, reducer: Reducer, old: Expr, value: Expr) -> Expr:
         """`value` combined with `old`, as one expression."""
@@ -360,17 +348,22 @@ class Statements:
         lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
         return bool(lanes) and not any(free_vars(i) & lanes for i in stmt.indices)
 
-    def _horizontal(self, stmt: Store, parts: list[Val], lanes: int) -> list[Val]:
-        """Combine the lanes of `parts` pairwise, halving the vector, then with what is in memory."""
+    def _horizontal(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> list[Val]:
+        """Combine the vectors of `chunks` pairwise, then the lanes of the last, halving it, then with what is in
+        memory."""
         assert stmt.reducer is not None
         if self.values.mask is not None:
             mask = Val(self.values.mask, "bool", lanes)
             starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]
-            parts = [self.arithmetic.select(mask, p, s) for p, s in zip(parts, starts, strict=True)]
+            chunks = [[self.arithmetic.select(mask, p, s) for p, s in zip(c, starts, strict=True)] for c in chunks]
         self.values.mask = None
         found = first_best(stmt.reducer)
         if found is not None and lanes > 2:
-            parts, lanes = self._first_of_lanes(found, [parts]), 1
+            chunks, lanes = [self._first_of_lanes(found, chunks)], 1
+        while len(chunks) > 1:
+            odd = chunks[len(chunks) // 2 * 2 :]
+            chunks = [self._combine(stmt, a, b) for a, b in zip(chunks[::2], chunks[1::2], strict=False)] + odd
+        (parts,) = chunks
         while lanes > 1:
             lanes //= 2
             low = [self._half(p, 0, lanes) for p in parts]
@@ -421,12 +414,10 @@ class Statements:
         self.values.forget(name)
         text = self._to_memory(value)
         kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
-        whole = lanes * buffer.itemsize == self.target.vector_bytes
-        if stream and whole and access.lane_stride == 1 and mask is None and access.multiple % lanes == 0:
-            where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {self.target.vector_bytes}"
-            self.writer.emit(f"store {kind} {text}, {where}{STREAMED}")
-        elif lanes == 1 or (access.lane_stride == 1 and mask is None):
-            self.writer.emit(f"store {kind} {text}, ptr {self.values.pointer(access, buffer.dtype)}, align {align}")
+        if lanes == 1 or (access.lane_stride == 1 and mask is None):
+            whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
+            where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {align}{AROUND * (stream and whole)}"
+            self.writer.emit(f"store {kind} {text}, {where}")
         elif access.lane_stride == 1:
             pointer = self.values.pointer(access, buffer.dtype)
             self.writer.emit(
@@ -448,13 +439,16 @@ class Statements:
         return self.writer.value(f"zext {old} {value.name} to {new}")
 
 
-def unstreamed(text: str, vector_bytes: int) -> str:
-    """The code of a nest with streamed stores, with plain ones, which begin anywhere, in their place."""
+def streamed(text: str, vector_bytes: int) -> str:
+    """The code of a nest whose outputs begin at whole lines: what may be stored around the caches is."""
+    for size in sorted({size for _, size in DTYPES.values()}):
+        text = text.replace(f"align {size}{AROUND}", f"align {vector_bytes}, !nontemporal !0")
+    return text
 
-    def plain(match: re.Match[str]) -> str:
-        return f"{match[1]}{vector_bytes // int(match[2])}"
 
-    return re.sub(rf"(  store <(\d+) x .*, align )\d+{re.escape(STREAMED)}", plain, text)
+def plain(text: str) -> str:
+    """The code of a nest whose outputs begin anywhere."""
+    return text.replace(AROUND, "")
 
 
 def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
