@@ -15,7 +15,6 @@ from autosched.ir.expr import (
     Const,
     Expr,
     Load,
-    Param,
     Select,
     Var,
     binary,
@@ -112,10 +111,6 @@ def free_vars(expr: Expr) -> frozenset[Var]:
 def is_closed(expr: Expr) -> bool:
     """Whether only constants and parameters occur."""
     return not any(isinstance(e, (Var, Load)) for e in subexpressions(expr))
-
-
-def has_params(expr: Expr) -> bool:
-    return any(isinstance(e, Param) for e in subexpressions(expr))
 
 
 @lru_cache(maxsize=KNOWN)

@@ -117,11 +117,11 @@ class Statements:
 
             self.serial_loop(stmt.extent, body)
 
-    def serial_loop(self, extent: Expr, body: Callable[[Runtime], None], stem: str = "L") -> None:
+    def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
         count = self.addresses.scalar(extent)
         may_skip = self.addresses.simplify.bounds(extent)[0] < 1
-        self._counted(str(count) if isinstance(count, int) else count.name, may_skip, body, stem)
+        self._counted(str(count) if isinstance(count, int) else count.name, may_skip, body)
 
     def _counted(self, count: str, may_skip: bool, body: Callable[[Runtime], None], stem: str = "L") -> None:
         w = self.writer
