@@ -9,8 +9,9 @@ axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a 
 a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
 as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
-Before that an axis o of an output that is reduced, of which indices take o // n, becomes two, o = g n + c: the channels
-of a grouped convolution. Every index is linear in them.
+Before that an axis o of a reduction of which indices take o // n becomes two, o = g n + c: the channels of a grouped
+convolution. Every index is linear in them. The axes by which later stages read them, its bias and what is reduced over
+its channels, become two as well; a reader that indexes them otherwise leaves them as they are.
 """
 
 from __future__ import annotations
@@ -43,39 +44,81 @@ class _Grouping:
 
 
 def _split_groups(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG with axes in two where indices divide them by one number that divides their extent, in reductions that
-    nothing else reads."""
-    read = {load.buffer for op in dag.stages for load in dag.reads(op)}
-    stages = (op for op in dag.stages if op.reducer is not None and op.outputs[0].name not in read)
-    made = {op.name: new for op in stages if len(op.outputs) == 1 and (new := _in_groups(op)) is not op}
-    if not made:
+    """The DAG with axes in two where indices of reductions divide them by one number that divides their extent, and
+    with them those by which later stages read what they index."""
+    split: dict[tuple[str, Var], int] = {}
+    for op in (op for op in dag.stages if op.reducer is not None and len(op.outputs) == 1):
+        for axis in op.axes:
+            n = _group_size(op, axis)
+            reached = None if n is None else _read_as(dag, op, axis)
+            if n is not None and reached is not None and all(split.get(place, n) == n for place in reached):
+                split.update(dict.fromkeys(reached, n))
+    if not split:
         return dag
-    outputs = [_seen_as(made[t.op.name].outputs[0], t.public_shape) if t.op.name in made else t for t in dag.outputs]
+    table: dict[str, Tensor] = {}
+    for op in dag.stages:
+        table.update((t.name, t) for t in _in_groups(dag, op, split, table).outputs)
+    outputs = [_seen_as(table[t.name], t.public_shape) for t in dag.outputs]
     return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
 
 
-def _in_groups(op: ComputeOp) -> ComputeOp:
-    taken = {a.name for a in (*op.axes, *op.reduce_axes)}
-    axes: list[Axis] = []
-    table: dict[Expr, Expr] = {}
-    for axis in op.axes:
-        n = _group_size(op, axis)
-        if n is None:
-            axes.append(axis)
+def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]] | None:
+    """The axis and those of later stages that index its dimension, by stage and variable; None where something else
+    indexes it than a plain axis of the same extent."""
+    found: set[tuple[str, Var]] = set()
+    stack = [(op, axis)]
+    while stack:
+        stage, here = stack.pop()
+        if (stage.name, here.var) in found:
             continue
-        outer, inner = (Var(_fresh(f"{axis.name}_{part}", taken), INDEX) for part in ("group", "member"))
-        axes += [Axis(outer, axis.extent // n), Axis(inner, n)]
-        table[axis.var] = outer * n + inner
-    if not table:
-        return op
-    simplify = Simplifier({a.var: (0, a.extent - 1) for a in (*axes, *op.reduce_axes)})
+        found.add((stage.name, here.var))
+        if here not in stage.axes:
+            continue
+        dim, written = stage.axes.index(here), {t.name for t in stage.outputs}
+        for reader in dag.consumers(stage.name):
+            extents = {a.var: a for a in (*reader.axes, *reader.reduce_axes) if a.extent == here.extent}
+            for load in (load for load in dag.reads(reader) if load.buffer in written):
+                index = load.indices[dim]
+                if not isinstance(index, Var) or index not in extents:
+                    return None
+                stack.append((reader, extents[index]))
+    return found
+
+
+def _in_groups(
+    dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], int], table: Mapping[str, Tensor]
+) -> ComputeOp:
+    """The stage with its axes that `split` names in two, o = g n + c, reading what is in `table`."""
+    taken = {a.name for a in (*op.axes, *op.reduce_axes)}
+    parts: dict[Expr, tuple[Axis, ...]] = {}
+    for axis in (*op.axes, *op.reduce_axes):
+        n = split.get((op.name, axis.var))
+        parts[axis.var] = (axis,) if n is None else _in_two(axis, n, taken)
+    whole: dict[Expr, Expr] = {o: p[0].var * p[1].extent + p[1].var for o, p in parts.items() if len(p) > 1}
+    simplify = Simplifier({a.var: (0, a.extent - 1) for pair in parts.values() for a in pair})
 
     def convert(node: Expr, new: Expr) -> Expr:
-        if isinstance(node, Var):
-            return table.get(node, node)
-        return rebuild(new, simplify) if isinstance(node, Load) else new
+        if not isinstance(node, Load):
+            return whole.get(node, new)
+        shape = table[node.buffer].shape if node.buffer in table else dag.tensors[node.buffer].shape
+        if len(shape) == len(node.indices):
+            return rebuild(new, simplify)
+        producer, indices = dag.producer(node.buffer), list[Expr]()
+        assert producer is not None
+        for axis, old, index in zip(producer.axes, node.indices, new.children, strict=True):
+            cut = (producer.name, axis.var) in split
+            indices += [a.var for a in parts[old]] if cut else [simplify(index)]
+        load: Load = Load(node.buffer, tuple(indices), node.dtype)
+        return load
 
-    return ComputeOp(op.name, tuple(axes), op.reduce_axes, rewrite(op.body, convert), op.reducer, op.inputs)
+    axes, reduce_axes = (tuple(a for axis in old for a in parts[axis.var]) for old in (op.axes, op.reduce_axes))
+    inputs = tuple(table.get(t.name, t) for t in op.inputs)
+    return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), op.reducer, inputs)
+
+
+def _in_two(axis: Axis, n: int, taken: set[str]) -> tuple[Axis, Axis]:
+    outer, inner = (Var(_fresh(f"{axis.name}_{part}", taken), INDEX) for part in ("group", "member"))
+    return Axis(outer, axis.extent // n, axis.reduce), Axis(inner, n, axis.reduce)
 
 
 def _group_size(op: ComputeOp, axis: Axis) -> int | None:

@@ -279,11 +279,62 @@ def test_the_groups_of_a_convolution_are_an_axis(ci, co, groups):
     assert [a.extent for a in small.stages[-1].axes] == [4, groups, co // groups]
 
 
-def test_groups_that_do_not_divide_their_axis_or_are_read_stay():
+def test_groups_that_do_not_divide_their_axis_stay():
     assert len(check(grouped(9, 10, 3, 4)).stages[-1].axes) == 2
+
+
+def extents(small):
+    """The spatial and reduce extents of every stage that is no matrix of weights."""
+    return {s.name: [a.extent for a in (*s.axes, *s.reduce_axes)] for s in small.stages}
+
+
+def relu(y, name="Z"):
+    bias = te.placeholder((y.shape[-1],), name="B")
+    return te.compute(y.shape, lambda i, o: te.max(y[i, o] + bias[o], 0.0), name=name)
+
+
+@pytest.mark.parametrize(("ci", "co", "groups"), [(6, 10, 2), (4, 12, 4), (3, 9, 3), (10, 35, 5)])
+def test_bias_and_residual_have_the_groups_of_what_they_read(ci, co, groups):
+    r = te.placeholder((4, co), name="R")
+    z = relu(grouped(ci, co, groups, co // groups))
+    small = check(te.compute((4, co), lambda i, o: z[i, o] + r[i, o], name="S"))
+    assert [extents(small)[s] for s in "ZS"] == [[4, groups, co // groups]] * 2
+    assert extents(small)["Y"][:3] == [4, groups, co // groups]
+
+
+def test_all_readers_have_the_groups():
     y = grouped(6, 10, 2, 5)
-    small = check(te.compute((4, 10), lambda i, o: te.max(y[i, o], 0.0), name="Z"))
-    assert [a.extent for a in small.stage("Y").axes] == [4, 10]
+    twice = te.compute((10, 4), lambda o, i: y[i, o] * 2.0, name="T")
+    o = te.reduce_axis(10, name="o")
+    summed = te.compute((4,), lambda i: te.sum(y[i, o] * y[i, o], axis=o), name="M")
+    best = te.compute((4,), lambda i: te.argmax(y[i, o], axis=o), name="A")
+    small = check((twice, y, summed, *best))
+    assert extents(small)["T"] == [2, 5, 4]
+    assert extents(small)["M"] == extents(small)["A"] == [4, 2, 5]
+
+
+def test_two_group_sizes_that_meet_are_one_of_them():
+    y, z = grouped(6, 12, 2, 6), grouped(6, 12, 3, 4)
+    small = check(te.compute((4, 12), lambda i, o: y[i, o] + z[i, o], name="S"))
+    assert extents(small)["S"] == [4, 2, 6]
+    assert extents(small)["Y"][:3] == [4, 2, 6]
+    assert extents(small)["Y_1"][:2] == [4, 12]
+
+
+def test_groups_of_what_is_grouped_again():
+    y = grouped(6, 12, 2, 6)
+    c = te.reduce_axis(3, name="c")
+    small = check(te.compute((4, 12), lambda i, o: te.sum(y[i, o // 3 * 3 + c], axis=c), name="S"))
+    assert extents(small)["Y"][:2] == [4, 12]
+    assert extents(small)["S"] == [4, 4, 3, 3]
+
+
+@pytest.mark.parametrize("index", [lambda o: o + 1, lambda o: 8 - o, lambda o: o // 2 * 2, lambda o: o])
+def test_readers_that_index_otherwise_leave_the_groups(index):
+    y = grouped(6, 10, 2, 5)
+    z = te.compute((4, 9), lambda i, o: y[i, index(o)] * 2.0, name="Z")  # the last one leaves the last channel out
+    small = check((relu(y, "R"), z))
+    assert [extents(small)[s][:2] for s in "YR"] == [[4, 10]] * 2
 
 
 def test_constant_indices_merge():
