@@ -11,12 +11,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autosched.device import Device, check_dtypes, find_device, peak_gflops
-from autosched.errors import NoValidCandidate, UsageError
+from autosched.errors import NoValidCandidate, ScheduleError, UsageError
 from autosched.kernels import check_device, generate, load
 from autosched.stored import explain, export, show, stored_source, verify
 from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
@@ -130,7 +131,8 @@ def compile(
     threads: int | None = None,
     db: Path | str | None = None,
 ) -> Kernel | GpuKernel:
-    """The stored best kernel of `workload`, or, where none is stored, the one that the analytic model likes best.
+    """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
+    the analytic model likes best.
 
     The latter takes no measurement and has not been verified. With `weights` it is the best with these inputs as
     weights, and has a `bind` that packs them once. Raises NoValidCandidate if there is neither.
@@ -142,8 +144,9 @@ def compile(
     check_device(problem, device)
     check_dtypes(problem.dag, device.target)
     dag = collapse(problem.dag)
-    for record in _stored(problem, device, db, n=1):
-        return load(problem, device, stored_source(record, dag, device, problem))
+    for record in _stored(problem, device, db, n=None):
+        with suppress(ScheduleError):  # one that another version made
+            return load(problem, device, stored_source(record, dag, device, problem))
     task, _ = _make_task(problem, dag, target or "cpu", device)
     return load(problem, device, _analytic_best(task, 1)[0][1])
 
@@ -402,7 +405,7 @@ def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource |
 # Records and kernels
 
 
-def _stored(problem: Definition, device: Device, db: Path | str | None, n: int) -> list[Record]:
+def _stored(problem: Definition, device: Device, db: Path | str | None, n: int | None) -> list[Record]:
     from autosched.store import Database, default_path, named_path
 
     path = default_path() if db is None else named_path(db)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.device import Device, check_runs_here, find_device, peak_gflops
-from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
+from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError, UsageError, VerificationError
 from autosched.kernels import generate, head_text, specs
 from autosched.target import Target, parse_target
 from autosched.tune.definition import Definition, Workload, redefine
@@ -175,11 +175,20 @@ def export(
 
 
 def stored_nest(record: Record, dag: ComputeDAG) -> Func:
-    """The loop nest of a record's schedule of the (collapsed) `dag`."""
+    """The loop nest of a record's schedule of the (collapsed) `dag`.
+
+    Raises ScheduleError where the steps do not fit: `collapse` may have come to see more in the workload since.
+    """
     from autosched.lower import lower
     from autosched.schedule import replay
 
-    return lower(replay(dag, record.steps))
+    try:
+        state = replay(dag, record.steps)
+    except ScheduleError as error:
+        raise ScheduleError(
+            f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
+        ) from error
+    return lower(state)
 
 
 def stored_source(record: Record, dag: ComputeDAG, device: Device, problem: Definition) -> KernelSource | GpuSource:

@@ -17,7 +17,7 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.codegen.source import KernelSource
-from autosched.errors import AutoschedError, DeviceError, StoreError, UsageError
+from autosched.errors import AutoschedError, DeviceError, ScheduleError, StoreError, UsageError
 from autosched.store import Database
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
@@ -140,6 +140,31 @@ def test_resuming_measures_nothing_twice(tmp_path: Path) -> None:
     assert len(at.best(added, threads=1, db=db, n=100)) == 6
     whole = at.tune(added, trials=12, threads=1, db=db, resume=True)
     assert (whole.trials, whole.resumed) == (12, 12)
+
+
+def test_records_whose_steps_no_longer_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewriting of the same workload may have changed since: the steps are refused, or mean another program."""
+    import autosched.schedule
+
+    db = tmp_path / "r.db"
+    at.tune(added, trials=12, threads=1, db=db)
+    stale = at.best(added, threads=1, db=db)[0]
+
+    def replay(dag: object, steps: str) -> object:
+        if steps == stale.steps:
+            raise ScheduleError("stage C has no axis 'o'")
+        return json.loads(steps)
+
+    monkeypatch.setattr(autosched.schedule, "replay", replay)
+    A, B = (np.random.default_rng(s).standard_normal((M, N)).astype(np.float32) for s in (1, 2))
+    np.testing.assert_array_equal(at.compile(added, threads=1, db=db)(A, B), A + B)
+    with pytest.raises(
+        ScheduleError, match=rf"record {stale.id} does not fit .*no axis 'o'\): tune its workload again"
+    ):
+        at.show(stale.id, db, "ir", workload=added)
+
+    monkeypatch.setattr(autosched.schedule, "steps_to_json", lambda state, values: '[["Unroll"]]')
+    assert at.tune(added, trials=3, threads=1, db=db, resume=True).resumed == 0
 
 
 def test_what_could_not_be_built_does_not_count_as_a_trial_of_a_resumed_search(

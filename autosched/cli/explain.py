@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _standing(database: Database, record: Record) -> dict[str, object]:
     """The record's place among those of its task, and the differences of the best other one."""
-    ranked = database.best(record.workload, record.target, record.threads, n=1_000_000)
+    ranked = database.best(record.workload, record.target, record.threads, n=None)
     ids = [r.id for r in ranked]
     other = next((r for r in ranked if r.id != record.id), None)
     runner_up = None

@@ -149,7 +149,7 @@ class Database:
 
     # Reading
 
-    def best(self, workload_hash: str, target: str, threads: int, n: int = 1) -> list[Record]:
+    def best(self, workload_hash: str, target: str, threads: int, n: int | None = 1) -> list[Record]:
         """The n best records, best first: certified ones by time, then the others by time; failures never."""
         measured = [r for r in self.records(workload_hash, target, threads) if r.seconds is not None]
         return sorted(measured, key=rank)[:n]

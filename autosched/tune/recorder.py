@@ -27,17 +27,19 @@ class DatabaseRecorder:
     known_s: float | None = None
 
     def history(self) -> Sequence[Trial]:
-        """The resumed records that are candidates of this search space, oldest first.
+        """The resumed records that are candidates of this search space, by name, numbers and steps, oldest first.
 
         One that could not be built counts for nothing and may be tried again: that is a fault of the code generator,
         which may have been mended since. It has taken no time on the device either.
         """
+        from autosched.store.records import canonical_steps
+
         counted = [r for r in self.resumed if r.failure != NOT_BUILT]
         found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
         return [
             Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)
             for r, candidate in found
-            if candidate is not None
+            if candidate is not None and canonical_steps(self.steps(candidate)) == r.steps
         ]
 
     def append(self, trial: Trial) -> int:
