@@ -14,11 +14,12 @@ from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count, flat_index
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
-from autosched.ir.simplify import Simplifier
+from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
 from autosched.ir.stmt import Buffer
 from autosched.ir.visit import free_vars, substitute
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
+CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ Binding = int | Runtime | Lanes
 
 
 class Access(NamedTuple):
-    """A pointer to the first element; lanes are `lane_stride` elements apart, or each has an index of its own.
+    """A pointer to the first element; lanes are `lane_stride` elements apart, or each is known to be `steps` behind it,
+    or has an index of its own.
 
     A tuple, as `Val` is: thousands are made and looked up for a kernel, and a dataclass takes three times as long.
     """
@@ -52,6 +54,11 @@ class Access(NamedTuple):
     lane_stride: int | None
     lane_index: Expr | None = None
     multiple: int = 1  # of which the number of the first element is a multiple
+    steps: tuple[int, ...] = ()
+
+    def lane_steps(self, lanes: int) -> tuple[int, ...]:
+        """Elements from the first one to that of each lane, where they are numbers."""
+        return self.steps or tuple(n * (self.lane_stride or 0) for n in range(lanes))
 
 
 @dataclass
@@ -91,6 +98,7 @@ class Addresses:
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
     _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
     _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+    _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
 
     def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
         place, key = self.placed[name], (name, indices)
@@ -127,8 +135,13 @@ class Addresses:
     def _irregular(self, plan: Plan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> Access:
         """An access whose index has other terms than loop variables, of which the rest is known."""
         odd: Expr | None = None
+        patterns = self._known_lanes(plan.atoms)
+        steps = [0]
         for atom, c in plan.atoms:
             bound = self._bound(atom)
+            if bound is None and patterns is not None:
+                bound, apart = patterns[atom]
+                steps = [c * n + m for n, m in zip(apart, steps * (len(apart) // len(steps)), strict=True)]
             if isinstance(bound, int):
                 offset += bound * c
             elif bound is not None:
@@ -138,13 +151,58 @@ class Addresses:
                 odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
             return Access(plan.place.pointer, 0, None, self.fixed(plan.flat))
-        steps: dict[tuple[int, str], int] = {}
+        by_register: dict[tuple[int, str], int] = {}
         for at, c in running:
-            steps[at.depth, at.name] = steps.get((at.depth, at.name), 0) + c
-        pointer = self._pointer(plan.place, [(depth, name, c) for (depth, name), c in sorted(steps.items())])
+            by_register[at.depth, at.name] = by_register.get((at.depth, at.name), 0) + c
+        terms = [(depth, name, c) for (depth, name), c in sorted(by_register.items())]
+        pointer = self._pointer(plan.place, terms)
         if odd is not None:
             return Access(pointer, offset, None, self.fixed(odd))
-        return Access(pointer, offset, stride, None, math.gcd(offset, *steps.values()))
+        multiple = math.gcd(offset + steps[0], *by_register.values())
+        return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, multiple)
+
+    def _known_lanes(self, atoms: list[tuple[Expr, int]]) -> dict[Expr, tuple[int | Runtime, tuple[int, ...]]] | None:
+        """What the atoms with lanes are (see `pattern`), None if one of them is not known."""
+        found = {}
+        for atom, _ in atoms:
+            if any(isinstance(self.env[v], Lanes) for v in free_vars(atom)):
+                known = self.pattern(atom)
+                if known is None:
+                    return None
+                found[atom] = known
+        return found
+
+    def pattern(self, expr: Expr) -> tuple[int | Runtime, tuple[int, ...]] | None:
+        """An index with lanes as what all of them share and a number for each: (16 i + n) // 2 = 8 i + n // 2. None
+        where the numbers depend on other loops."""
+        fixed = self.fixed(expr)
+        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes)]
+        if len(vector) != 1:
+            return None
+        var, bound = vector[0]
+        key = (fixed, bound.base, bound.lanes, bound.chunk is None)
+        if key not in self._patterns:
+            self._patterns[key] = self._lane_numbers(fixed, var, bound)
+        found = self._patterns[key]
+        if found is None:
+            return None
+        if bound.chunk is not None:
+            self.env[CHUNK] = bound.chunk
+        return self.scalar(found[0]), found[1]
+
+    def _lane_numbers(self, expr: Expr, var: Var, bound: Lanes) -> tuple[Expr, tuple[int, ...]] | None:
+        origin: Expr = Const(bound.base, INDEX)
+        if bound.chunk is not None:
+            self.simplify.ranges[CHUNK] = (0, UNKNOWN[1])
+            origin = CHUNK * bound.lanes + origin
+        numbers, shared = list[int](), None
+        for n in range(bound.lanes):
+            form = self.simplify.affine(substitute(expr, {var: origin + n}))
+            shared = form.terms if shared is None else shared
+            if form.terms != shared:
+                return None
+            numbers.append(form.constant)
+        return Affine(shared or (), 0).expr(), tuple(numbers)
 
     def room(self, name: str, indices: tuple[Expr, ...], used: int) -> tuple[int, int]:
         """How many elements the buffer has, whatever the loops do, before the first lane and behind the last of those
@@ -227,6 +285,16 @@ class Addresses:
                     memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
             pointer = memo[key]
         return pointer
+
+
+def _spaced(pointer: str, offset: int, steps: list[int], stride: int, multiple: int) -> Access:
+    """The access of which the lanes are `steps` behind `offset`; one stands for lanes `stride` apart."""
+    offset, apart = offset + steps[0], tuple(n - steps[0] for n in steps)
+    if len(apart) > 1:
+        stride = apart[1]
+        if any(m != n * stride for n, m in enumerate(apart)):
+            return Access(pointer, offset, None, None, 1, apart)
+    return Access(pointer, offset, stride, None, multiple)
 
 
 def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> str:

@@ -6,12 +6,15 @@ As many vectors as the step has elements, instead of a load and an insertion for
 the last lane, if what follows it may not exist. What lies between two lanes does, because they do. Where lanes may not
 exist, the mask of each vector has those elements alone that are lanes.
 
+Lanes may repeat and lie in a few places as well, as X[i // 2] and X[i % 2, i // 2] do: vectors that cover each place.
+
 Windows overlap: what X[2 i + 1] needs lies in the vectors of X[2 i], if those are whole ones from element 0 on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.words import memory_type
@@ -48,6 +51,46 @@ def shared_starts(end: int, lanes: int, known: Iterable[int], room: tuple[int, i
 
     plans = [plan(phase) for phase in sorted({0, *(s % lanes for s in loaded)})]
     return min(plans, key=lambda starts: (len(starts), len(set(starts) - loaded)))
+
+
+def covering(steps: Sequence[int], lanes: int) -> list[tuple[int, int]]:
+    """(first element, elements) of the vectors that hold the elements `steps`, of which others lie between two of these
+    alone; none where lanes are better loaded one by one."""
+    wanted = sorted(set(steps))
+    ends = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if b - a > LONGEST_STEP]
+    found = []
+    for begin, end in zip([0, *ends], [*ends, len(wanted)], strict=True):
+        first, n = wanted[begin], wanted[end - 1] + 1 - wanted[begin]
+        size = min(lanes, 1 << (n.bit_length() - 1))
+        found += [(first + at, size) for at in (*range(0, n - size, size), n - size)]
+    return found if 2 * len(found) <= len(steps) else []
+
+
+def placed(
+    writer: Writer,
+    vectors: Sequence[tuple[int, int]],
+    steps: Sequence[int],
+    kind: tuple[str, int],
+    load: Callable[[int, int], str],
+) -> str:
+    """The vector of the elements `steps` out of those at `vectors`, undefined in further lanes; `kind`: type, lanes."""
+    dtype, lanes = kind
+    whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
+    for start, size in vectors:
+        vector = load(start, size)
+        here = {n: at - start for n, at in enumerate(steps) if n not in where and 0 <= at - start < size}
+        if size == 1:
+            vector = writer.value(f"insertelement {whole} poison, {memory_type(dtype)} {vector}, i64 0")
+        elif size < lanes and len(vectors) == 1:
+            return _shuffled(writer, memory_type(dtype, size), vector, "poison", here, lanes)
+        elif size < lanes:
+            vector = _shuffled(writer, memory_type(dtype, size), vector, "poison", {n: n for n in range(size)}, lanes)
+        if not result:
+            result, where = vector, here
+            continue
+        picks = {**where, **{n: lanes + at for n, at in here.items()}}
+        result, where = _shuffled(writer, whole, result, vector, picks, lanes), {n: n for n in picks}
+    return result if len(vectors) > 1 else _shuffled(writer, whole, result, "poison", where, lanes)
 
 
 def has_masked_loads(target: Target, dtype: str) -> bool:

@@ -20,11 +20,12 @@ from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat,
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 
 Exprs = tuple[Expr, ...]
+ZERO, TRUE = Const(0, INDEX), Const(True, "bool")
 
 
 @dataclass
@@ -91,8 +92,24 @@ class Values:
                 fixed = self.addresses.fixed(expr)
                 if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
                     return Val(literal(fixed.value, "bool"), "bool", 1)
+                if isinstance(fixed, Binary) and (lanes := self._decided(fixed)) is not None:
+                    return lanes
         assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
         return self._binary(expr)
+
+    def _decided(self, comparison: Binary) -> Val | None:
+        """The lanes in which a quotient or a remainder compares with a number, where each of them is known."""
+        form = self.addresses.simplify.affine(comparison.a - comparison.b)
+        if len(form.terms) != 1 or not isinstance(form.terms[0][0], Binary):
+            return None
+        ((atom, c),) = form.terms
+        known = self.addresses.pattern(atom)
+        if known is None or not isinstance(known[0], int):
+            return None
+        values = (Const(c * (known[0] + n) + form.constant, INDEX) for n in known[1])
+        holds = ["true" if binary(comparison.op, v, ZERO) == TRUE else "false" for v in values]
+        mixed = f"<{', '.join(f'i1 {x}' for x in holds)}>"
+        return Val(mixed, "bool", len(holds)) if len(set(holds)) > 1 else Val(holds[0], "bool", 1)
 
     def _binary(self, expr: Binary) -> Val:
         a, b = expr.a, expr.b
@@ -118,6 +135,12 @@ class Values:
         if isinstance(expr, Var):
             return self.lane_numbers(expr)
         assert isinstance(expr, Binary), f"no lane code for {expr}"
+        known = self.addresses.pattern(expr) if expr.op in ("floordiv", "mod") else None
+        if known is not None:
+            start, numbers = known
+            name = str(start) if isinstance(start, int) else start.name
+            text = ", ".join(f"i64 {n}" for n in numbers)
+            return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
         return self.arithmetic.binary(expr.op, self._index_operand(expr.a), self._index_operand(expr.b))
 
     def _index_operand(self, expr: Expr) -> Val:
@@ -184,7 +207,9 @@ class Values:
             return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
-        return (None if register else self._strided(load, access)) or self._gather(load, access)
+        if register:
+            return self._gather(load, access)
+        return (self._placed if access.steps else self._strided)(load, access) or self._gather(load, access)
 
     def _strided(self, load: Load, access: Access) -> Val | None:
         """Lanes a few elements apart; None where there is nothing better than one by one."""
@@ -215,11 +240,29 @@ class Values:
 
         return self._from_memory(strided.picked(self.writer, starts, access, dtype, lanes, vector), dtype, lanes)
 
+    def _placed(self, load: Load, access: Access) -> Val | None:
+        """Lanes of which each is known to be some elements behind the first; None where one by one is better."""
+        steps, dtype, lanes = access.steps[: self._leading_lanes()], load.dtype, self.lanes
+        vectors = strided.covering(steps, lanes) if steps else []
+        if not vectors:
+            return None
+        known = self._loaded.setdefault(load.buffer, {})
+
+        def vector(start: int, size: int) -> str:
+            at = Access(access.pointer, access.offset + start, 1)
+            key = (at, "whole", size)
+            if key not in known:
+                known[key] = Val(self._plain_load(at, dtype, size), dtype, size)
+            return known[key].name
+
+        return self._from_memory(strided.placed(self.writer, vectors, steps, (dtype, lanes), vector), dtype, lanes)
+
     def _leading_lanes(self) -> int:
         """How many lanes exist where it is known that they are the first ones, else 0."""
         if self.mask is None:
             return self.lanes
-        return self.mask.count("true") if self.mask.startswith("<i1 true") else 0
+        first, _, rest = self.mask.partition("i1 false")
+        return first.count("true") if first.startswith("<i1 true") and "true" not in rest else 0
 
     def _word(self, word: Word) -> Val:
         """Adjacent elements in one load; others are put together from their bits."""
@@ -288,12 +331,11 @@ class Values:
     def _gather(self, load: Load, access: Access) -> Val:
         """Lanes from different places: one scalar load each, or a masked gather where lanes may not exist."""
         dtype = load.dtype
-        if self.mask is None and access.lane_stride is not None:
+        if self.mask is None and access.lane_index is None:
             result = "poison"
             kind = memory_type(dtype, self.lanes)
-            for n in range(self.lanes):
-                at = Access(access.pointer, access.offset + n * access.lane_stride, 0)
-                element = self._plain_load(at, dtype, 1)
+            for n, step in enumerate(access.lane_steps(self.lanes)):
+                element = self._plain_load(Access(access.pointer, access.offset + step, 0), dtype, 1)
                 result = self.writer.value(f"insertelement {kind} {result}, {memory_type(dtype)} {element}, i64 {n}")
             return self._from_memory(result, dtype, self.lanes)
         pointers = self.lane_pointers(access, dtype)
@@ -312,9 +354,7 @@ class Values:
         if access.lane_index is not None:
             index = self.arithmetic.spread(self._index(access.lane_index), self.lanes).name
         else:
-            assert access.lane_stride is not None
-            text = ", ".join(f"i64 {n * access.lane_stride}" for n in range(self.lanes))
-            index = f"<{text}>"
+            index = f"<{', '.join(f'i64 {step}' for step in access.lane_steps(self.lanes))}>"
         element = memory_type(dtype)
         return self.writer.value(f"getelementptr {element}, ptr {base}, <{self.lanes} x i64> {index}")
 

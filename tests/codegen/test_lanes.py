@@ -1,0 +1,119 @@
+"""Indices that divide, in vectors: what each lane reads is known, and picked from whole vectors."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autosched import te
+from autosched.codegen.llvm.strided import covering
+from autosched.schedule import Split, Unroll, Vectorize, initial_state
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from tests.codegen.running import build, check_kernel
+
+SERVER = parse_target("llvm -mcpu=skylake-avx512")
+DTYPES = ("float32", "float64", "int8", "int64", "bool", "float16", "bfloat16")
+
+
+def repeated(n: int, times: int, first: int = 0, dtype: str = "float32") -> ComputeDAG:
+    """The array ends with the last element that is read."""
+    x = te.placeholder(((n - 1 + first) // times + 1,), dtype, "X")
+    return ComputeDAG(te.compute((n,), lambda i: x[(i + first) // times], name="Y"))
+
+
+def cyclic(n: int, period: int, first: int = 0, dtype: str = "float32") -> ComputeDAG:
+    x = te.placeholder((period,), dtype, "X")
+    return ComputeDAG(te.compute((n,), lambda i: x[(i + first) % period], name="Y"))
+
+
+def shuffled(n: int, r: int, dtype: str = "float32") -> ComputeDAG:
+    """Column r x + c is column x of plane c, as in a pixel shuffle."""
+    x = te.placeholder((r, -(-n // r)), dtype, "X")
+    return ComputeDAG(te.compute((n,), lambda i: x[i % r, i // r], name="Y"))
+
+
+def interleaved(n: int, dtype: str = "float32") -> ComputeDAG:
+    a, b = (te.placeholder((-(-n // 2),), dtype, name) for name in "AB")
+    return ComputeDAG(te.compute((n,), lambda i: te.select(te.equal(i % 2, 0), a[i // 2], b[i // 2]), name="Y"))
+
+
+def check(dag: ComputeDAG, *tiles: int) -> None:
+    state = initial_state(dag)
+    check_kernel(dag, state.apply(Vectorize("Y", "i")))
+    for tile in tiles:
+        check_kernel(dag, state.apply(Split("Y", "i", (tile,)), Vectorize("Y", "i.1")))
+
+
+@pytest.mark.parametrize("times", [2, 3, 7, 33])
+@pytest.mark.parametrize("n", [1, 31, 200])
+def test_repeated_elements(n, times):
+    for first in (0, 1, times - 1):
+        check(repeated(n, times, first), 16, 48)
+
+
+@pytest.mark.parametrize("period", [2, 5, 16, 40])
+@pytest.mark.parametrize("n", [3, 61, 1000])
+def test_cycles(n, period):
+    for first in (0, 3):
+        check(cyclic(n, period, first), 16, 20)
+
+
+@pytest.mark.parametrize("r", [2, 3, 4, 8])
+@pytest.mark.parametrize("n", [7, 48, 101])
+def test_planes_that_take_turns(n, r):
+    check(shuffled(n, r), 16, 48)
+    check(interleaved(n), 16, 24)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types(dtype):
+    for dag in (
+        repeated(139, 2, 1, dtype),
+        repeated(139, 3, 0, dtype),
+        shuffled(139, 2, dtype),
+        interleaved(139, dtype),
+    ):
+        check(dag, 32, 128)
+
+
+def test_many_vectors_are_a_loop():
+    for dag in (repeated(5003, 2), repeated(5003, 3, 1), cyclic(5003, 4), shuffled(5003, 2), interleaved(5003)):
+        check(dag, 1024)
+
+
+@pytest.mark.parametrize("inner", [5, 16, 21])
+def test_a_quotient_beside_other_axes(inner):
+    x = te.placeholder((9, 4, inner), "float32", "X")
+    y = te.compute((8, 2 * inner), lambda i, j: x[i + j % 2, i // 2, j // 2] + x[i, (i + 1) % 4, j // 2], name="Y")
+    state = initial_state(ComputeDAG(y)).apply(Vectorize("Y", "j"))
+    check_kernel(ComputeDAG(y), state)
+    check_kernel(ComputeDAG(y), state.apply(Unroll("Y", "i")))
+
+
+def test_under_a_condition_that_differs_by_lane():
+    x = te.placeholder((20,), "float32", "X")
+    padded = te.compute((47,), lambda i: te.select((i >= 3) & (i < 43), x[(i - 3) // 2], 0.0), name="Y")
+    turns = te.compute((60,), lambda i: te.select(te.equal(i % 3, 1), x[i // 3], 0.0), name="Y")
+    chosen = te.compute((40,), lambda i: te.select(x[i // 2] > 0.0, x[i // 4], x[19 - i // 2]), name="Y")
+    for y in (padded, turns, chosen):
+        check(ComputeDAG(y), 16)
+
+
+@pytest.mark.parametrize(("dag", "loads"), [(repeated(64, 2), 4), (shuffled(64, 2), 8), (interleaved(64), 8)])
+def test_whole_vectors_are_read(dag, loads):
+    text = build(initial_state(dag).apply(Vectorize("Y", "i")), SERVER, 1).ir
+    assert len(re.findall(r"load <8 x float>", text)) == loads
+    assert "gather" not in text
+    assert "div" not in text
+    assert "rem" not in text
+
+
+def test_every_element_lies_in_a_vector_and_none_beyond():
+    for times, first, lanes in ((2, 0, 16), (2, 1, 16), (3, 0, 16), (3, 2, 4), (5, 1, 8)):
+        steps = [(n + first) // times for n in range(lanes)]
+        held = {at for start, size in covering(steps, lanes) for at in range(start, start + size)}
+        assert held == set(steps)
+    assert covering([0, 100, 1, 101, 2, 102, 3, 103], 8) == [(0, 4), (100, 4)]
+    assert covering([0, 50, 100, 150], 4) == []
