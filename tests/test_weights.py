@@ -127,5 +127,5 @@ def test_an_exported_kernel_prepares_once_in_a_c_program(tuned: Any, tmp_path: P
 
 
 def test_names_are_a_list() -> None:
-    with pytest.raises(UsageError, match=r'weights=\["W"\]'):
+    with pytest.raises(UsageError, match=r"weights=\['W'\]"):
         at.compile(layer, weights="W")
