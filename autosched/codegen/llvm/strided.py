@@ -13,7 +13,7 @@ Windows overlap: what X[2 i + 1] needs lies in the vectors of X[2 i], if those a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from autosched.codegen.llvm.address import Access
@@ -53,10 +53,12 @@ def shared_starts(end: int, lanes: int, known: Iterable[int], room: tuple[int, i
     return min(plans, key=lambda starts: (len(starts), len(set(starts) - loaded)))
 
 
-def covering(steps: Sequence[int], lanes: int) -> list[tuple[int, int]]:
+def covering(steps: Collection[int], lanes: int) -> list[tuple[int, int]]:
     """(first element, elements) of the vectors that hold the elements `steps`, of which others lie between two of these
     alone; none where lanes are better loaded one by one."""
     wanted = sorted(set(steps))
+    if not wanted:
+        return []
     ends = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if b - a > LONGEST_STEP]
     found = []
     for begin, end in zip([0, *ends], [*ends, len(wanted)], strict=True):
@@ -69,16 +71,16 @@ def covering(steps: Sequence[int], lanes: int) -> list[tuple[int, int]]:
 def placed(
     writer: Writer,
     vectors: Sequence[tuple[int, int]],
-    steps: Sequence[int],
+    steps: Mapping[int, int],
     kind: tuple[str, int],
     load: Callable[[int, int], str],
 ) -> str:
-    """The vector of the elements `steps` out of those at `vectors`, undefined in further lanes; `kind`: type, lanes."""
+    """The vector of which lane n is element `steps[n]`, out of those at `vectors`; `kind`: type, lanes."""
     dtype, lanes = kind
     whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
     for start, size in vectors:
         vector = load(start, size)
-        here = {n: at - start for n, at in enumerate(steps) if n not in where and 0 <= at - start < size}
+        here = {n: at - start for n, at in steps.items() if n not in where and 0 <= at - start < size}
         if size == 1:
             vector = writer.value(f"insertelement {whole} poison, {memory_type(dtype)} {vector}, i64 0")
         elif size < lanes and len(vectors) == 1:

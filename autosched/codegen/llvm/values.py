@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 
-from autosched.codegen.llvm import dots, strided
+from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
@@ -108,7 +108,7 @@ class Values:
             return None
         values = (Const(c * (known[0] + n) + form.constant, INDEX) for n in known[1])
         holds = ["true" if binary(comparison.op, v, ZERO) == TRUE else "false" for v in values]
-        mixed = f"<{', '.join(f'i1 {x}' for x in holds)}>"
+        mixed = masks.literal_mask((n for n, x in enumerate(holds) if x == "true"), len(holds))
         return Val(mixed, "bool", len(holds)) if len(set(holds)) > 1 else Val(holds[0], "bool", 1)
 
     def _binary(self, expr: Binary) -> Val:
@@ -242,8 +242,9 @@ class Values:
 
     def _placed(self, load: Load, access: Access) -> Val | None:
         """Lanes of which each is known to be some elements behind the first; None where one by one is better."""
-        steps, dtype, lanes = access.steps[: self._leading_lanes()], load.dtype, self.lanes
-        vectors = strided.covering(steps, lanes) if steps else []
+        dtype, lanes = load.dtype, self.lanes
+        steps = {n: access.steps[n] for n in masks.lanes_of(self.mask, lanes)}
+        vectors = strided.covering(steps.values(), lanes)
         if not vectors:
             return None
         known = self._loaded.setdefault(load.buffer, {})
@@ -261,8 +262,8 @@ class Values:
         """How many lanes exist where it is known that they are the first ones, else 0."""
         if self.mask is None:
             return self.lanes
-        first, _, rest = self.mask.partition("i1 false")
-        return first.count("true") if first.startswith("<i1 true") and "true" not in rest else 0
+        known = masks.lanes_of(self.mask, self.lanes)
+        return len(known) if known == list(range(len(known))) else 0
 
     def _word(self, word: Word) -> Val:
         """Adjacent elements in one load; others are put together from their bits."""
@@ -381,8 +382,7 @@ class Values:
                 a = self.emit(expr.a)
         if self._is_harmless(expr.b, there):
             return self.arithmetic.select(cond, a, self.emit(expr.b))
-        inverse = self.writer.value(f"xor <{cond.lanes} x i1> {cond.name}, {splat('true', 'bool', cond.lanes)}")
-        with self._under(inverse):
+        with self._under(masks.inverse(self.writer, cond.name, cond.lanes)):
             b = self.emit(expr.b)
         return self.arithmetic.select(cond, a, b)
 
@@ -420,7 +420,7 @@ class Values:
     def _under(self, cond: str) -> Iterator[None]:
         """Loads happen only in the lanes where `cond` holds."""
         mask, guarded, memo = self.mask, self._guarded, dict(self._memo)
-        self.mask = cond if mask is None else self.writer.value(f"and <{self.lanes} x i1> {mask}, {cond}")
+        self.mask = cond if mask is None else masks.both(self.writer, mask, cond, self.lanes)
         self._guarded = True
         try:
             yield

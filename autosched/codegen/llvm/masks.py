@@ -1,0 +1,33 @@
+"""Masks of lanes as text: literals, of which each lane is known, as long as no other mask takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autosched.codegen.llvm.words import splat
+from autosched.codegen.llvm.writer import Writer
+
+
+def lanes_of(mask: str | None, lanes: int) -> list[int]:
+    """The lanes that a mask has, none where that is not known."""
+    if mask is None:
+        return list(range(lanes))
+    return [n for n, bit in enumerate(mask[1:-1].split(", ")) if bit == "i1 true"] if mask.startswith("<") else []
+
+
+def literal_mask(some: Iterable[int], lanes: int) -> str:
+    chosen = set(some)
+    bits = ("true" if n in chosen else "false" for n in range(lanes))
+    return f"<{', '.join(f'i1 {bit}' for bit in bits)}>"
+
+
+def both(writer: Writer, a: str, b: str, lanes: int) -> str:
+    if a.startswith("<") and b.startswith("<"):
+        return literal_mask(set(lanes_of(a, lanes)) & set(lanes_of(b, lanes)), lanes)
+    return writer.value(f"and <{lanes} x i1> {a}, {b}")
+
+
+def inverse(writer: Writer, mask: str, lanes: int) -> str:
+    if mask.startswith("<"):
+        return literal_mask(set(range(lanes)) - set(lanes_of(mask, lanes)), lanes)
+    return writer.value(f"xor <{lanes} x i1> {mask}, {splat('true', 'bool', lanes)}")
