@@ -225,6 +225,15 @@ def is_prepared_once(state: State, stage: Stage) -> bool:
     return points(stage) <= MAX_GROWTH * sum(math.prod(buffer_shape(state, name)) for name in stage.op.reads)
 
 
+def divisors_of(stage: Stage, axis: StageAxis) -> set[int]:
+    """The numbers that indices and their comparisons divide something with the axis by."""
+    nodes = (e for v in stage.op.body for e in subexpressions(v))
+    divisions = (
+        e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv") and axis.var in free_vars(e.a)
+    )
+    return {int(e.b.value) for e in divisions if isinstance(e.b, Const)}
+
+
 def has_condition(stage: Stage) -> bool:
     return any(isinstance(e, Select) for v in stage.op.body for e in subexpressions(v))
 

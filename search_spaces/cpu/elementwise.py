@@ -9,6 +9,7 @@ Prepared       what depends on weights alone, of any kind: at the root, which is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
@@ -19,6 +20,7 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
+    divisors_of,
     extent,
     fused_consumer,
     has_condition,
@@ -36,6 +38,7 @@ from search_spaces.facts import (
 )
 from search_spaces.space import Param
 
+MOST_VECTORS = 16  # of a chunk, for all of them to be written out
 FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
@@ -152,7 +155,7 @@ class Elementwise:
         last = stage.op.axes[-1]
         group = f"{name}.{last.name}"
         lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
-        vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
+        vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=_whole_periods(stage, lanes))
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
         read = None if tail else transposed_read(draft, stage)
@@ -236,6 +239,18 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
     return draft.with_params([width]).apply(*steps)
+
+
+def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
+    """Vectors of a chunk of the last axis: where indices divide it, so many that chunks begin at multiples of the
+    divisor, or all of a short axis, so that it is known what each lane reads."""
+    vectors, last = (1, 2, 4, 8), stage.op.axes[-1]
+    divisor = math.lcm(*divisors_of(stage, last))
+    period = divisor // math.gcd(divisor, lanes)
+    most = -(-extent(last) // lanes)
+    if period == 1 or min(period, most) > MOST_VECTORS:
+        return vectors
+    return tuple(sorted({min(v * period, most) for v in vectors if min(v * period, most) <= MOST_VECTORS}))
 
 
 def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[Param]:

@@ -1,8 +1,8 @@
 """Winograd's transforms: two stages each, one for a dimension of the tile, whose short axes are written out.
 
-    parallel p.0, p.1, c.0            the second dimension's nest
-      rows of the transform           the first dimension, for one tile and one vector or two of channels
-      a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
+parallel p.0, p.1, c.0            the second dimension's nest
+  rows of the transform           the first dimension, for one tile and one vector or two of channels
+  a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
 """
 
 from __future__ import annotations
