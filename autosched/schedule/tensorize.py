@@ -42,7 +42,7 @@ class Tensorize:
         row, op, axis = INTRINSICS[self.intrinsic], stage.op, stage.op.axis(self.axis)
         check_untouched(where, state, stage)
         check(axis.reduce and not op.guards, f"{where}: {self.axis} is not a whole reduction axis")
-        pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and _is_sum(op) else None
+        pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and is_sum(op) else None
         check(pair is not None, f"{where}: {self.stage} is not a sum of products in {row.accumulator}")
         assert pair is not None
         if (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
@@ -87,7 +87,8 @@ def _length(axis: StageAxis) -> int:
     return int(axis.extent.value)
 
 
-def _is_sum(op: StageOp) -> bool:
+def is_sum(op: StageOp) -> bool:
+    """Whether a stage adds up one value."""
     if op.reducer is None or len(op.reducer.results) != 1:
         return False
     total = op.reducer.results[0]

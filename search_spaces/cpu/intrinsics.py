@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from autosched.ir.dots import INTRINSICS, Intrinsic, factors
+from autosched.ir.expr import Load
 from autosched.schedule import Parallel, Stage, State, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import is_whole, word_dim
+from autosched.schedule.tensorize import is_sum, is_whole, word_dim
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import Read, extent, panel_dim
 
@@ -15,10 +16,8 @@ def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context
 
     Lanes may be apart: the words of an operand that is contiguous along the reduction are copied across into panels.
     """
-    if len(stage.op.body) != 1 or stage.op.guards:
-        return None
-    pair = factors(stage.op.body[0], stage.op.dtypes[0])
-    if pair is None or len({x.buffer for x in pair}) != 2:
+    pair = _factors(stage)
+    if pair is None:
         return None
     strides = {r.load.buffer: r.strides[axis.name] for r in rows}
     lanes = [x for x in pair if strides[x.buffer]]
@@ -36,8 +35,8 @@ def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context
 
 def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> Tensorize | None:
     """The step for `stage` where both operands lie in whole words along the reduction axis `k`, a vector of them."""
-    pair = factors(stage.op.body[0], stage.op.dtypes[0]) if len(stage.op.body) == 1 and not stage.op.guards else None
-    if pair is None or len({x.buffer for x in pair}) != 2:
+    pair = _factors(stage)
+    if pair is None:
         return None
     row = _instruction((pair[0].dtype, pair[1].dtype), stage.op.dtypes[0], context)
     if row is None or extent(k) < row.depth * context.lanes(4):
@@ -45,6 +44,14 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
     dims = [word_dim(x, k.var) for x in pair]
     whole = all(d is not None and is_whole(state, x, d, k, row.depth) for x, d in zip(pair, dims, strict=True))
     return Tensorize(stage.name, k.name, row.name, "") if whole else None
+
+
+def _factors(stage: Stage) -> tuple[Load, Load] | None:
+    """The two operands of a sum of products, of different buffers."""
+    if len(stage.op.body) != 1 or stage.op.guards or not is_sum(stage.op):
+        return None
+    pair = factors(stage.op.body[0], stage.op.dtypes[0])
+    return pair if pair is not None and pair[0].buffer != pair[1].buffer else None
 
 
 def _instruction(kinds: tuple[str, str], accumulator: str, context: Context) -> Intrinsic | None:

@@ -95,6 +95,18 @@ def test_the_least_and_greatest_bytes_are_multiplied_exactly(dtype: str) -> None
         check_outputs(dag, inputs, run(emit(func, simplify, target, 1), dag, inputs, target), target.mcpu)
 
 
+@pytest.mark.parametrize("K", [2, 64])
+def test_only_sums_of_products_are_in_words(K: int) -> None:
+    A, B = te.placeholder((3, K), "uint8", "A"), te.placeholder((5, K), "uint8", "B")
+    k = te.reduce_axis(K, "k")
+    products = te.compute(
+        (3, 5), lambda i, j: te.min(te.cast(A[i, k], "int32") * te.cast(B[j, k], "int32"), axis=k), "C"
+    )
+    dag = ComputeDAG([products])
+    assert cpu.sketches(dag, TARGET, 2)
+    assert not sketches_with_words(dag)
+
+
 def test_code_uses_the_instruction_where_there_is_one() -> None:
     dag = collapse(registry.build("matmul", (8, 64, 64), dtype="bfloat16")[0])
     sketch = sketches_with_words(dag)[0]
