@@ -122,7 +122,8 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Val:
     """The output of `shape`, with its error bound; integers wrap around in `dtype`."""
     if not rules.is_float(dtype):
         return Val(_integers(c, shape, dtype))
-    a, b = c.a.value, c.b.value
+    # Integers are cast before they are multiplied: their products wrap around.
+    a, b = (Val(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
     value = np.zeros(tuple(shape))
     _multiply(c, a.value, b.value, value)
     factor = (2.0 * c.terms + 1.0) * rules.UNIT[dtype]

@@ -163,6 +163,20 @@ def test_large_integer_products_do_not_pass_through_floats() -> None:
         assert np.array_equal(ref.value, ins["A"] @ ins["B"])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("out", ["float32", "float64"])
+def test_small_integers_that_are_cast_to_floats_do_not_wrap_around(dtype: str, out: str) -> None:
+    A, B = te.placeholder((3, 5), dtype, "A"), te.placeholder((5, 4), dtype, "B")
+    k = te.reduce_axis(5, "k")
+    C = te.compute((3, 4), lambda i, j: te.sum(A[i, k].astype(out) * B[k, j].astype(out), axis=k), "C")
+    limits = np.iinfo(dtype)
+    ins = {"A": np.full((3, 5), limits.min, dtype), "B": np.full((5, 4), limits.max, dtype)}
+    ins["A"][1], ins["B"][:, 1] = limits.max, limits.min
+    (ref,) = check(C, ins)
+    assert np.array_equal(ref.value, ins["A"].astype("float64") @ ins["B"].astype("float64"))
+    assert not ref.bound.any()
+
+
 def test_nan_and_infinity_are_expected_where_they_belong() -> None:
     x = np.array([-1.0, 0.0, 1.0], F32)
     ref = elementwise(lambda v: te.log(v), x)
