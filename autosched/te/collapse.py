@@ -10,7 +10,8 @@ a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce
 as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
 Before that an axis o of a reduction of which indices take o // n becomes two, o = g n + c: the channels of a grouped
-convolution. Every index is linear in them. The axes by which later stages read them, its bias and what is reduced over
+convolution. So does one of any stage of which they take o // n or o % n, if n is at least LONG_PERIOD: rows one after
+the other. Every index is linear in them. The axes by which later stages read them, its bias and what is reduced over
 its channels, become two as well; a reader that indexes them otherwise leaves them as they are.
 """
 
@@ -26,6 +27,7 @@ from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, postorder, rewrite
 
 ZERO: Const = Const(0, INDEX)
+LONG_PERIOD = 64  # elements: what is shorter is known lane by lane in a chunk of vectors
 Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it consists of; () is a new one of size 1
 
 
@@ -44,10 +46,10 @@ class _Grouping:
 
 
 def _split_groups(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG with axes in two where indices of reductions divide them by one number that divides their extent, and
-    with them those by which later stages read what they index."""
+    """The DAG with axes in two where indices divide them by one number that divides their extent, and with them those
+    by which later stages read what they index."""
     split: dict[tuple[str, Var], int] = {}
-    for op in (op for op in dag.stages if op.reducer is not None and len(op.outputs) == 1):
+    for op in (op for op in dag.stages if len(op.outputs) == 1):
         for axis in op.axes:
             n = _group_size(op, axis)
             reached = None if n is None else _read_as(dag, op, axis)
@@ -122,14 +124,15 @@ def _in_two(axis: Axis, n: int, taken: set[str]) -> tuple[Axis, Axis]:
 
 
 def _group_size(op: ComputeOp, axis: Axis) -> int | None:
-    """The one number that indices divide the axis by."""
+    """The one number that indices divide the axis by; outside of reductions a long one, which vectors fit into."""
+    divisions, least = (("floordiv",), 2) if op.reducer is not None else (("floordiv", "mod"), LONG_PERIOD)
     found = {
         int(node.b.value)
         for node in postorder(op.body)
-        if isinstance(node, Binary) and node.op == "floordiv" and node.a is axis.var and isinstance(node.b, Const)
+        if isinstance(node, Binary) and node.op in divisions and node.a is axis.var and isinstance(node.b, Const)
     }
     n = found.pop() if len(found) == 1 else 1
-    return n if 1 < n < axis.extent and axis.extent % n == 0 else None
+    return n if least <= n < axis.extent and axis.extent % n == 0 else None
 
 
 def _drop_units(dag: ComputeDAG) -> ComputeDAG:

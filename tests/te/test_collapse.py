@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.ir.expr import Load, Select
-from autosched.te.collapse import collapse
+from autosched.ir.expr import Binary, Load, Select
+from autosched.te.collapse import LONG_PERIOD, collapse
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
 
@@ -367,3 +367,21 @@ def test_merged_axis_names_are_new():
     i_j = te.reduce_axis(4, name="i_j")
     s = te.compute((2, 3), lambda i, j: te.sum(a[i, j, i_j], axis=i_j), name="S")
     assert axes(check(s).stages[0]) == ([("i_j_1", 6)], [("i_j", 4)])
+
+
+@pytest.mark.parametrize(("m", "times"), [(64, 3), (200, 4), (101, 2), (63, 5)])
+def test_long_cycles_and_long_repetitions_are_two_axes(m, times):
+    x, w = te.placeholder((5, m), name="X"), te.placeholder((5, times), name="W")
+    y = te.compute((5, times * m), lambda i, j: x[i, j % m] + w[i, j // m], name="Y")
+    z = te.compute((5, times * m), lambda i, j: te.maximum(y[i, j], 0.0), name="Z")
+    small, short = check(z), m < LONG_PERIOD
+    assert [[a.extent for a in s.axes] for s in small.stages] == [[5, times * m] if short else [5, times, m]] * 2
+    divided = {e.op for s in small.stages for e in postorder(s.body) if isinstance(e, Binary)} & {"mod", "floordiv"}
+    assert bool(divided) is short
+
+
+def test_a_long_cycle_stays_whole_where_its_readers_move_on():
+    x = te.placeholder((64,), name="X")
+    y = te.compute((192,), lambda j: x[j % 64], name="Y")
+    z = te.compute((191,), lambda j: y[j + 1] + y[j], name="Z")
+    assert [[a.extent for a in s.axes] for s in check(z).stages] == [[192], [191]]
