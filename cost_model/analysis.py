@@ -157,14 +157,18 @@ class Statement:
     def write(self) -> Access:
         return self.accesses[0]
 
-    def registers(self, lanes: int, available: int) -> Expr:
-        """Vector registers of those `available` that the accumulators take, integer: lanes lie along the dimension
-        stored last."""
+    def accumulating(self, lanes: int) -> Expr:
+        """Vectors of the accumulators, integer: lanes lie along the dimension stored last."""
         result: Expr = Const(0)
         for buffer in self.accumulators:
             shape = [buffer.shape[d] for d in buffer.layout.order] if buffer.layout else list(buffer.shape)
             result = result + (product(shape[:-1]) * ceildiv(shape[-1], lanes) if shape else Const(1))
-        return result if self.passing is None else self.passing.registers(result, available)
+        return result
+
+    def registers(self, lanes: int, available: int) -> Expr:
+        """Vector registers of those `available` that the accumulators take at a time, integer."""
+        vectors = self.accumulating(lanes)
+        return vectors if self.passing is None else self.passing.registers(vectors, available)
 
 
 @dataclass(frozen=True, eq=False)

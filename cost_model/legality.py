@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const, Expr, ceildiv, imax, product
+from autosched.ir.expr import Const, Expr, ceildiv, imax, product, select
 from autosched.ir.stmt import ForKind, Scope
 from cost_model.analysis import Analysis, Statement
 from cost_model.machine import Machine
 
 MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
+MAX_PASSING = 512  # the same where not all outputs of a tile have a register: 7 x 7 of them by 3 x 3 are 441
 MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
 MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
 MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
@@ -42,7 +43,7 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
             _sum([_copies(s, machine) * len(s.accesses) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
         ),
     ]
-    found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= MAX_UNROLLED) for s in analysis.statements]
+    found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= _most(s, machine)) for s in analysis.statements]
     found += [Rule("extents", bound >= 1) for bound in _extents(analysis)]
     return tuple(r for r in found if not (isinstance(r.holds, Const) and r.holds.value))
 
@@ -71,6 +72,14 @@ def _copies(statement: Statement, machine: Machine) -> Expr:
     lanes = machine.lanes(statement.itemsize)
     unrolled = product([x.bound for x in statement.loops if x.kind is ForKind.UNROLL])
     return unrolled * product([ceildiv(x.bound, lanes) for x in statement.loops if x.kind is ForKind.VECTORIZE])
+
+
+def _most(statement: Statement, machine: Machine) -> Expr:
+    """Copies of the statement that are worth their code."""
+    if statement.passing is None:
+        return Const(MAX_UNROLLED)
+    vectors = statement.accumulating(machine.lanes(statement.itemsize))
+    return select(vectors <= machine.accumulator_limit, Const(MAX_UNROLLED), Const(MAX_PASSING))
 
 
 def _extents(analysis: Analysis) -> list[Expr]:
