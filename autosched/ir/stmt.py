@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from autosched.ir.expr import DTYPES, Const, Expr, Var
+from autosched.ir.expr import DTYPES, Binary, Const, Expr, Var
 
 
 class ForKind(Enum):
@@ -83,6 +83,14 @@ class Reducer:
     rhs: tuple[Var, ...]
     results: tuple[Expr, ...]
     identity: tuple[Const, ...]
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it adds up one value."""
+        if len(self.results) != 1:
+            return False
+        total = self.results[0]
+        return isinstance(total, Binary) and total.op == "add" and {total.a, total.b} == {self.lhs[0], self.rhs[0]}
 
 
 class Stmt:

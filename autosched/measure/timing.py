@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 
 # A sample is as many calls as fill this, so that reading the clock (about 50 ns) vanishes. Short, because the fastest
-# counts: more of the short ones are not disturbed. With another process on the core half a millisecond found the times
-# of the best candidates to 2 %, a whole one to 5 %, in two thirds of the time.
+# counts: more of the short ones are not disturbed. Replayed on ten sessions beside other processes, half a millisecond
+# found the times of good candidates to 2.1 %, a whole one with the limits it had to 3.5 %.
 SAMPLE_S = 5e-4
 MIN_SAMPLES, MAX_SAMPLES = 5, 50
 FEWER_SAMPLES = {0.5: 2, 0.05: 3}  # of calls that take so many seconds: they need no averaging

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.dots import INTRINSICS, Dot, Word, factors
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, const, select
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, const, select
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.loop_steps import check
 from autosched.schedule.stage import StageAxis, StageOp, default_stage
@@ -42,7 +42,7 @@ class Tensorize:
         row, op, axis = INTRINSICS[self.intrinsic], stage.op, stage.op.axis(self.axis)
         check_untouched(where, state, stage)
         check(axis.reduce and not op.guards, f"{where}: {self.axis} is not a whole reduction axis")
-        pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and is_sum(op) else None
+        pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and op.reducer and op.reducer.is_sum else None
         check(pair is not None, f"{where}: {self.stage} is not a sum of products in {row.accumulator}")
         assert pair is not None
         if (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
@@ -85,16 +85,6 @@ def is_whole(state: State, load: Load, dim: int, axis: StageAxis, depth: int) ->
 def _length(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
     return int(axis.extent.value)
-
-
-def is_sum(op: StageOp) -> bool:
-    """Whether a stage adds up one value."""
-    if op.reducer is None or len(op.reducer.results) != 1:
-        return False
-    total = op.reducer.results[0]
-    return (
-        isinstance(total, Binary) and total.op == "add" and {total.a, total.b} == {op.reducer.lhs[0], op.reducer.rhs[0]}
-    )
 
 
 def _word(load: Load, dim: int, var: Var, depth: int, limit: int | None) -> Expr:

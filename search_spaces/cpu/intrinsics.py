@@ -6,7 +6,7 @@ from autosched.ir.dots import INTRINSICS, Intrinsic, factors
 from autosched.ir.expr import Load
 from autosched.schedule import Parallel, Stage, State, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import is_sum, is_whole, word_dim
+from autosched.schedule.tensorize import is_whole, word_dim
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import Read, extent, panel_dim
 
@@ -48,7 +48,8 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
 
 def _factors(stage: Stage) -> tuple[Load, Load] | None:
     """The two operands of a sum of products, of different buffers."""
-    if len(stage.op.body) != 1 or stage.op.guards or not is_sum(stage.op):
+    reducer = stage.op.reducer
+    if len(stage.op.body) != 1 or stage.op.guards or reducer is None or not reducer.is_sum:
         return None
     pair = factors(stage.op.body[0], stage.op.dtypes[0])
     return pair if pair is not None and pair[0].buffer != pair[1].buffer else None
