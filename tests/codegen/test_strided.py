@@ -12,7 +12,7 @@ from autosched import te
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.strided import LONGEST_STEP, shared_starts, vector_starts
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
@@ -119,9 +119,9 @@ def test_vectors_that_are_shared_hold_every_lane_and_exist():
     assert shared_starts(31, 16, (-1, 15), (0, 1)) == [-1, 15]
 
 
-def channels_first(name: str, dtype: str, **settings: int) -> tuple[ComputeDAG, list[Sketch]]:
+def channels_first(name: str, dtype: str, target: Target, **settings: int) -> tuple[ComputeDAG, list[Sketch]]:
     dag = collapse(workload(name, settings={"layout": "NCHW", **settings}, dtype=dtype)[0])
-    return dag, [s for s in sketches(dag, HOST, 1) if "pad@" not in s.name or s.name.endswith("pad@inline")]
+    return dag, [s for s in sketches(dag, target, 1) if "pad@" not in s.name or s.name.endswith("pad@inline")]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [
@@ -131,7 +131,7 @@ def channels_first(name: str, dtype: str, **settings: int) -> tuple[ComputeDAG, 
     (2, 2, 0, 32), (3, 2, 1, 33), (3, 3, 0, 51),
 ])  # fmt: skip
 def test_windows_share_vectors(name, dtype, k, stride, pad, size):
-    dag, found = channels_first(name, dtype, N=1, C=3, H=2 * k, W=size, k=k, stride=stride, pad=pad)
+    dag, found = channels_first(name, dtype, HOST, N=1, C=3, H=2 * k, W=size, k=k, stride=stride, pad=pad)
     data, rng = make_inputs(dag, 0, "normal"), np.random.default_rng(size)
     for sketch in found[:2]:
         for row in sample(sketch, 2, rng):
@@ -142,8 +142,9 @@ def test_windows_share_vectors(name, dtype, k, stride, pad, size):
 
 def test_a_row_of_windows_is_read_once():
     """2 x 2 windows without a border: of each row of the image two vectors for sixteen outputs."""
-    _, found = channels_first("max_pool2d", "float32", N=1, C=4, H=2, W=64, k=2, stride=2, pad=0)
+    sixteen_lanes = parse_target("llvm -mcpu=skylake-avx512")
+    _, found = channels_first("max_pool2d", "float32", sixteen_lanes, N=1, C=4, H=2, W=64, k=2, stride=2, pad=0)
     values = {p.name: p.domain[-1] if p.kind == "unroll" else p.domain[0] for p in found[0].params}
-    text = build(found[0].state, parse_target("llvm -mcpu=skylake-avx512"), 1, values).ir
+    text = build(found[0].state, sixteen_lanes, 1, values).ir
     assert len(re.findall(r"load <16 x float>, ptr %p", text)) == 2 * 2
     assert "insertelement" not in text
