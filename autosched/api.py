@@ -101,7 +101,7 @@ def tune(
     from autosched.tune.policy import FULL
     from autosched.tune.session import Settings
 
-    _check_arguments(rules, policy, narrow, callbacks, resume and not measure)
+    _check_arguments(rules, policy, narrow, callbacks, measure, resume)
     limits = Settings(trials, budget_s, seed, policy or FULL)
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     device = find_device(target, threads, runs=measure)
@@ -174,7 +174,7 @@ def best(
 
 
 def _check_arguments(
-    rules: object, policy: object, narrow: object, callbacks: object, resumes_without_measuring: bool
+    rules: object, policy: object, narrow: object, callbacks: object, measure: object, resume: object
 ) -> None:
     """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
     from autosched.tune.policy import Policy
@@ -188,10 +188,12 @@ def _check_arguments(
         ("policy", policy, policy is None or isinstance(policy, Policy), "a Policy (autosched.tune.policy)"),
         ("narrow", narrow, narrow is None or callable(narrow), "a function of sketches"),
         ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tune.callbacks)"),
+        ("measure", measure, isinstance(measure, bool), "True or False"),
+        ("resume", resume, isinstance(resume, bool), "True or False"),
     ):
         if not is_right:
             raise UsageError(f"{name} must be {expected}, got {value!r}")
-    if resumes_without_measuring:
+    if resume and not measure:
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 

@@ -237,6 +237,9 @@ def test_numbers_out_of_range_are_refused(option: dict[str, Any], message: str) 
         ({"policy": "full"}, "policy must be a Policy"),
         ({"narrow": 3}, "narrow must be a function"),
         ({"callbacks": [None]}, "callbacks must be a sequence of callbacks"),
+        ({"winograd": "yes"}, "winograd must be True or False, got 'yes'"),
+        ({"measure": "no"}, "measure must be True or False, got 'no'"),
+        ({"resume": 1}, "resume must be True or False, got 1"),
         ({"resume": True, "measure": False}, "resume goes on with what was measured"),
     ],
 )

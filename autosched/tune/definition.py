@@ -54,6 +54,8 @@ def define(
     A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
     arguments that the workload does not have, and ExpressionError for what its function does wrong.
     """
+    if not isinstance(winograd, bool):
+        raise UsageError(f"winograd must be True or False, got {winograd!r}")
     settings = _checked_settings(settings, dtype)
     if not isinstance(workload, str):
         return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)

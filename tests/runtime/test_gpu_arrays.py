@@ -167,8 +167,10 @@ def test_refusals_of_the_makers() -> None:
         at.empty((10**6, 10**6), device="opencl")
     with pytest.raises(UsageError, match="there is no device 'gpu'; write cuda, opencl or cpu"):
         at.empty((1,), device="gpu")
-    with pytest.raises(UsageError, match="sizes are 0 or more"):
-        at.empty((-1,), device="opencl")
+    for shape in ((-1,), -1, (2, 1.5), "x", None):
+        with pytest.raises(UsageError, match="a shape is whole numbers of at least 0, got"):
+            at.empty(shape, device="opencl")  # type: ignore[arg-type]
+    assert at.empty(np.int64(3), device="cpu").shape == (3,)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="list cannot be read as an array: "):
         at.to_device([[1], [2, 3]], device="opencl")
     with pytest.raises(UsageError, match="its elements must be numbers"):

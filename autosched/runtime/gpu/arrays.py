@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -237,11 +238,11 @@ def upload(block: Block, host: Array) -> None:
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cuda") -> DeviceArray | Array:
     """An uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array); no memory of the host is taken for the first
-    two. Raises DeviceError when there is no such device or not enough memory."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    kind = numpy_dtype(dtype)
-    if any(n < 0 for n in sizes):
-        raise UsageError(f"an array cannot have the shape {sizes}; sizes are 0 or more")
+    two. Raises UsageError for a shape that is none, DeviceError when there is no such device or not enough memory."""
+    given: tuple[object, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes, kind = tuple(int(n) for n in given if isinstance(n, Integral)), numpy_dtype(dtype)
+    if len(sizes) < len(given) or min(sizes, default=0) < 0:
+        raise UsageError(f"a shape is whole numbers of at least 0, got {shape!r}")
     where = _kind(device)
     if where == "cpu":
         return np.empty(sizes, kind)
