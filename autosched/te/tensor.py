@@ -120,6 +120,10 @@ class Tensor:
         )
         return load
 
+    def seen_as(self, shape: tuple[int, ...]) -> Tensor:
+        """The same elements, which the caller sees in this shape."""
+        return Tensor(self.name, self.shape, self.dtype, self.op, self.index, None if shape == self.shape else shape)
+
     def _index(self, dim: int, item: Any) -> Expr:
         if isinstance(item, Expr):
             return item
@@ -169,6 +173,16 @@ class TensorLoad(Load):
     """A `Load` that remembers which tensor its name means."""
 
     tensor: Tensor
+
+
+def fresh_name(name: str, taken: set[str]) -> str:
+    """`name`, with a number behind it where that is taken; what it answers is taken from then on."""
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate
 
 
 def postorder(roots: Iterable[Expr]) -> list[Expr]:

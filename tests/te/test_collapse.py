@@ -5,7 +5,8 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import Binary, Load, Select
-from autosched.te.collapse import LONG_PERIOD, collapse
+from autosched.te.collapse import collapse
+from autosched.te.groups import LONG_PERIOD
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
 

@@ -1,0 +1,109 @@
+"""`split_groups`: axes that indices divide become two, so that every index is linear in them.
+
+An axis o of a reduction of which indices take o // n becomes o = g n + c: the channels of a grouped convolution. So
+does one of any stage of which they take o // n or o % n, if n is at least LONG_PERIOD: rows one after the other. The
+axes by which later stages read them, its bias and what is reduced over its channels, become two as well; a reader that
+indexes them otherwise leaves them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var
+from autosched.ir.simplify import Simplifier
+from autosched.ir.visit import rebuild
+from autosched.te.dag import ComputeDAG
+from autosched.te.tensor import Axis, ComputeOp, Tensor, fresh_name, postorder, rewrite
+
+LONG_PERIOD = 64  # elements: what is shorter is known lane by lane in a chunk of vectors
+
+
+def split_groups(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG with axes in two where indices divide them by one number that divides their extent, and with them those
+    by which later stages read what they index."""
+    split: dict[tuple[str, Var], int] = {}
+    for op in (op for op in dag.stages if len(op.outputs) == 1):
+        for axis in op.axes:
+            n = _group_size(op, axis)
+            reached = None if n is None else _read_as(dag, op, axis)
+            if n is not None and reached is not None and all(split.get(place, n) == n for place in reached):
+                split.update(dict.fromkeys(reached, n))
+    if not split:
+        return dag
+    table: dict[str, Tensor] = {}
+    for op in dag.stages:
+        table.update((t.name, t) for t in _in_groups(dag, op, split, table).outputs)
+    outputs = [table[t.name].seen_as(t.public_shape) for t in dag.outputs]
+    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
+
+
+def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]] | None:
+    """The axis and those of later stages that index its dimension, by stage and variable; None where something else
+    indexes it than a plain axis of the same extent."""
+    found: set[tuple[str, Var]] = set()
+    stack = [(op, axis)]
+    while stack:
+        stage, here = stack.pop()
+        if (stage.name, here.var) in found:
+            continue
+        found.add((stage.name, here.var))
+        if here not in stage.axes:
+            continue
+        dim, written = stage.axes.index(here), {t.name for t in stage.outputs}
+        for reader in dag.consumers(stage.name):
+            extents = {a.var: a for a in (*reader.axes, *reader.reduce_axes) if a.extent == here.extent}
+            for load in (load for load in dag.reads(reader) if load.buffer in written):
+                index = load.indices[dim]
+                if not isinstance(index, Var) or index not in extents:
+                    return None
+                stack.append((reader, extents[index]))
+    return found
+
+
+def _in_groups(
+    dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], int], table: Mapping[str, Tensor]
+) -> ComputeOp:
+    """The stage with its axes that `split` names in two, o = g n + c, reading what is in `table`."""
+    taken = {a.name for a in (*op.axes, *op.reduce_axes)}
+    parts: dict[Expr, tuple[Axis, ...]] = {}
+    for axis in (*op.axes, *op.reduce_axes):
+        n = split.get((op.name, axis.var))
+        parts[axis.var] = (axis,) if n is None else _in_two(axis, n, taken)
+    whole: dict[Expr, Expr] = {o: p[0].var * p[1].extent + p[1].var for o, p in parts.items() if len(p) > 1}
+    simplify = Simplifier({a.var: (0, a.extent - 1) for pair in parts.values() for a in pair})
+
+    def convert(node: Expr, new: Expr) -> Expr:
+        if not isinstance(node, Load):
+            return whole.get(node, new)
+        shape = table[node.buffer].shape if node.buffer in table else dag.tensors[node.buffer].shape
+        if len(shape) == len(node.indices):
+            return rebuild(new, simplify)
+        producer, indices = dag.producer(node.buffer), list[Expr]()
+        assert producer is not None
+        for axis, old, index in zip(producer.axes, node.indices, new.children, strict=True):
+            cut = (producer.name, axis.var) in split
+            indices += [a.var for a in parts[old]] if cut else [simplify(index)]
+        load: Load = Load(node.buffer, tuple(indices), node.dtype)
+        return load
+
+    axes, reduce_axes = (tuple(a for axis in old for a in parts[axis.var]) for old in (op.axes, op.reduce_axes))
+    inputs = tuple(table.get(t.name, t) for t in op.inputs)
+    return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), op.reducer, inputs)
+
+
+def _in_two(axis: Axis, n: int, taken: set[str]) -> tuple[Axis, Axis]:
+    outer, inner = (Var(fresh_name(f"{axis.name}_{part}", taken), INDEX) for part in ("group", "member"))
+    return Axis(outer, axis.extent // n, axis.reduce), Axis(inner, n, axis.reduce)
+
+
+def _group_size(op: ComputeOp, axis: Axis) -> int | None:
+    """The one number that indices divide the axis by; outside of reductions a long one, which vectors fit into."""
+    divisions, least = (("floordiv",), 2) if op.reducer is not None else (("floordiv", "mod"), LONG_PERIOD)
+    found = {
+        int(node.b.value)
+        for node in postorder(op.body)
+        if isinstance(node, Binary) and node.op in divisions and node.a is axis.var and isinstance(node.b, Const)
+    }
+    n = found.pop() if len(found) == 1 else 1
+    return n if least <= n < axis.extent and axis.extent % n == 0 else None
