@@ -22,8 +22,8 @@ class Format:
     exp_high: float  # exp is infinite above
     ln2: tuple[float, float]  # high part with trailing zeros, low part
     exp: tuple[float, ...]  # (e**r - 1 - r) / r**2 on |r| <= ln2 / 2, for e**r
-    powers: int  # entries of a table of 2**(j / powers), where shuffles can look them up
-    exp_near: tuple[float, ...]  # (e**r - 1) / r on |r| <= ln2 / 2 / powers
+    powers: dict[int, int]  # bits of a register: entries of a table of 2**(j / powers) that shuffles look up in it
+    exp_near: dict[int, tuple[float, ...]]  # powers: (e**r - 1) / r on |r| <= ln2 / 2 / powers
     expm1: tuple[float, ...]  # the same, for e**r - 1
     tanh_high: float  # tanh is 1 above
     erf_series: tuple[float, ...]  # erf(x) / x - 1 in x**2, |x| < 1
@@ -40,14 +40,17 @@ class Format:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane."""
+    """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane.
+
+    `shuffled`: bits of a register whose elements one instruction picks by index, 512 in AVX-512, 256 in AVX2, else 0.
+    """
 
     form: Format
     lanes: int
     fresh: Callable[[], str]
     out: Callable[[str], None]
     fused: bool
-    avx512: bool = False
+    shuffled: int = 0
 
     @property
     def type(self) -> str:
@@ -69,6 +72,11 @@ class Lanes:
         if self.form.bits == 32:
             value = struct.unpack("f", struct.pack("f", value))[0]
         return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
+
+    def _word(self, value: float) -> int:
+        """The bits of a number."""
+        kinds = ("f", "I") if self.form.bits == 32 else ("d", "Q")
+        return int(struct.unpack(kinds[1], struct.pack(kinds[0], value))[0])
 
     def whole(self, value: int) -> str:
         signed = value - (1 << self.form.bits) if value >> (self.form.bits - 1) else value
@@ -136,6 +144,22 @@ class Lanes:
             f"{self.integer} {self.whole(0x22)}, i32 0, i{self.lanes} -1, i32 4)"
         )
 
+    def smaller(self, x: str, limit: float) -> str:
+        """min(x, limit) of positive numbers, NaN among the largest, as integers."""
+        bits, bound = self.bits(x), self.whole(self._word(limit))
+        less = self.emit(f"icmp slt {self.integer} {bits}, {bound}")
+        return self.float(self.emit(f"select {self.bool} {less}, {self.integer} {bits}, {self.integer} {bound}"))
+
+    def power_at(self, powers: int, index: str) -> str:
+        """The bits of 2**(j / powers) at the low bits j of `index`, a float, in each lane, in AVX2: a register of
+        float32. 1's bits and j's, at the head of the fraction, are taken off: j / powers + k + bias in fixed point,
+        added to them, makes it 2**(j / powers + k)."""
+        head, one = self.form.fraction - (powers - 1).bit_length(), self._word(1.0)
+        table = ", ".join(f"i32 {self._word(2.0 ** (j / powers)) - one - (j << head)}" for j in range(powers))
+        words = self.emit(f"bitcast {self.integer} <{table}> to {self.type}")
+        places = f"{self.integer} {self.bits(index)}"
+        return self.bits(self.emit(f"call {self.type} @llvm.x86.avx2.permps({self.type} {words}, {places})"))
+
     def entry(self, numbers: Sequence[float], index: str) -> str:
         """The table's entry at the low bits of `index`, a float, in each lane, in AVX-512; two registers of entries."""
         t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
@@ -158,9 +182,9 @@ class Lanes:
         return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
 
     def in_registers(self, function: Callable[..., str], *numbers: str) -> str:
-        """`function` of `Lanes` and the numbers, in whole registers of AVX-512: every lane is computed alike, however
-        many there are."""
-        whole = replace(self, lanes=512 // self.form.bits)
+        """`function` of `Lanes` and the numbers, in whole registers: every lane is computed alike, however many there
+        are."""
+        whole = replace(self, lanes=self.shuffled // self.form.bits)
         if self.lanes == whole.lanes:
             return function(whole, *numbers)
         if self.lanes == 1:

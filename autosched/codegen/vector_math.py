@@ -13,11 +13,13 @@ Largest errors, in units in the last place of the exact result, with and without
 
 NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2
 (float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
-Zen 4; other widths are computed in whole registers there, so that every lane gives the same bits); log by x = 2**e m
+Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.6 cycles on Zen 3 instead of 9.3; other widths are computed in
+whole registers there, so that every lane gives the same bits); log by x = 2**e m
 with sqrt(1/2) <= m < sqrt(2); tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial
 (float32) or 1 - exp(log erfc); sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
 weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between
-the 32 powers). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
+the 32 powers, 2**-25 between the 8). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of
+2**-25.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from autosched.codegen.vector_lanes import Format, Lanes
 
@@ -48,8 +51,8 @@ _FLOAT32 = Format(
     exp_high=89.0,
     ln2=(0.693359375, -2.12194440e-4),
     exp=(0.49999994, 0.166665211, 0.0416682586, 0.00836867187, 0.00138212263),
-    powers=32,
-    exp_near=(1.0000146627426147, 0.4999999),
+    powers={512: 32, 256: 8},
+    exp_near={32: (1.0000146627426147, 0.4999999), 8: (1.0, 0.50006485, 0.16664296)},
     expm1=(0.5, 0.166666657, 0.0416664928, 0.00833354518, 0.00139323168, 0.000197622765),
     tanh_high=10.0,
     erf_series=(0.128379166, -0.37612626, 0.11283581, -0.0268535353, 0.00518769957, -0.000800412905, 7.83262367e-05),
@@ -93,8 +96,8 @@ _FLOAT64 = Format(
     exp_high=710.0,
     ln2=(6.93145751953125e-1, 1.42860682030941723212e-6),
     exp=_FLOAT64_EXP,
-    powers=1,
-    exp_near=(1.0, *_FLOAT64_EXP),
+    powers={512: 1},
+    exp_near={1: (1.0, *_FLOAT64_EXP)},
     expm1=_FLOAT64_EXP,
     tanh_high=22.0,
     erf_series=(
@@ -171,29 +174,30 @@ _HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595
 
 def emit_call(
     fn: str, dtype: str, lanes: int, arg: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
-    avx512: bool = False,
+    shuffled: int = 0,
 ) -> str:  # fmt: skip
     """Write `fn` of `arg`, a value of `lanes` x `dtype` (1: a scalar), line by line to `out`; the result's name.
 
-    `fresh` gives unused names with their %. `avx512`: instructions of AVX-512 may be used.
+    `fresh` gives unused names with their %. `shuffled`: 512 where instructions of AVX-512
+    may be used, 256 where those of AVX2.
     Raises KeyError for a function or dtype that is not in the table above.
     """
-    return _FUNCTIONS[fn](Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512), arg)
+    return _FUNCTIONS[fn](Lanes(_FORMATS[dtype], lanes, fresh, out, fma, shuffled), arg)
 
 
 def emit_or_nan(
     dtype: str, lanes: int, x: str, operand: str, fresh: Callable[[], str], out: Callable[[str], None]
 ) -> str:  # fmt: skip
     """Write x, but NaN where `operand` is, in one instruction of AVX-512 for each register."""
-    return Lanes(_FORMATS[dtype], lanes, fresh, out, True, True).in_registers(Lanes.or_nan, x, operand)
+    return Lanes(_FORMATS[dtype], lanes, fresh, out, True, 512).in_registers(Lanes.or_nan, x, operand)
 
 
 def emit_pow(
     dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
-    avx512: bool = False,
+    shuffled: int = 0,
 ) -> str:  # fmt: skip
     """Write x ** y with C's rules for zeros, infinities and negative x; float32 is computed in float64."""
-    narrow = Lanes(_FORMATS[dtype], lanes, fresh, out, fma, avx512)
+    narrow = Lanes(_FORMATS[dtype], lanes, fresh, out, fma, shuffled)
     wide = replace(narrow, form=_FORMATS["float64"])
     if dtype == "float32":
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
@@ -215,28 +219,60 @@ def _exp_of_reduced(v: Lanes, r: str) -> str:
     return v.fma(v.fma(v.polynomial(r, v.form.exp), r, one), r, one)
 
 
+def _exp_near(v: Lanes, x: str, z: str, shift: str) -> tuple[str, str]:
+    """(n, r) with n, the multiple of 1 / powers that z is without its shift, and x = n ln2 + r."""
+    n = v.op("fsub", z, shift)
+    r = v.fma(n, v.number(-v.form.ln2[0]), x)
+    return n, v.fma(n, v.number(-v.form.ln2[1]), r)
+
+
 def _exp_scaled(v: Lanes, x: str) -> str:
     """exp in AVX-512, for any x, in whole registers: x = n ln2 + r with n in steps of 1 / powers, 2**n exp(r).
 
     The fraction of n selects a power of two, its whole part is applied by one instruction, which is right however large
     n is and passes NaN on. So only r, which is then any number or NaN, has to be kept in bounds.
     """
-    powers, shift = v.form.powers, v.number(v.form.magic / v.form.powers)
+    powers = v.form.powers[512]
+    shift = v.number(v.form.magic / powers)
     z = v.fma(x, v.number(1.0 / math.log(2.0)), shift)
-    n = v.op("fsub", z, shift)
-    r = v.fma(n, v.number(-v.form.ln2[0]), x)
-    r = v.bounded(v.fma(n, v.number(-v.form.ln2[1]), r), 0.36 / powers)
-    rest = v.polynomial(r, v.form.exp_near)
+    n, r = _exp_near(v, x, z, shift)
+    r = v.bounded(r, 0.36 / powers)
+    rest = v.polynomial(r, v.form.exp_near[powers])
     if powers == 1:
         return v.scale(v.fma(rest, r, v.number(1.0)), n)
     power = v.entry([2.0 ** (j / powers) for j in range(powers)], z)
     return v.scale(v.fma(v.op("fmul", power, r), rest, power), n)
 
 
-def _exp_upto(v: Lanes, x: str) -> str:
-    """exp for x <= exp_high."""
-    if v.avx512:
+def _exp_looked_up(v: Lanes, x: str, is_bounded: bool) -> str:
+    """exp in AVX2, in whole registers: as in AVX-512, where a register holds the powers.
+
+    2**n is applied in two halves, of which one comes with the looked-up power; fewer multiplications than the longer
+    polynomial. Without `is_bounded` x may lie above exp_high: n does not, and what is left for r makes it infinite.
+    """
+    form, powers = v.form, v.form.powers[256]
+    steps = (powers - 1).bit_length()
+    shift = form.magic / powers + 2 * form.bias
+    x = v.at_least(x, form.exp_low)
+    z = v.fma(x, v.number(1.0 / math.log(2.0)), v.number(shift))
+    if not is_bounded:
+        z = v.smaller(z, shift + form.exp_high / math.log(2.0) + 1)
+    _, r = _exp_near(v, x, z, v.number(shift))
+    both = v.iop("shl", v.bits(z), v.whole(form.fraction - steps))  # n + 2 bias, in fixed point, as an exponent
+    exponent = ((1 << form.bits - 1 - form.fraction) - 1) << form.fraction
+    half = v.iop("and", v.iop("lshr", both, v.whole(1)), v.whole(exponent))
+    power = v.float(v.iop("add", v.power_at(powers, z), v.iop("sub", both, half)))
+    near = v.fma(v.op("fmul", power, r), v.polynomial(r, form.exp_near[powers]), power)
+    return v.op("fmul", near, v.float(half))
+
+
+def _exp_upto(v: Lanes, x: str, is_bounded: bool = True) -> str:
+    """exp; with `is_bounded` x <= exp_high, which may save its bound."""
+    if v.shuffled == 512:
         return v.in_registers(_exp_scaled, x)
+    if v.shuffled in v.form.powers:
+        return v.in_registers(partial(_exp_looked_up, is_bounded=is_bounded), x)
+    x = x if is_bounded else v.at_most(x, v.form.exp_high)
     r, z = _reduced(v, v.at_least(x, v.form.exp_low), 2 * v.form.bias)
     both = v.bits(z)
     half = v.iop("lshr", both, v.whole(1))  # what is above the low bits is even, and shifted out
@@ -246,7 +282,7 @@ def _exp_upto(v: Lanes, x: str) -> str:
 
 
 def _exp(v: Lanes, x: str) -> str:
-    return _exp_upto(v, x if v.avx512 else v.at_most(x, v.form.exp_high))
+    return _exp_upto(v, x, is_bounded=False)
 
 
 def _exp_small(v: Lanes, x: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autosched.codegen.llvm.arithmetic import has_avx512
+from autosched.codegen.llvm.arithmetic import shuffled_bits
 from autosched.codegen.source import function_attributes
 from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.runtime import jit
@@ -54,7 +54,9 @@ attributes #0 = {{ {attributes} }}
 """
 
 
-def _apply(fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None) -> Array:
+def _apply(
+    fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None, shuffled: int = shuffled_bits(HOST)
+) -> Array:
     """`fn` of every element (a multiple of `lanes` of them), computed by compiled code."""
     dtype = x.dtype.name
     lines: list[str] = []
@@ -64,9 +66,9 @@ def _apply(fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None) -> 
         return f"%t{next(numbers)}"
 
     if fn == "pow":
-        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma, has_avx512(HOST))
+        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma, shuffled)
     else:
-        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma, has_avx512(HOST))
+        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma, shuffled)
     scalar = SCALARS[dtype]
     ir = LOOP.format(
         scalar=scalar,
@@ -107,7 +109,7 @@ BOUNDS = {
 # Intervals sampled evenly; "log" ones are sampled evenly in the exponent.
 DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
     "float32": {
-        "exp": [(-104, 89), (-1, 1), (-88, -86)],
+        "exp": [(-104, 89), (-1, 1), (-88, -86), (88, 100)],
         "log": [(0.5, 2), (0.99, 1.01), (1e-45, 3e38)],
         "tanh": [(-12, 12), (-1, 1), (-1e-4, 1e-4)],
         "sigmoid": [(-104, 30), (-4, 4)],
@@ -163,6 +165,37 @@ def test_error_bounds(dtype: str, fn: str, fma: bool) -> None:
         assert _ulps(first, exact) <= BOUNDS[dtype][fn] + slack
         for lanes in FEW_LANES[dtype][1:]:
             np.testing.assert_array_equal(_apply(fn, lanes, fma, x), first)
+
+
+@pytest.mark.parametrize("shuffled", [0, 256, 512])
+@pytest.mark.parametrize("fn", ["exp", "sigmoid"])
+def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffled: int) -> None:
+    if shuffled > shuffled_bits(HOST):
+        pytest.skip("no such shuffles here")
+    for low, high in DOMAINS["float32"][fn]:
+        x = _samples(fn, low, high, "float32")
+        exact = REFERENCES[fn](x.astype(np.float64))
+        assert _ulps(_apply(fn, 8, HOST.has_fma, x, shuffled=shuffled), exact) <= BOUNDS["float32"][fn]
+    edges = np.array([value for value, _ in EDGES[fn]] + [0] * (16 - len(EDGES[fn])), np.float32)
+    expected = np.array([result for _, result in EDGES[fn]], np.float32)
+    got = _apply(fn, 8, HOST.has_fma, edges, shuffled=shuffled)[: len(expected)]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "lookup", "n_products"),
+    [("sandybridge", "", 11), ("haswell", "avx2.permps", 8), ("skylake-avx512", "avx512.vpermi2var", 6)],
+)
+def test_exp_looks_up_powers_where_a_shuffle_can(mcpu: str, lookup: str, n_products: int) -> None:
+    lines: list[str] = []
+    numbers = itertools.count()
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    lanes = target.vector_bytes // 4
+    emit_call("exp", "float32", lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    looked_up = [line for line in lines if "perm" in line]
+    assert len(looked_up) == bool(lookup)
+    assert all(lookup in line for line in looked_up)
+    assert sum("llvm.fma" in line or "fmul" in line for line in lines) == n_products
 
 
 INF, NAN = math.inf, math.nan

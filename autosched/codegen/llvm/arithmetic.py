@@ -98,7 +98,13 @@ class Arithmetic:
         if has_avx512(self.target) and a.lanes * DTYPES[a.dtype][1] % 64 == 0 and a.dtype not in HALVES:
             w = self.writer
             return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
-        return self.select(self.binary("ne", b, b), b, result)
+        unknown = self.binary("ne", b, b)
+        if a.lanes == 1 or a.dtype in HALVES or not _masks_are_vectors(self.target):
+            return self.select(unknown, b, result)
+        # all bits set are NaN, and an `or` runs anywhere: a blend would be beside the maximum and the comparison
+        integer = f"int{8 * DTYPES[a.dtype][1]}"
+        word, bits = self.converted("sext", unknown, integer), self.converted("bitcast", result, integer)
+        return self.converted("bitcast", self.binary("bitor", bits, word), a.dtype)
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
         if cond.name in ("true", "false"):
@@ -145,7 +151,7 @@ class Arithmetic:
 
     def _math(self, fn: str, a: Val) -> str:
         w, t = self.writer, self.target
-        return emit_call(fn, a.dtype, a.lanes, a.name, w.fresh, w.emit, t.has_fma, has_avx512(t))
+        return emit_call(fn, a.dtype, a.lanes, a.name, w.fresh, w.emit, t.has_fma, shuffled_bits(t))
 
     def _power(self, a: Val, b: Val) -> Val:
         """a ** b; small constant powers are products."""
@@ -155,7 +161,7 @@ class Arithmetic:
                 square = self.binary("mul", a, a)
                 return square if exponent == 2 else self.binary("mul", square, a)
         w, t = self.writer, self.target
-        name = emit_pow(a.dtype, a.lanes, a.name, b.name, w.fresh, w.emit, t.has_fma, has_avx512(t))
+        name = emit_pow(a.dtype, a.lanes, a.name, b.name, w.fresh, w.emit, t.has_fma, shuffled_bits(t))
         return Val(name, a.dtype, a.lanes)
 
     def _divide(self, op: str, a: Val, b: Val, divisor: str) -> Val:
@@ -239,6 +245,18 @@ def _kind(name: str, lanes: int) -> str:
 
 def has_avx512(target: Target) -> bool:
     return target.arch == "x86_64" and target.vector_bytes == 64
+
+
+def _masks_are_vectors(target: Target) -> bool:
+    """Whether comparing vectors sets all bits of a lane."""
+    return target.arch == "x86_64" and target.vector_bytes < 64
+
+
+def shuffled_bits(target: Target) -> int:
+    """Bits of a register whose elements one instruction picks by index; 0 where it could not pick all of them."""
+    if target.arch != "x86_64" or target.vector_bytes < 32 or not target.has("avx2"):
+        return 0
+    return 8 * target.vector_bytes
 
 
 def _is_number(value: Val) -> bool:
