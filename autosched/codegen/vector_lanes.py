@@ -155,10 +155,17 @@ class Lanes:
         float32. 1's bits and j's, at the head of the fraction, are taken off: j / powers + k + bias in fixed point,
         added to them, makes it 2**(j / powers + k)."""
         head, one = self.form.fraction - (powers - 1).bit_length(), self._word(1.0)
-        table = ", ".join(f"i32 {self._word(2.0 ** (j / powers)) - one - (j << head)}" for j in range(powers))
-        words = self.emit(f"bitcast {self.integer} <{table}> to {self.type}")
+        words = [self._word(2.0 ** (j / powers)) - one - (j << head) for j in range(powers)]
+        return self.bits(self._picked_by(words, index))
+
+    def looked_up(self, numbers: Sequence[float], index: str) -> str:
+        """The number at the low bits of `index`, a float, in each lane, in AVX2: a register of float32."""
+        return self._picked_by([self._word(x) for x in numbers], index)
+
+    def _picked_by(self, words: Sequence[int], index: str) -> str:
+        table = f"bitcast ({self.integer} <{', '.join(f'i32 {word}' for word in words)}> to {self.type})"
         places = f"{self.integer} {self.bits(index)}"
-        return self.bits(self.emit(f"call {self.type} @llvm.x86.avx2.permps({self.type} {words}, {places})"))
+        return self.emit(f"call {self.type} @llvm.x86.avx2.permps({self.type} {table}, {places})")
 
     def entry(self, numbers: Sequence[float], index: str) -> str:
         """The table's entry at the low bits of `index`, a float, in each lane, in AVX-512; two registers of entries."""

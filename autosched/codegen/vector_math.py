@@ -14,12 +14,12 @@ Largest errors, in units in the last place of the exact result, with and without
 NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2
 (float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
 Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.6 cycles on Zen 3 instead of 9.3; other widths are computed in
-whole registers there, so that every lane gives the same bits); log by x = 2**e m
-with sqrt(1/2) <= m < sqrt(2); tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial
-(float32) or 1 - exp(log erfc); sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
-weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between
-the 32 powers, 2**-25 between the 8). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of
-2**-25.
+whole registers there, so that every lane gives the same bits); log by x = 2**e m with sqrt(1/2) <= m < sqrt(2); tanh
+from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial (float32) or 1 - exp(log erfc), float32
+in AVX2 from one of eight polynomials of degree 6, looked up as well: 31 instructions instead of 47; sin and cos by
+multiples of pi/2 in float64. Polynomial coefficients were computed by a weighted minimax fit in 400-bit arithmetic;
+the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between the 32 powers, 2**-25 between the 8 and in
+the pieces of erf). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ _FLOAT32_ERF_TAIL = (
     0.9994967, 0.0026562088, -0.0065357485, 0.009832828, -0.009904965, 0.0067981537, -0.00296312,
     0.0004615697, 0.00039067873, -0.00030136696, 5.1896404e-05, 2.5363142e-05, -9.166921e-06,
 )  # fmt: skip
+_ERF_STEP = 35 / 64
+_ERF_PIECES = (
+    (0.62837917, 1.0527804e-11, -0.37612587, -7.591939e-10, 0.11280228, 1.0132597e-08, -0.026095932),
+    (0.525304, -0.34487644, -0.20606604, 0.17183888, 0.02061449, -0.048445806, 0.003629741),
+    (0.30282292, -0.42212403, 0.044817355, 0.10381173, -0.060358696, -0.003772659, 0.014899147),
+    (0.09713196, -0.3173565, 0.11696719, -0.003180422, -0.028434694, 0.016489869, -0.0017147376),
+    (-0.043761138, -0.20425767, 0.083949745, -0.02607214, 0.00159588, 0.0047217733, -0.0032286092),
+    (-0.13432601, -0.1334986, 0.04818359, -0.016536662, 0.004775719, -0.00063161703, -0.00040759397),
+    (-0.19523916, -0.09287224, 0.028280444, -0.008569275, 0.0025271093, -0.0006886143, 0.00023188612),
+    (-0.23877552, -0.0682381, 0.017823696, -0.0046558357, 0.0012612268, -0.00026696658, -0.00020597884),
+)  # fmt: skip
+# erf(t) / t - 1/2 in t - j _ERF_STEP, row j for the numbers around j _ERF_STEP, t <= 4
 _FLOAT32 = Format(
     name="float",
     bits=32,
@@ -347,8 +359,25 @@ def _sigmoid(v: Lanes, x: str) -> str:
     return v.op("fdiv", numerator, v.op("fadd", e, one))
 
 
+def _erf_looked_up(v: Lanes, x: str) -> str:
+    """erf in AVX2, float32, in whole registers: each lane picks the coefficients of its piece of the curve.
+
+    t = |x| up to 4, and erf(t) = t / 2 + t (erf(t) / t - 1/2), whose smaller second term is what the pieces give.
+    """
+    t = v.at_most(v.unary("fabs", x), 4.0)
+    shift = v.number(v.form.magic)
+    z = v.fma(t, v.number(1 / _ERF_STEP), shift)
+    u = v.fma(v.op("fsub", z, shift), v.number(-_ERF_STEP), t)
+    *lower, value = (v.looked_up(column, z) for column in zip(*_ERF_PIECES, strict=True))
+    for coefficient in reversed(lower):
+        value = v.fma(value, u, coefficient)
+    return v.copysign(v.fma(t, value, v.op("fmul", t, v.number(0.5))), x)
+
+
 def _erf(v: Lanes, x: str) -> str:
     """Tail: a polynomial in t - 2.46 in float32; in float64 log(erfc) is one in t - 2, whose terms stay small."""
+    if v.shuffled == 256 and v.form.bits == 32:
+        return v.in_registers(_erf_looked_up, x)
     one = v.number(1.0)
     series = v.fma(x, v.polynomial(v.op("fmul", x, x), v.form.erf_series), x)
     t = v.unary("fabs", x)

@@ -168,7 +168,7 @@ def test_error_bounds(dtype: str, fn: str, fma: bool) -> None:
 
 
 @pytest.mark.parametrize("shuffled", [0, 256, 512])
-@pytest.mark.parametrize("fn", ["exp", "sigmoid"])
+@pytest.mark.parametrize("fn", ["exp", "sigmoid", "erf"])
 def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffled: int) -> None:
     if shuffled > shuffled_bits(HOST):
         pytest.skip("no such shuffles here")
@@ -182,20 +182,44 @@ def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffle
     np.testing.assert_array_equal(got, expected)
 
 
+def _lines_for(fn: str, mcpu: str) -> list[str]:
+    """What is written for a register of float32."""
+    lines: list[str] = []
+    numbers = itertools.count()
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    lanes = target.vector_bytes // 4
+    emit_call(fn, "float32", lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    return lines
+
+
 @pytest.mark.parametrize(
     ("mcpu", "lookup", "n_products"),
     [("sandybridge", "", 11), ("haswell", "avx2.permps", 8), ("skylake-avx512", "avx512.vpermi2var", 6)],
 )
 def test_exp_looks_up_powers_where_a_shuffle_can(mcpu: str, lookup: str, n_products: int) -> None:
-    lines: list[str] = []
-    numbers = itertools.count()
-    target = parse_target(f"llvm -mcpu={mcpu}")
-    lanes = target.vector_bytes // 4
-    emit_call("exp", "float32", lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    lines = _lines_for("exp", mcpu)
     looked_up = [line for line in lines if "perm" in line]
     assert len(looked_up) == bool(lookup)
     assert all(lookup in line for line in looked_up)
     assert sum("llvm.fma" in line or "fmul" in line for line in lines) == n_products
+
+
+def test_erf_looks_up_its_coefficients_where_that_is_one_shuffle_each() -> None:
+    products = {
+        mcpu: sum("llvm.fma" in line or "fmul" in line for line in _lines_for("erf", mcpu))
+        for mcpu in ("sandybridge", "haswell", "skylake-avx512")
+    }
+    assert products == {"sandybridge": 20, "haswell": 10, "skylake-avx512": 20}
+    assert sum("avx2.permps" in line for line in _lines_for("erf", "haswell")) == 7
+
+
+@pytest.mark.parametrize("shuffled", [0, 256])
+def test_erf_stays_at_one(shuffled: int) -> None:
+    if shuffled > shuffled_bits(HOST):
+        pytest.skip("no such shuffles here")
+    x = np.arange(np.float32(3.5).view(np.int32), np.float32(4.25).view(np.int32), dtype=np.int32).view(np.float32)
+    x = x[: len(x) // 8 * 8]
+    assert _apply("erf", 8, HOST.has_fma, x, shuffled=shuffled).max() == 1
 
 
 INF, NAN = math.inf, math.nan
