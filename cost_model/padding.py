@@ -22,7 +22,7 @@ from autosched.ir.linear import ZERO as NO_STEP
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Store
 from autosched.ir.visit import free_vars
-from cost_model.formula import ONE, ZERO, factor, least, minus, most, over, plus, real, times, total, where
+from cost_model.formula import ZERO, factor, least, minus, most, over, plus, real, times, total, where
 
 if TYPE_CHECKING:
     from cost_model.analysis import Loop
@@ -87,7 +87,7 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
     form = linear((comparison.a - comparison.b) * sign)
     lowest = real(form.constant) if comparison.op in ("ge", "le") else minus(form.constant, 1.0)
     steps: list[Expr] = []
-    points: Expr = ONE
+    counts: list[Expr] = []
     for reduce in (False, True):
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
@@ -96,10 +96,15 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
         count = factor(x.trips for x, _ in moving)
         step = min(map(abs, numbers), default=0)
         steps.append(real(float(step or 1)))
-        points = times(points, count)
+        counts.append(count)
         if step and min(numbers) < 0:
             lowest = minus(lowest, times(minus(count, 1.0), float(step)))
-    padded = most(0.0, minus(0.0, lowest))
-    reach = minus(plus(padded, plus(*steps)), 1.0)
-    pairs = over(times(padded, reach), times(times(*steps), 2.0))
-    return least(1.0, over(pairs, points))
+    padded = minus(0.0, lowest)
+    beyond = [_corner(minus(padded, times(*along)), steps) for along in zip(counts, steps, strict=True)]
+    return least(1.0, over(minus(_corner(padded, steps), plus(*beyond)), times(*counts)))
+
+
+def _corner(depth: Expr, steps: Sequence[Expr]) -> Expr:
+    """Pairs of an output and a step of the reduction in the triangle, `depth` high, that a comparison cuts off."""
+    high = most(0.0, depth)
+    return over(times(high, minus(plus(high, plus(*steps)), 1.0)), times(times(*steps), 2.0))

@@ -15,10 +15,10 @@ from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 
 
-def inlined(shape: tuple[int, ...], name: str = "c2d") -> tuple[Sketch, Statement]:
+def inlined(shape: tuple[int, ...], name: str = "c2d", kind: str = "/pad@inline") -> tuple[Sketch, Statement]:
     """The multiply-adds of a convolution whose padding is a condition of its reads."""
     dag = collapse(build(name, shape)[0])
-    sketch = next(s for s in sketches(dag, parse_target("llvm -mcpu=haswell"), 1) if s.name.endswith("@inline"))
+    sketch = next(s for s in sketches(dag, parse_target("llvm -mcpu=haswell"), 1) if s.name.endswith(kind))
     updates = [s for s in analyse(lower(sketch.state)).statements if s.accumulators and s.updates]
     return sketch, updates[0]
 
@@ -48,6 +48,18 @@ def test_what_is_outside_is_not_counted_as_work(n, k, stride, pad):
         weight, border = evaluated(sketch, statement, oh=rows, ow=columns, co=8)
         assert weight == pytest.approx(exact, abs=0.02)
         assert border < 0.1  # the channels are many steps inside
+
+
+@pytest.mark.parametrize(("n", "k", "stride", "pad"), [(14, 3, 1, 1), (7, 5, 1, 2), (15, 3, 2, 1)])
+def test_rows_of_a_tile_beyond_the_output_are_outside(n, k, stride, pad):
+    """Tiles of a blocked reduction that do not divide hang over the border, by more rows than the window is high."""
+    sketch, statement = inlined((1, n, n, 512, 64, k, stride, pad), kind="blocked/pad@inline")
+    outputs = (n + 2 * pad - k) // stride + 1
+    for rows in (outputs - 1, outputs // 2 + 1):
+        weight, _ = evaluated(sketch, statement, oh=rows, ow=1, co=8)
+        tiled = rows * -(-outputs // rows)
+        inside = sum(0 <= i * stride + a - pad < n for i in range(tiled) for a in range(k)) / (tiled * k)
+        assert weight == pytest.approx(inside * counted(n, k, stride, pad), abs=0.04)
 
 
 def test_phases_are_no_axis_of_their_own():
