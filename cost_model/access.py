@@ -27,7 +27,7 @@ from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, V
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
-from cost_model.formula import absolute, is_one, is_zero, least, minus, most, over, real, times
+from cost_model.formula import absolute, is_one, is_zero, least, minus, most, over, plus, real, times
 
 ZERO: Expr = Const(0, INDEX)
 ONE: Expr = Const(1, INDEX)
@@ -65,6 +65,7 @@ class Access:
     elements: Widths  # distinct elements touched
     lines: Widths  # distinct cache lines touched, real
     resident: Widths  # lines of a cache that they take up, more where they crowd in a few sets, real
+    pages: Widths  # distinct pages touched, real
     line_bytes: int
     streamed: bool = False  # written around the caches
 
@@ -234,17 +235,21 @@ def make_access(
     for place, step in zip(index, strides, strict=True):
         for loop in view.moving(place):
             stride[loop] = stride[loop] + view.step(place, loop) * step
-    spans = [view.widths(i) for i in index[-2:]]
+    spans = [view.widths(i) for i in index]
     lines = [
-        _lines([c[d] for c in counts], [s[d] for s in spans], shape, elements[d], buffer.itemsize, line_bytes)
+        _lines([c[d] for c in counts], [s[d] for s in spans[-2:]], shape, elements[d], buffer.itemsize, line_bytes)
         for d in range(view.depth + 1)
     ]
     lines_of = tuple(lines)
     steps = _steps(shape, buffer.itemsize, line_bytes)
     resident = tuple(_resident(n, [c[d] for c in counts], steps, line_bytes) for d, n in enumerate(lines))
-    return Access(
-        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, line_bytes
+    pages = tuple(
+        _pages([c[d] for c in counts], [s[d] for s in spans], strides, buffer.itemsize) for d in range(view.depth + 1)
     )
+    return Access(
+        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, pages,
+        line_bytes,
+    )  # fmt: skip
 
 
 def width(expr: Expr, loops: Sequence[Free]) -> Expr:
@@ -280,6 +285,17 @@ def _lines(
     if not isinstance(last, Const) or int(last.value) * itemsize < line_bytes:
         lines = least(lines, most(1.0, times(widths[-2] * last + widths[-1] + 1, per_line)))
     return times(lines, product(counts[:-2]))
+
+
+def _pages(counts: list[Expr], widths: list[Expr], strides: list[Expr], itemsize: int) -> Expr:
+    """Pages of a region: of each dimension all that its rows have, or those between the first and the last byte."""
+    pages: Expr = real(1)
+    span: Expr = ZERO
+    for count, width, stride in reversed(list(zip(counts, widths, strides, strict=True))):
+        if count is not ONE:
+            span = span + width * stride
+            pages = least(times(pages, count), plus(1.0, times(span, itemsize / PAGE_BYTES)))
+    return pages
 
 
 def _steps(shape: list[Expr], itemsize: int, line_bytes: int) -> list[int] | None:

@@ -453,7 +453,20 @@ def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
 
 
 def traffic(statement: Statement, access: Access, capacity: float) -> Expr:
-    """Bytes that the access moves into a cache of `capacity` bytes, real.
+    """Bytes that the access moves into a cache of `capacity` bytes, real."""
+    per_line = float(access.line_bytes * access.traffic_factor)
+    return _moved(statement, access, [times(n, per_line) for n in access.lines], statement.working_set, capacity)
+
+
+def page_visits(statement: Statement, access: Access, capacity: float) -> Expr:
+    """Pages, counted again for each time, from which the access fills a cache of `capacity` bytes, real."""
+    return _moved(statement, access, access.pages, statement.working_set, capacity)
+
+
+def _moved(
+    statement: Statement, access: Access, footprint: Sequence[Expr], working_set: Sequence[Expr], capacity: float
+) -> Expr:
+    """What the access moves into a store of `capacity`, by its footprint and all accesses' at each depth.
 
     With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
     the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
@@ -462,18 +475,13 @@ def traffic(statement: Statement, access: Access, capacity: float) -> Expr:
     """
     if access.in_registers:
         return ZERO
-    per_line = float(access.line_bytes * access.traffic_factor)
-    moved = [ZERO, *(times(times(access.lines[d], per_line), statement.iterations(d)) for d in range(statement.depth))]
-    result: Expr | None = None
-    for depth in range(statement.depth, -1, -1):
-        if depth == statement.depth:  # one iteration: always fits
-            result = moved[depth]
-            continue
-        assert result is not None
-        result = least(result, most(moved[depth], excess(statement, depth, capacity)))
-    return times(result if result is not None else ZERO, statement.weight)
+    moved = [ZERO, *(times(footprint[d], statement.iterations(d)) for d in range(statement.depth))]
+    result = moved[statement.depth]  # one iteration: always fits
+    for depth in range(statement.depth - 1, -1, -1):
+        result = least(result, most(moved[depth], excess(working_set[depth], capacity)))
+    return times(result, statement.weight)
 
 
-def excess(statement: Statement, depth: int, capacity: float) -> Expr:
-    """Not positive where the working set at `depth` fits into `capacity`, else larger than any traffic."""
-    return minus(times(statement.working_set[depth], 1e14), capacity * 1e14)
+def excess(working_set: Expr, capacity: float) -> Expr:
+    """Not positive where a working set fits into `capacity`, else larger than any traffic."""
+    return minus(times(working_set, 1e14), capacity * 1e14)

@@ -205,7 +205,7 @@ def _curve_columns() -> list[Column]:
         def value(c: Context) -> Expr:
             best: Expr = real(64.0)  # bytes per operation when nothing fits: every access misses
             for d, per_flop in enumerate(c.bytes_per_flop):
-                best = least(best, most(per_flop, excess(c.main.statement, d, float(capacity))))
+                best = least(best, most(per_flop, excess(c.main.statement.working_set[d], float(capacity))))
             return over(1.0, most(best, 1e-9))
 
         return value

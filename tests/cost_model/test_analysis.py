@@ -17,7 +17,7 @@ from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model.access import Access
-from cost_model.analysis import Analysis, Statement, analyse
+from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import make_block, statement_cost
 from cost_model.machine import ACROSS, machine
 from search_spaces.cpu import sketches
@@ -313,6 +313,33 @@ def test_rows_at_distances_of_a_page_crowd_in_few_sets(columns: int, rows: int, 
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
     assert evaluate([read.resident[update.block]], values) == [want]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "width", "want"), [(1024, 12, 1, 12), (16, 12, 1, 1), (512, 12, 1, 6), (512, 12, 512, 7)]
+)
+def test_rows_at_distances_of_a_page_are_as_many_pages(columns: int, rows: int, width: int, want: float) -> None:
+    update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
+    read = next(a for a in update.accesses if a.buffer.name == "A")
+    values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": width}
+    at = update.depth - 3 if width > 1 else update.block  # inside the outer loop of the reduction
+    assert evaluate([read.pages[at]], values)[0] == pytest.approx(want, abs=0.7)
+
+
+def test_columns_of_a_large_matrix_are_found_page_by_page() -> None:
+    """Sixteen columns of a thousand rows of a page: of panels of 12 rows each begins them anew, for in the sets that
+    they share is no room for them. As a dense panel they are 16 pages and a border, and stay.
+    With vectors of 64 bytes that is not counted."""
+    values = {"mc": 4, "mr": 6, "nc": 1, "nr": 16, "kc": 4}
+    costs = []
+    for columns, want in ((1024, 8 * 64 * 1024), (16, 17)):
+        update = next(s for s in analyse(nests.matmul(48, columns, 1024, parallel=False)).statements if s.updates)
+        read = next(a for a in update.accesses if a.buffer.name == "B")
+        cpu = machine(nests.AVX2, 1)
+        assert evaluate([page_visits(update, read, cpu.cache_bytes[1])], values)[0] == pytest.approx(want, rel=1e-3)
+        costs.append(evaluate([statement_cost(update, cpu).core], values)[0] / columns)
+    assert costs[0] - costs[1] > 0.99 * 8 * 64 * cpu.page_visit
+    assert cpu.page_visit > 0 == machine(nests.TARGET, 1).page_visit
 
 
 def test_rows_of_two_dimensions_share_their_sets() -> None:
