@@ -4,15 +4,17 @@ A tile with its whole reduction written out goes along the input that its output
 as it is complete (`codegen/llvm/passing.py`). Of an input that is swept along dimensions with extents e_1 .. e_n of the
 tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
 
-    alive = (r_1 - 1) e_2 .. e_n + (r_2 - 1) e_3 .. e_n + ... + r_n
+    alive_i = min((r_i - 1) e_i+1 .. e_n + alive_i+1, e_i e_i+1 .. e_n),    alive_n+1 = 1
 
-outputs have begun and are not complete. Beside them the other operands of the window stay in registers.
+outputs have begun and are not complete. It is swept in the order of its elements or along one of the dimensions before
+the others, whichever takes least. Beside the outputs the other operands of the window stay in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from autosched.ir.expr import Const, Expr, ceildiv, imin, product, select
 from autosched.ir.stmt import ForKind
@@ -56,16 +58,23 @@ def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | Non
         if not outputs or any(r is None for r in reaches):
             continue
         swept = sorted(zip(outputs, reaches, strict=True), key=lambda pair: -_step(read, pair[0]))
-        alive: Expr = Const(1)
-        inner: Expr = Const(1)
-        for n, (loop, reach) in enumerate(reversed(swept)):
-            assert reach is not None
-            alive = imin(reach, loop.bound) if n == 0 else (imin(reach, loop.bound) - 1) * inner + alive
-            inner = inner * loop.bound
+        orders = [swept, *([pair, *(p for p in swept if p is not pair)] for pair in swept[1:])]
+        alive = reduce(imin, map(_alive, orders))
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
         return Passing(serial, alive, sum(others, Const(0)))
     return None
+
+
+def _alive(swept: Sequence[tuple[TileLoop, Expr | None]]) -> Expr:
+    """Outputs that have begun and are not complete where these loops, outermost first, are swept."""
+    alive: Expr = Const(1)
+    inner: Expr = Const(1)
+    for loop, reach in reversed(swept):
+        assert reach is not None
+        alive = imin((reach - 1) * inner + alive, loop.bound * inner)
+        inner = inner * loop.bound
+    return alive
 
 
 def _step(read: Access, loop: TileLoop) -> int:

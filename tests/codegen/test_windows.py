@@ -132,7 +132,8 @@ def test_a_whole_image_passes_by_without_spills(pad, products):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "steps", "stride"), [(7, 7, 3, 1), (4, 6, 3, 1), (7, 7, 3, 2), (3, 7, 2, 1)]
+    ("rows", "columns", "steps", "stride"),
+    [(7, 7, 3, 1), (4, 6, 3, 1), (7, 7, 3, 2), (3, 7, 2, 1), (1, 7, 3, 1), (2, 9, 3, 1), (2, 2, 3, 1), (9, 2, 3, 2)],
 )
 def test_registers_of_outputs_that_pass_by_in_closed_form(rows, columns, steps, stride):
     target = parse_target("llvm -mcpu=znver4")
@@ -140,8 +141,49 @@ def test_registers_of_outputs_that_pass_by_in_closed_form(rows, columns, steps, 
     values = tile(sketch, rows, columns, 1, steps)
     (update,) = (s for s in analyse(lower(sketch.state)).statements if s.updates and s.accumulators)
     (found,) = Program([update.registers(16, 32)], tuple(values))(np.array([list(values.values())]))[:, 0]
-    reach = -(-3 // stride)
-    assert found == ((reach - 1) * columns + reach if steps == 3 else rows * columns)
+    alive = [begun(rows, columns, stride, by_columns) for by_columns in (False, True)]
+    assert found == (min(alive) if steps == 3 else rows * columns)
+
+
+def begun(rows: int, columns: int, stride: int, by_columns: bool) -> int:
+    """The outputs of a tile that have begun and are not complete, at most, where the input is swept in this order."""
+    taps = [(oh, ow, kh, kw) for oh in range(rows) for ow in range(columns) for kh in range(3) for kw in range(3)]
+    at = [(oh * stride + kh, ow * stride + kw) for oh, ow, kh, kw in taps]
+    order = sorted(range(len(taps)), key=lambda n: at[n][::-1] if by_columns else at[n])
+    spans = {}
+    for n, tap in enumerate(order):
+        first, _ = spans.get(taps[tap][:2], (n, n))
+        spans[taps[tap][:2]] = first, n
+    elements = {n: at[tap] for n, tap in enumerate(order)}
+    return max(
+        sum(elements[a] == here or elements[b] == here or a < n < b for a, b in spans.values())
+        for n, here in elements.items()
+    )
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(("rows", "columns", "stride"), [(1, 7, 1), (2, 8, 1), (8, 2, 1), (1, 9, 2), (3, 7, 2)])
+def test_few_registers_are_swept_along_the_short_side_of_a_tile(rows, columns, stride):
+    """Nine weights, the outputs that have begun and the element that passes, all in 16 registers."""
+    target = parse_target("llvm -mcpu=haswell")
+    size = {"H": (rows - 1) * stride + 3, "W": (columns - 1) * stride + 3}
+    _, sketch = window("dep", target, N=1, C=8, k=3, stride=stride, pad=0, **size)
+    assembly = emit_assembly(build(sketch.state, target, 1, tile(sketch, rows, columns, 1)).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    reads = re.findall(r"\n\tv(?:movups|fmadd\w+|mulps)\t[^\n%]*\(", body)
+    assert len(reads) <= size["H"] * size["W"] + 9, "each element of X and of W once"
+    assert not re.search(r"vmov\w+\t%ymm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd|\n\tvmulps", body)) == 9 * rows * columns
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+@pytest.mark.parametrize("name", ["dep", "max_pool2d"])
+@pytest.mark.parametrize(("rows", "columns", "stride"), [(2, 8, 1), (4, 4, 2)])
+def test_tiles_swept_along_either_side_are_what_the_reference_says(name, rows, columns, stride, target):
+    dag, sketch = window(name, target, N=1, H=17, W=19, C=29, k=3, stride=stride, pad=1)
+    data = make_inputs(dag, 0, "normal")
+    values = tile(sketch, rows, columns, 2)
+    check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
 def test_a_tile_that_does_not_fit_keeps_the_order_of_its_loops():

@@ -33,8 +33,10 @@ def tile(sketch: Sketch, oh: int, ow: int, c: int, kh: int = 3, kw: int = 3) -> 
     ("oh", "ow", "kw", "want"),
     [
         (7, 7, 3, 2 * 7 + 3),  # two rows have begun, and three outputs of the third
-        (2, 7, 3, 7 + 3),
+        (2, 7, 3, 2 * 2 + 2),  # column by column: two of them have begun, and the third
         (1, 7, 3, 3),
+        (7, 1, 3, 3),
+        (2, 2, 3, 4),  # no more than there are
         (7, 7, 1, 7 * 7),  # the reduction is not whole: none is complete before the end
     ],
 )

@@ -67,8 +67,11 @@ def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: St
     they are complete, and the third writes them. What clears them comes before."""
     if not (isinstance(update, For) and isinstance(result, For) and _is_unrolled(update) and _is_unrolled(result)):
         return False
-    window, registers = _window(emitter, update), emitter.target.n_vector_registers
-    if window is None or window.fits(_n_vectors(emitter, window), registers) or not window.passes(registers):
+    found, registers = _window(emitter, update), emitter.target.n_vector_registers
+    if found is None or found.fits(_n_vectors(emitter, found), registers):
+        return False
+    window = next((w for w in found.sweeps() if w.passes(registers)), None)
+    if window is None:
         return False
     written = find_result(window, result, emitter.addresses)
     if written is None or emitter.width(written.inner.body) != emitter.width(window.inner.body):

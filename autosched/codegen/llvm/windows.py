@@ -8,13 +8,16 @@ register is free. What must stay in registers are accumulators and W; where they
 It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
 
 A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
-that belongs to it, so that many more outputs than registers can pass (`passing.py`).
+that belongs to it, so that many more outputs than registers can pass (`passing.py`). How many are needed at a time
+depends on the axis that is swept last: of a tile of one row by seven it is seven in the order of X, row by row of the
+window, and three in the order of its columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, product
 
 from autosched.codegen.llvm.address import Addresses
@@ -37,9 +40,15 @@ class Window:
     loops: tuple[Var, ...]
     points: tuple[Point, ...]
     inner: For
-    places: tuple[Point, ...]  # of each point: the values of those loops that move its accumulator
-    outputs: tuple[Var, ...]  # ... and these loops
+    outputs: tuple[Var, ...]  # the loops that move the accumulator
+    shared: Steps  # of the access along which the copies go
     operands: int  # of a point's vector: what the copies along X read besides it
+
+    @cached_property
+    def places(self) -> tuple[Point, ...]:
+        """Of each point: the values of those loops that move its accumulator."""
+        moving = [n for n, v in enumerate(self.loops) if v in self.outputs]
+        return tuple(tuple(p[n] for n in moving) for p in self.points)
 
     def fits(self, vectors: int, registers: int) -> bool:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
@@ -54,6 +63,27 @@ class Window:
             change[n] += 1
             change[last[place] + 1] -= 1
         return max(accumulate(change)) + self.operands < registers
+
+    def sweeps(self) -> Iterator[Window]:
+        """The window, and the same in the order of each axis of the outputs before the others.
+
+        What has an order of its own, as the first of equal ones has, keeps it.
+        """
+        yield self
+        assert isinstance(self.inner.body, Store)
+        alone = len(self.inner.body.values) == 1
+        for n in (n for n, v in enumerate(self.loops) if v in self.outputs):
+            along = [n, *self._leads_along(n)]
+            points = sorted(self.points, key=lambda p: sum(self.shared[i] * p[i] for i in along))
+            found = replace(self, points=tuple(points))
+            if len(along) > 1 and (alone or _keeps_order(found.points, found.places)):
+                yield found
+
+    def _leads_along(self, output: int) -> list[int]:
+        """The loop of the reduction that goes along the same axis as this one of the outputs."""
+        by = self.shared[output]
+        steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
+        return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
 
     @property
     def last(self) -> dict[Point, int]:
@@ -81,12 +111,10 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     if read is None or shared is None:
         return None
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
-    target = tuple(tuple(x for x, s in zip(p, spatial, strict=True) if s) for p in ordered)
-    if not _keeps_order(ordered, target):
-        return None
     operands = sum(len({_offset(s, p) for p in points}) for s, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    return Window(variables, ordered, body, target, outputs, operands)
+    window = Window(variables, ordered, body, outputs, shared, operands)
+    return window if _keeps_order(window.points, window.places) else None
 
 
 def reduces_lanes(loop: For) -> bool:
