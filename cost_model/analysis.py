@@ -51,6 +51,7 @@ from autosched.ir.stmt import (
     buffers_of,
 )
 from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
+from autosched.target import Target
 from cost_model.access import Access, Free, Moving, make_access, same_but_constants, width
 from cost_model.formula import (
     ONE,
@@ -165,10 +166,10 @@ class Statement:
             result = result + (product(shape[:-1]) * ceildiv(shape[-1], lanes) if shape else Const(1))
         return result
 
-    def registers(self, lanes: int, available: int) -> Expr:
-        """Vector registers of those `available` that the accumulators take at a time, integer."""
+    def registers(self, lanes: int, target: Target) -> Expr:
+        """Vector registers that the accumulators take at a time, integer."""
         vectors = self.accumulating(lanes)
-        return vectors if self.passing is None else self.passing.registers(vectors, available)
+        return vectors if self.passing is None else self.passing.registers(vectors, target)
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     moved, block = traffic(statement, access, machine.cache_bytes[0]), statement.block
     if statement.passing is not None and access.kind == "read" and not access.in_registers:
         once = times(times(access.lines[block], access.line_bytes), statement.iterations(block))
-        moved = where(statement.passing.fits(machine.registers), least(moved, once), moved)
+        moved = where(statement.passing.fits(machine.target), least(moved, once), moved)
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
     return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))
@@ -160,7 +160,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
     whole = [a for a in reads if _is_whole(statement, a)]
-    registers = real(statement.registers(machine.lanes(statement.itemsize), machine.registers))
+    registers = real(statement.registers(machine.lanes(statement.itemsize), machine.target))
     operands, counts = _window(statement, reads, registers, chunks, machine)
     vectors = total(counts[a] for a in whole)
     elements = total(counts[a] for a in reads if a not in whole)

@@ -15,7 +15,10 @@ from cost_model.analysis import Analysis, Statement
 from cost_model.machine import Machine
 
 MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
-MAX_PASSING = 512  # the same where not all outputs of a tile have a register: 7 x 7 of them by 3 x 3 are 441
+# The same where not all outputs of a tile have a register: half the square of the registers, 512 of 32 (7 x 7 outputs
+# by 3 x 3 are 441) and 128 of 16. There tiles of 72 and 126 copies took 1.00 to 1.02 of the time of the best, whose
+# text is two to six times as long. Vectors beyond a line share nothing, and have no more than this for each register.
+MAX_PASSING_LINES = 8
 MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
 MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
 MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
@@ -59,7 +62,7 @@ def _registers(analysis: Analysis, machine: Machine) -> Expr:
     result: Expr = Const(0)
     for statement in analysis.statements:
         if statement.accumulators:
-            result = imax(result, statement.registers(machine.lanes(statement.itemsize), machine.registers))
+            result = imax(result, statement.registers(machine.lanes(statement.itemsize), machine.target))
     return result
 
 
@@ -78,8 +81,11 @@ def _most(statement: Statement, machine: Machine) -> Expr:
     """Copies of the statement that are worth their code."""
     if statement.passing is None:
         return Const(MAX_UNROLLED)
-    vectors = statement.accumulating(machine.lanes(statement.itemsize))
-    return select(vectors <= machine.accumulator_limit, Const(MAX_UNROLLED), Const(MAX_PASSING))
+    lanes, target = machine.lanes(statement.itemsize), machine.target
+    chunks = product([ceildiv(x.bound, lanes) for x in statement.loops if x.kind is ForKind.VECTORIZE])
+    of_a_line = chunks <= max(1, machine.line_bytes // target.vector_bytes)
+    few = select(of_a_line, Const(machine.registers**2 // 2), Const(MAX_PASSING_LINES * machine.registers))
+    return select(statement.passing.passes(statement.accumulating(lanes), target), few, Const(MAX_UNROLLED))
 
 
 def _extents(analysis: Analysis) -> list[Expr]:

@@ -18,24 +18,32 @@ from functools import reduce
 
 from autosched.ir.expr import Const, Expr, ceildiv, imin, product, select
 from autosched.ir.stmt import ForKind
+from autosched.target import Target
 from cost_model.access import Access
 
 
 @dataclass(frozen=True, eq=False)
 class Passing:
-    """A tile whose outputs may pass: `serial` iterations of its reduction have to be one, integers all."""
+    """A tile whose outputs may pass: `serial` iterations of its reduction have to be one, integers all; `crowds`, bool:
+    the lines that it reads are too many for the sets that they share."""
 
     serial: Expr
     alive: Expr
     operands: Expr
+    crowds: Expr
 
-    def registers(self, accumulators: Expr, available: int) -> Expr:
-        """Registers for accumulators of a tile that has `accumulators` in all; `available` are those of the target."""
-        return select(self.fits(available), imin(self.alive, accumulators), accumulators)
+    def registers(self, accumulators: Expr, target: Target) -> Expr:
+        """Registers for accumulators of a tile that has `accumulators` in all."""
+        return select(self.fits(target), imin(self.alive, accumulators), accumulators)
 
-    def fits(self, available: int) -> Expr:
+    def fits(self, target: Target) -> Expr:
         """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
-        return (self.serial <= 1) & (self.alive + self.operands < available)
+        found = (self.serial <= 1) & (self.alive + self.operands < target.n_vector_registers)
+        return found & ~self.crowds if target.vector_bytes < target.line_bytes else found
+
+    def passes(self, accumulators: Expr, target: Target) -> Expr:
+        """Whether the outputs pass by because not all of them have a register, bool."""
+        return self.fits(target) & (accumulators + self.operands >= target.n_vector_registers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +70,7 @@ def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | Non
         alive = reduce(imin, map(_alive, orders))
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
-        return Passing(serial, alive, sum(others, Const(0)))
+        return Passing(serial, alive, sum(others, Const(0)), read.crowds(loops[0].place))
     return None
 
 

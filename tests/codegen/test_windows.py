@@ -140,7 +140,7 @@ def test_registers_of_outputs_that_pass_by_in_closed_form(rows, columns, steps, 
     _, sketch = window("dep", target, N=1, C=16, k=3, stride=stride, pad=0, H=32, W=32)
     values = tile(sketch, rows, columns, 1, steps)
     (update,) = (s for s in analyse(lower(sketch.state)).statements if s.updates and s.accumulators)
-    (found,) = Program([update.registers(16, 32)], tuple(values))(np.array([list(values.values())]))[:, 0]
+    (found,) = Program([update.registers(16, target)], tuple(values))(np.array([list(values.values())]))[:, 0]
     alive = [begun(rows, columns, stride, by_columns) for by_columns in (False, True)]
     assert found == (min(alive) if steps == 3 else rows * columns)
 
@@ -174,6 +174,16 @@ def test_few_registers_are_swept_along_the_short_side_of_a_tile(rows, columns, s
     assert len(reads) <= size["H"] * size["W"] + 9, "each element of X and of W once"
     assert not re.search(r"vmov\w+\t%ymm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
     assert len(re.findall(r"\n\tvfmadd|\n\tvmulps", body)) == 9 * rows * columns
+
+
+@pytest.mark.parametrize(("mcpu", "channels", "once"), [("haswell", 96, True), ("haswell", 1024, False)])
+def test_tiles_whose_half_lines_crowd_keep_the_order_of_their_loops(mcpu, channels, once):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    _, sketch = window("dep", target, N=1, C=channels, k=3, stride=1, pad=0, H=3, W=9)
+    text = build(sketch.state, target, 1, tile(sketch, 1, 7, 1)).ir
+    products = re.findall(r"call <8 x float> @llvm.fma.v8f32|fmul <8 x float>", text)
+    assert len(products) == 9 * 7
+    assert ("fmul <8 x float>" in text) == once, "the first product of an output that passes by is stored"
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)

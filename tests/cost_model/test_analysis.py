@@ -217,7 +217,7 @@ def test_multiply_add_is_one_operation() -> None:
 def test_register_and_vector_loops() -> None:
     params = {"mc": 1, "mr": 6, "nc": 1, "nr": 40, "kc": 4}
     statement = main_statement(analyse(nests.matmul(64, 80, 8)))
-    assert evaluate([statement.registers(16, 32)], params) == [18.0]
+    assert evaluate([statement.registers(16, parse_target("llvm -mcpu=znver4"))], params) == [18.0]
     assert [x.kind.value for x in statement.loops[statement.block :]] == ["unroll", "vectorize"]
     assert statement.vector_loop == statement.depth - 1
 
@@ -230,7 +230,7 @@ def test_registers_of_a_tile_whose_lanes_do_not_run_along_its_last_axis() -> Non
     for sketch in found:
         sizes = {p.name: 1 for p in sketch.params} | {"phases.qh.r": 2, "phases.co.r": 3, "phases.qw.r": 16}
         (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "phases.acc" and s.updates)
-        assert evaluate([update.registers(16, 32)], sizes) == [2 * 3]
+        assert evaluate([update.registers(16, parse_target("llvm -mcpu=znver4"))], sizes) == [2 * 3]
 
 
 def test_a_copy_across_four_neighbours_takes_fewer_loads() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.lower import lower
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model import CostModel
@@ -18,10 +18,13 @@ from tests.cost_model.test_analysis import evaluate
 TARGET = parse_target("llvm -mcpu=znver4")
 
 
-def rows_of_depthwise() -> Sketch:
-    """The sketch whose tile goes along rows, of 7 x 7 images of 96 channels."""
-    dag = collapse(build("dep", (1, 7, 7, 96, 3, 1, 1))[0])
-    return next(s for s in sketches(dag, TARGET, 1) if s.name == "depthwise:v2-rows/pad@inline")
+HALF_LINES = parse_target("llvm -mcpu=haswell")
+
+
+def rows_of_depthwise(target: Target = TARGET, channels: int = 96) -> Sketch:
+    """The sketch whose tile goes along rows, of 7 x 7 images."""
+    dag = collapse(build("dep", (1, 7, 7, channels, 3, 1, 1))[0])
+    return next(s for s in sketches(dag, target, 1) if s.name == "depthwise:v2-rows/pad@inline")
 
 
 def tile(sketch: Sketch, oh: int, ow: int, c: int, kh: int = 3, kw: int = 3) -> dict[str, int]:
@@ -43,17 +46,41 @@ def tile(sketch: Sketch, oh: int, ow: int, c: int, kh: int = 3, kw: int = 3) -> 
 def test_outputs_that_have_begun_and_are_not_complete_take_registers(oh: int, ow: int, kw: int, want: int) -> None:
     sketch = rows_of_depthwise()
     (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "depthwise.acc" and s.updates)
-    assert evaluate([update.registers(16, 32)], tile(sketch, oh, ow, 16, kw=kw)) == [want]
+    assert evaluate([update.registers(16, TARGET)], tile(sketch, oh, ow, 16, kw=kw)) == [want]
 
 
-def test_only_so_much_code_is_written_for_outputs_that_pass_by() -> None:
-    sketch = rows_of_depthwise()
-    model = CostModel([lower(sketch.state)], [[p.name for p in sketch.params]], TARGET, 1)
+@pytest.mark.parametrize(
+    ("target", "channels", "sizes", "want"),
+    [
+        (HALF_LINES, 96, (1, 7, 8), 3),
+        (HALF_LINES, 1024, (1, 7, 8), 7),  # 27 pixels that are 4 KiB apart: each line would be fetched twice
+        (TARGET, 1024, (7, 7, 16), 2 * 7 + 3),  # a vector is a line
+    ],
+)
+def test_no_half_lines_that_crowd_in_a_few_sets_pass_by(
+    target: Target, channels: int, sizes: tuple[int, int, int], want: int
+) -> None:
+    sketch = rows_of_depthwise(target, channels)
+    (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "depthwise.acc" and s.updates)
+    assert evaluate([update.registers(target.vector_bytes // 4, target)], tile(sketch, *sizes)) == [want]
 
-    def broken(oh: int, ow: int, c: int) -> tuple[str, ...]:
-        sizes = tile(sketch, oh, ow, c)
-        return model.broken_rules(0, np.array([sizes[p.name] for p in sketch.params]))
 
-    assert broken(7, 7, 16) == ()  # 441 copies
-    assert broken(7, 7, 32) == ("unrolled depthwise.acc",)  # 882
-    assert broken(2, 3, 64) == ()
+@pytest.mark.parametrize(
+    ("target", "fine", "long"),
+    [
+        (TARGET, [(7, 7, 16), (2, 3, 64), (4, 3, 32)], [(7, 7, 32)]),  # 441 copies and 882
+        (HALF_LINES, [(4, 2, 8), (2, 7, 8), (2, 2, 16), (2, 2, 24)], [(4, 2, 16), (2, 7, 16), (4, 2, 32)]),
+    ],
+)
+def test_only_so_much_code_is_written_for_outputs_that_pass_by(
+    target: Target, fine: list[tuple[int, int, int]], long: list[tuple[int, int, int]]
+) -> None:
+    sketch = rows_of_depthwise(target)
+    model = CostModel([lower(sketch.state)], [[p.name for p in sketch.params]], target, 1)
+
+    def broken(sizes: tuple[int, int, int]) -> tuple[str, ...]:
+        values = tile(sketch, *sizes)
+        return model.broken_rules(0, np.array([values[p.name] for p in sketch.params]))
+
+    assert {broken(sizes) for sizes in fine} == {()}
+    assert {broken(sizes) for sizes in long} == {("unrolled depthwise.acc",)}

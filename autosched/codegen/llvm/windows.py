@@ -27,6 +27,7 @@ from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import free_vars, loads, vector_tile
 
+WAYS, PAGE_BYTES = 8, 4096  # lines of a set of the first level; what decides about the set
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 
 Point = tuple[int, ...]
@@ -41,7 +42,8 @@ class Window:
     points: tuple[Point, ...]
     inner: For
     outputs: tuple[Var, ...]  # the loops that move the accumulator
-    shared: Steps  # of the access along which the copies go
+    shared: Steps  # of the access along which the copies go, X
+    itemsize: int  # of X
     operands: int  # of a point's vector: what the copies along X read besides it
 
     @cached_property
@@ -85,6 +87,11 @@ class Window:
         steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
         return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
 
+    def crowds(self, line_bytes: int) -> bool:
+        """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
+        lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
+        return len(lines) > WAYS * len({line % (PAGE_BYTES // line_bytes) for line in lines})
+
     @property
     def last(self) -> dict[Point, int]:
         """The number of each accumulator's last point."""
@@ -107,13 +114,14 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     variables = tuple(v for v, _ in unrolled)
     points = list(product(*(range(n) for _, n in unrolled)))
     read = _reads(store, variables, body.var, addresses)
-    shared = None if read is None else next((s for s, lane in read if _shares(s, lane, spatial, points)), None)
-    if read is None or shared is None:
+    found = next(((s, size) for s, lane, size in read or () if _shares(s, lane, spatial, points)), None)
+    if read is None or found is None:
         return None
+    shared, itemsize = found
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
-    operands = sum(len({_offset(s, p) for p in points}) for s, _ in read if s != shared)
+    operands = sum(len({_offset(s, p) for p in points}) for s, _, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    window = Window(variables, ordered, body, outputs, shared, operands)
+    window = Window(variables, ordered, body, outputs, shared, itemsize, operands)
     return window if _keeps_order(window.points, window.places) else None
 
 
@@ -127,10 +135,12 @@ def reduces_lanes(loop: For) -> bool:
     )
 
 
-def _reads(store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses) -> list[tuple[Steps, int]] | None:
-    """The steps of every load from memory and that from lane to lane, several from one place once; None where one is
-    not linear."""
-    found: dict[tuple[str, Expr], tuple[Steps, int]] = {}
+def _reads(
+    store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses
+) -> list[tuple[Steps, int, int]] | None:
+    """The steps of every load from memory, that from lane to lane and the bytes of an element, several from one place
+    once; None where one is not linear."""
+    found: dict[tuple[str, Expr], tuple[Steps, int, int]] = {}
     for load in (x for value in store.values for x in loads(value)):
         place = addresses.placed[load.buffer].buffer
         if place.scope is Scope.REGISTER:
@@ -139,7 +149,7 @@ def _reads(store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addre
         terms: Mapping[Expr, int] = dict(addresses.simplify.affine(flat).terms)
         if any(not isinstance(atom, Var) and free_vars(atom) & set(variables) for atom in terms):
             return None
-        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables), terms.get(lane, 0)
+        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables), terms.get(lane, 0), place.itemsize
     return list(found.values())
 
 
