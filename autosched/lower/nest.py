@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import Expr, Load, Var, binary, ceildiv, imin
-from autosched.ir.linear import ZERO, interval, linear
+from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
+from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, rebuild, substitute
 from autosched.lower.ahead import fetch_box, fetches, with_fetches
@@ -141,12 +141,19 @@ class Nest:
         reduce_vars = {a.var for a in stage.op.reduce_axes}
         for form, limit in stage.op.guards:
             mentioned = free_vars(form)
-            if var not in mentioned or (init and mentioned & reduce_vars):
+            if var not in mentioned or (init and mentioned & reduce_vars) or self._is_settled(axis, mentioned):
                 continue
             base = substitute(form, {a.var: self._value(a.name, covered) for a in stage.op.all_axes})
             step = linear(form).coefficient(var) * stride
             extent = imin(extent, ceildiv(limit - base, step))
         return extent
+
+    def _is_settled(self, axis: str, guarded: frozenset[Var]) -> bool:
+        """Whether the axis is a single point here, so that loops of the reduction end where the guard says: of a last
+        block that is shorter. Asked again inside of them, it would be in every step."""
+        regions = self.domain.regions
+        steps = [a for a in self.stage.op.reduce_axes if a.var in guarded and a.name != axis]
+        return _at_most_one(regions[axis].extent) and not all(_at_most_one(regions[a.name].extent) for a in steps)
 
     def _value(self, axis: str, covered: Mapping[str, Expr]) -> Expr:
         return self.domain.regions[axis].value(covered.get(axis, ZERO))
@@ -213,6 +220,10 @@ class Nest:
         if producer is None or producer.at is None or producer.at.stage != self.stage.name:
             return True
         return self.stage.position(producer.at.loop) < self.stage.position(loop.name)
+
+
+def _at_most_one(extent: Expr) -> bool:
+    return extent is ONE or (isinstance(extent, Binary) and extent.op == "min" and ONE in (extent.a, extent.b))
 
 
 def _guarded(condition: Expr, body: Stmt) -> Stmt:

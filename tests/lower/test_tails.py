@@ -171,3 +171,19 @@ def test_readers_that_end_elsewhere_bound_nothing(rows):
         ComputeAt("D", "E", "i.0"),
         ComputeAt("C", "E", "i.0"),
     )
+
+
+def test_the_last_block_of_a_reduction_ends_its_loop_and_is_not_tested_in_every_step():
+    """10 in blocks of 4: the block is a point where its steps run, whose number says how many there are."""
+    func = nest(
+        matmul(2, 3, 10),
+        CacheWrite("C"),
+        Rfactor("C.acc", "k", 4, "outer"),
+        ComputeAt("C.acc", "C", "j"),
+        ComputeAt("C.acc.rf", "C.acc", "k.o", "register"),
+        Reorder("C.acc.rf", ("k.i", "k.o", "i", "j")),
+    )
+    steps = [s for s in loops(func, ForKind.SERIAL) if str(s.var).endswith("k.i")]
+    assert [str(s.extent) for s in steps] == ["min(4, 10 - C.acc.k.o*4)"]
+    assert not conditions(steps[0])
+    assert all(isinstance(s.extent, Const) for s in walk(steps[0].body) if isinstance(s, For))
