@@ -42,6 +42,18 @@ def test_every_sketch_is_exact(target, M, N, K):
             check(sketch, dag, values)
 
 
+@pytest.mark.parametrize(
+    ("size", "channels", "is_thin"), [(7, 64, True), (8, 64, True), (9, 64, False), (7, 63, False)]
+)
+def test_the_weights_of_a_small_image_pass_by_in_blocks_of_channels(size, channels, is_thin):
+    """Its few points leave a copy nothing to be won back; the taps of the window make the reduction long."""
+    dag, _ = build("c2d", (1, size, size, channels, 19, 3, 1, 1))
+    found = [s for s in sketches(collapse(dag), NARROW, 1) if "thin" in s.name]
+    assert bool(found) == is_thin
+    for sketch in found[:1]:
+        check(sketch, collapse(dag), space.sample(sketch, 1, np.random.default_rng(4))[0])
+
+
 @pytest.mark.parametrize(("target", "dtype"), [(WIDE, "float32"), (NARROW, "float64")])
 def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
     """Each tile asks for the rows of the next, for what it reads some steps later where that lies across, and for the
