@@ -24,12 +24,12 @@ The roofline structure is that of Ansor's and Pruner's analytic models; constant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import loads, subexpressions
+from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model import machine as m
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Loop, Statement, page_visits, traffic
@@ -175,7 +175,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
         times(stores, 1.0 / machine.pipes.store),
         latency,
     ]
-    tests = times(total(counts[a] for a in reads if a.buffer.name in _guarded(statement)), m.TESTS)
+    tests = times(_tested(statement, counts, chunks), m.TESTS)
     inside = largest([*limits, over(instructions, width)])
     at_border = largest([*limits, over(plus(instructions, tests), width)])
     cycles = plus(inside, times(statement.border, minus(at_border, inside)))
@@ -204,10 +204,14 @@ def _is_picked(access: Access, stride: Expr) -> bool:
     return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= m.PICKED_STEP
 
 
-def _guarded(statement: Statement) -> set[str]:
-    """The buffers that are read under a condition."""
-    selects = (e for v in statement.store.values for e in subexpressions(v) if isinstance(e, Select))
-    return {load.buffer for select in selects for load in loads(select)}
+def _tested(statement: Statement, counts: Mapping[Access, Expr], chunks: Expr) -> Expr:
+    """Reads whose conditions are tested and address chosen: the vectors of one together, where no lane matters."""
+    selects = {e for v in statement.store.values for e in subexpressions(v) if isinstance(e, Select)}
+    guarded = {load.buffer for select in selects for load in loads(select)}
+    v = statement.vector_loop
+    together = v is not None and all(statement.loops[v].var not in free_vars(s.cond) for s in selects)
+    tested = [a for a in counts if a.buffer.name in guarded]
+    return total(over(counts[a], chunks) if together and _is_whole(statement, a) else counts[a] for a in tested)
 
 
 def _window(

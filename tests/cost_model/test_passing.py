@@ -11,6 +11,8 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model import CostModel
 from cost_model.analysis import analyse
+from cost_model.draft import make_block
+from cost_model.machine import machine
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 from tests.cost_model.test_analysis import evaluate
@@ -84,3 +86,12 @@ def test_only_so_much_code_is_written_for_outputs_that_pass_by(
 
     assert {broken(sizes) for sizes in fine} == {()}
     assert {broken(sizes) for sizes in long} == {("unrolled depthwise.acc",)}
+
+
+def test_vectors_of_one_read_ask_together_whether_it_is_inside() -> None:
+    """Lanes are channels, of which no condition speaks: four vectors do not take four times as long as one."""
+    sketch = rows_of_depthwise(HALF_LINES)
+    (update,) = (s for s in analyse(lower(sketch.state)).statements if s.stage == "depthwise.acc" and s.updates)
+    cycles = make_block(update, machine(HALF_LINES, 1)).cycles
+    (one,), (four,) = (evaluate([cycles], tile(sketch, 2, 2, channels)) for channels in (8, 32))
+    assert four < 2 * one
