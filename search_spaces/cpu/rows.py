@@ -106,9 +106,11 @@ class LaneReduction:
         axis = lane_reduction(stage, reads_of(draft.state, stage))
         assert axis is not None
         placed = _place(draft, stage.name)
-        placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context)
-        if placed.state.stage(stage.name).at is None:
-            placed = _finish_root(placed, stage.name)
+        is_root = placed.state.stage(stage.name).at is None
+        rows = _rows_of_a_task(stage, extent(axis), context) if is_root else 1
+        placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context, rows)
+        if is_root:
+            placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
         lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
         tiles = inner_products(draft, stage, context) if has_reuse(stage, reads_of(draft.state, stage)) else None
         return [lanes] if tiles is None else [lanes, tiles]
@@ -130,8 +132,9 @@ class PlainReduction:
         return [placed.finish(stage.name)]
 
 
-def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Context) -> Draft:
-    """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end."""
+def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Context, rows: int = 1) -> Draft:
+    """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end; the stage's last
+    axis in blocks of `rows`."""
     itemsize = max(DTYPES[d][1] for d in stage.op.dtypes)
     lanes = context.lanes(itemsize)
     width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, 16))
@@ -141,20 +144,32 @@ def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Cont
     space = [a.name for a in partial.op.axes[:-1]]
     rest = [a.name for a in partial.op.reduce_axes]
     steps: list[Step] = [Reorder(inner, (*space, *rest, f"{axis}.i")), Vectorize(inner, f"{axis}.i")]
+    if rows > 1:
+        steps.append(Split(stage.name, space[-1], (rows,)))
+        space[-1] = f"{space[-1]}.1"
     if space:
         steps.append(ComputeAt(inner, stage.name, space[-1], Scope.REGISTER.value))
     steps.append(Vectorize(stage.name, f"{axis}.i"))
     return draft.apply(*steps).finish(inner)
 
 
-def _finish_root(draft: Draft, name: str) -> Draft:
-    """Spatial loops of a root stage that come before everything else are parallel."""
+def _rows_of_a_task(stage: Stage, length: int, context: Context) -> int:
+    """Short rows are a task together, a call for each takes as long as its sum. A divisor of the last axis of them, so
+    that a task is never asked for a row that is not there."""
+    most = min(MIN_BLOCK_WORK // length, points(stage) // (TASKS_PER_THREAD * context.threads))
+    count = extent(stage.op.axes[-1]) if stage.op.axes else 1
+    return max((n for n in range(1, most + 1) if count % n == 0), default=1)
+
+
+def _finish_root(draft: Draft, name: str, inner: int = 0) -> Draft:
+    """Spatial loops of a root stage that come before everything else are parallel, without the `inner` last ones."""
     stage = draft.state.stage(name)
     names: list[str] = []
     for loop in stage.loops:
         if loop.reduce or loop.kind.value != "serial":
             break
         names.append(loop.name)
+    names = names[: len(names) - inner]
     return draft.apply(Parallel(name, tuple(names))) if names else draft
 
 

@@ -74,6 +74,20 @@ def test_arithmetic_that_nobody_repeats_is_inlined():
     assert all("root" not in {s.name for s in sketch.state.stages} for sketch in sketches(dag, HOST, 1))
 
 
+@pytest.mark.parametrize(("shape", "together"), [((96, 24), 24), ((7, 64, 16), 64), ((97, 24), 1), ((64, 4096), 1)])
+@pytest.mark.parametrize("reducer", ["sum", "max"])
+def test_short_rows_that_are_reduced_are_a_task_together(shape: tuple[int, ...], together: int, reducer: str) -> None:
+    x = te.placeholder(shape, name="X")
+    k = te.reduce_axis(shape[-1], name="k")
+    dag = ComputeDAG(te.compute(shape[:-1], lambda *i: getattr(te, reducer)(x[(*i, k)], axis=k), name="R"))
+    for sketch in sketches(dag, HOST, 1):
+        loops = [x for x in sketch.state.stage("R").loops if not x.reduce]
+        serial = [x.name for x in loops if x.kind.value == "serial"]
+        assert len(serial) == (together > 1)
+        assert all(step.factors == (together,) for step in sketch.state.steps if isinstance(step, Split))
+        assert list(compiled(dag, sketch, 1))
+
+
 @pytest.mark.parametrize("shape", [(3, 70), (67, 5), (1, 1), (13, 64)])
 def test_several_short_rows_are_a_task(shape):
     dag = workload("elementwise", M=shape[0], N=shape[1])
