@@ -28,9 +28,9 @@ from autosched.schedule import (
     Vectorize,
     initial_state,
 )
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from tests.codegen.running import build, check_kernel, targets
+from tests.codegen.running import NAMED, build, check_kernel, kind_of, machine_code, targets, without_comments
 from tests.schedule.graphs import (
     GRAPHS,
     argmax,
@@ -86,6 +86,27 @@ def test_every_graph_as_written(name):
 def test_random_schedules(seed):
     dag, state = random_schedule(2000 + seed, registers=True)
     check_kernel(dag, state, threads=(1 + seed % 2,))
+
+
+def test_processors_of_a_kind_get_the_same_text():
+    """What `targets()` leaves out would be the same code again, save for the words that name the processor."""
+
+    def body(state: State, target: Target) -> list[str]:
+        lines = build(state, target, 1).ir.splitlines()
+        return [line for line in lines if not line.startswith((";", "attributes "))]
+
+    alike = [parse_target(f"llvm -mcpu={name}") for name in ("haswell", "znver3")]
+    assert kind_of(alike[0]) == kind_of(alike[1])
+    assert len({kind_of(parse_target(f"llvm -mcpu={name}")) for name in (*NAMED, "skylake-avx512")}) == 3
+    states = [vectors(GRAPHS[name]()) for name in GRAPHS]
+    for state in (*states, *(random_schedule(2000 + seed, registers=True)[1] for seed in range(12))):
+        assert body(state, alike[0]) == body(state, alike[1])
+
+
+def test_the_same_text_is_compiled_once():
+    state, target = vectors(matmul(5, 6, 7)), targets()[0]
+    first = machine_code(without_comments(build(state, target, 1).ir), target)
+    assert machine_code(without_comments("; in words\n" + build(state, target, 1).ir), target) is first
 
 
 def register_tile(m: int, n: int) -> tuple[Step, ...]:
