@@ -58,8 +58,11 @@ def test_large_shapes_have_legal_candidates(target: str, batch: int | None, numb
     """Much of what a search draws can be built."""
     for name in WORKLOADS:
         dags = large(name, batch)
-        drawn = draw(dags[number % len(dags)], parse_target(target), SAMPLED)
-        shares = {d.sketch.name: len(d.legal) / len(d.rows) for d in drawn}
+        shares: dict[str, float] = {}
+        for drawn in draw(dags[number % len(dags)], parse_target(target), SAMPLED):
+            shares[drawn.sketch.name] = len(drawn.legal) / len(drawn.rows)
+            if shares[drawn.sketch.name] >= LEAST_LEGAL:
+                break  # that is all a workload needs, and making the other sketches takes most of the time
         assert max(shares.values()) >= LEAST_LEGAL, f"{name}: {shares}"
 
 
