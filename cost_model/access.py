@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
@@ -65,8 +66,8 @@ class Access:
     elements: Widths  # distinct elements touched
     lines: Widths  # distinct cache lines touched, real
     resident: Widths  # lines of a cache that they take up, more where they crowd in a few sets, real
-    pages: Widths  # distinct pages touched, real
     line_bytes: int
+    extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
     streamed: bool = False  # written around the caches
 
     def moves(self, loop: int) -> bool:
@@ -75,6 +76,12 @@ class Access:
     @property
     def in_registers(self) -> bool:
         return self.buffer.scope is Scope.REGISTER
+
+    @cached_property
+    def pages(self) -> Widths:
+        """Distinct pages touched, real."""
+        at = ([(counts[d], widths[d], step) for counts, widths, step in self.extents] for d in range(len(self.lines)))
+        return tuple(_pages(extents, self.buffer.itemsize) for extents in at)
 
     def crowds(self, depth: int) -> Expr:
         """Whether the lines touched at a depth are more than the ways of the sets that they share, bool."""
@@ -243,12 +250,10 @@ def make_access(
     lines_of = tuple(lines)
     steps = _steps(shape, buffer.itemsize, line_bytes)
     resident = tuple(_resident(n, [c[d] for c in counts], steps, line_bytes) for d, n in enumerate(lines))
-    pages = tuple(
-        _pages([c[d] for c in counts], [s[d] for s in spans], strides, buffer.itemsize) for d in range(view.depth + 1)
-    )
+    extents = tuple(zip(map(tuple, counts), spans, strides, strict=True))
     return Access(
-        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, pages,
-        line_bytes,
+        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, line_bytes,
+        extents,
     )  # fmt: skip
 
 
@@ -287,13 +292,13 @@ def _lines(
     return times(lines, product(counts[:-2]))
 
 
-def _pages(counts: list[Expr], widths: list[Expr], strides: list[Expr], itemsize: int) -> Expr:
+def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int) -> Expr:
     """Pages of a region: of each dimension all that its rows have, or those between the first and the last byte."""
     pages: Expr = real(1)
     span: Expr = ZERO
-    for count, width, stride in reversed(list(zip(counts, widths, strides, strict=True))):
+    for count, width, step in reversed(extents):
         if count is not ONE:
-            span = span + width * stride
+            span = span + width * step
             pages = least(times(pages, count), plus(1.0, times(span, itemsize / PAGE_BYTES)))
     return pages
 

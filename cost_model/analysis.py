@@ -455,27 +455,27 @@ def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
 
 def traffic(statement: Statement, access: Access, capacity: float) -> Expr:
     """Bytes that the access moves into a cache of `capacity` bytes, real."""
+    if access.in_registers:
+        return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, access, [times(n, per_line) for n in access.lines], statement.working_set, capacity)
+    return _moved(statement, [times(n, per_line) for n in access.lines], statement.working_set, capacity)
 
 
 def page_visits(statement: Statement, access: Access, capacity: float) -> Expr:
     """Pages, counted again for each time, from which the access fills a cache of `capacity` bytes, real."""
-    return _moved(statement, access, access.pages, statement.working_set, capacity)
+    if access.in_registers:
+        return ZERO
+    return _moved(statement, access.pages, statement.working_set, capacity)
 
 
-def _moved(
-    statement: Statement, access: Access, footprint: Sequence[Expr], working_set: Sequence[Expr], capacity: float
-) -> Expr:
-    """What the access moves into a store of `capacity`, by its footprint and all accesses' at each depth.
+def _moved(statement: Statement, footprint: Sequence[Expr], working_set: Sequence[Expr], capacity: float) -> Expr:
+    """What an access moves into a store of `capacity`, by its footprint and all accesses' at each depth.
 
     With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
     the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
     transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
     with an excess that is negative where the working set fits and enormous where it does not.
     """
-    if access.in_registers:
-        return ZERO
     moved = [ZERO, *(times(footprint[d], statement.iterations(d)) for d in range(statement.depth))]
     result = moved[statement.depth]  # one iteration: always fits
     for depth in range(statement.depth - 1, -1, -1):
