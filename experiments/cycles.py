@@ -1,0 +1,160 @@
+"""Cycles of tuned kernels by the processor's own counters, on one thread.
+
+    python -m experiments.cycles [c2d:3 grp ...] [--trials 64] [--batch N] [--seed S] [--out results.json]
+
+Where the clock wanders and a core is shared with strangers, seconds say more about the hour than about a kernel. Cycles
+in user mode do not. Each case is tuned in a process of its own with a fresh database; its best kernel then runs in the
+tuner's timing loop, and so does a loop of nothing but multiply-adds. Of many samples the smallest counts, for what else
+runs on the core can only make it larger. `share` is the kernel's operations a cycle over those of the loop. What waits
+for L3 or DRAM waits for another clock: for such kernels cycles compare two kernels, not two machines.
+
+The search itself goes by seconds, so a kernel here may not be the best of its search by cycles. Linux only, where it
+lets a process count its own cycles (`kernel.perf_event_paranoid` of 2 or less, and counters in virtual machines).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import platform
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+from autosched.cli import options
+from autosched.errors import AutoschedError, DeviceError
+from autosched.ir.half import numpy_dtype
+from autosched.measure import timing
+from autosched.runtime.jit import compile_object, load_object
+from autosched.runtime.peak import multiplier
+from autosched.runtime.tensors import Array, aligned_empty
+from autosched.target import parse_target
+from autosched.te.inputs import make_inputs
+from experiments.scoreboard.bouts import Bout
+from experiments.scoreboard.contestant import compiled_clock, our_source
+from experiments.tuning import Case, number, parse_cases, result_file, table, tune, write_results
+
+FAMILIES = "c1d,c2d,gmm,grp,dil,dep,t2d,cap,nrm,sfm,cbr,tbg,tbs"  # c3d takes as long as all of them together
+SAMPLE_S, SAMPLES_S = 1e-3, 1.5  # one sample, and all of a kernel
+TUNING_TIMEOUT_S = 1800.0
+CYCLES, INSTRUCTIONS = 0, 1  # PERF_COUNT_HW_* of Linux's perf_event.h
+_SYSCALL = {"x86_64": 298, "aarch64": 241}  # perf_event_open
+_ATTRIBUTE_BYTES, _FLAGS_AT = 128, 40
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
+_ENABLE, _DISABLE, _RESET = 0x2400, 0x2401, 0x2403
+
+
+class Counter:
+    """Counts one hardware event of this thread in user mode. Raises DeviceError where the machine does not let it."""
+
+    def __init__(self, event: int) -> None:
+        attribute = bytearray(_ATTRIBUTE_BYTES)
+        struct.pack_into("IIQ", attribute, 0, 0, _ATTRIBUTE_BYTES, event)
+        struct.pack_into("Q", attribute, _FLAGS_AT, _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR)
+        libc, call = ctypes.CDLL(None, use_errno=True), _SYSCALL.get(platform.machine())
+        if call is None:
+            raise DeviceError(f"counting cycles is written for {' and '.join(_SYSCALL)}, this is {platform.machine()}")
+        self._file = libc.syscall(call, ctypes.c_char_p(bytes(attribute)), 0, -1, -1, 0)
+        if self._file < 0:
+            why = os.strerror(ctypes.get_errno())
+            raise DeviceError(f"this machine lets nobody count cycles ({why}); see kernel.perf_event_paranoid")
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def during(self, run: Callable[[], object]) -> int:
+        """Events while `run` runs."""
+        ioctl(self._file, _RESET)
+        ioctl(self._file, _ENABLE)
+        run()
+        ioctl(self._file, _DISABLE)
+        return int(struct.unpack("Q", os.read(self._file, 8))[0])
+
+
+def least(event: int, clock: timing.Clock) -> float:
+    """The event's smallest count for one call, over the samples."""
+    repeats, _ = timing.calibrate(clock, SAMPLE_S)
+    end, counts = time.monotonic() + SAMPLES_S, list[int]()
+    with Counter(event) as counter:
+        while not counts or time.monotonic() < end:
+            counts.append(counter.during(lambda: clock(repeats)))
+    return min(counts) / repeats
+
+
+def peak() -> float:
+    """Floating-point operations a cycle of a loop of nothing but multiply-adds."""
+    clock, operations = multiplier(parse_target("cpu"), 1)
+    return operations / least(CYCLES, clock)
+
+
+def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) -> dict[str, Any]:
+    """One row: the case tuned, and what its best kernel takes."""
+    row: dict[str, Any] = {"case": case.label, "batch": batch, "trials": trials, "seed": seed}
+    with tempfile.TemporaryDirectory() as directory:
+        database = Path(directory) / "records.db"
+        answer = tune(
+            case, trials=trials, threads=1, database=database, batch=batch, seed=seed, timeout_s=TUNING_TIMEOUT_S
+        )
+        if "error" in answer:
+            return row | {"error": answer["error"]["message"]}
+        dag, _ = Bout(case, batch, 1).built
+        source = our_source(dag, database, answer["record_id"], 1)
+    loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
+    results = [aligned_empty(t.shape, numpy_dtype(t.dtype)) for t in dag.outputs]
+    arrays = [*map(aligned, make_inputs(dag, seed, "normal").values()), *results]
+    clock = compiled_clock(loaded.address, arrays, source.workspace_bytes, source.threads)
+    cycles = least(CYCLES, clock)
+    return row | {
+        "cycles": round(cycles), "instructions": round(least(INSTRUCTIONS, clock)), "flops": dag.flops,
+        "share": round(dag.flops / cycles / peak_rate, 4), "sketch": answer["sketch"], "values": answer["values"],
+    }  # fmt: skip
+
+
+def aligned(array: Array) -> Array:
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    if "error" in row:
+        return row["case"], str(row["batch"]), "-", "-", "-", row["error"]
+    share, rate = number(row["share"]), number(row["flops"] / row["cycles"], 1)
+    return row["case"], str(row["batch"]), f"{row['cycles']:,}", rate, share, row["sketch"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.cycles", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", help=f"c2d:1, c2d, matmul:64x48x32 (default: {FAMILIES})")
+    parser.add_argument("--trials", type=options.integer(1), default=64, metavar="N")
+    parser.add_argument("--batch", type=options.integer(1), default=1, metavar="N")
+    parser.add_argument("--seed", type=options.integer(0), default=0, metavar="S")
+    parser.add_argument("--out", type=result_file, metavar="JSON", help="write the results there, after each case")
+    asked = parser.parse_args()
+    try:
+        rate, rows = peak(), list[dict[str, Any]]()
+        for case in parse_cases(",".join(asked.cases) or FAMILIES):
+            rows.append(measure(case, asked.batch, asked.trials, asked.seed, rate))
+            print("  ".join(cells(rows[-1])), flush=True)
+            if asked.out is not None:
+                write_results(asked.out, {"flops_a_cycle": rate, "rows": rows})
+    except AutoschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(table(("case", "N", "cycles", "flops a cycle", "share", "sketch"), [cells(row) for row in rows]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

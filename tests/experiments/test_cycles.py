@@ -1,0 +1,43 @@
+"""Counting cycles: what is counted, and what is said where nobody may count."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched.errors import DeviceError
+from experiments import cycles
+from experiments.tuning import Case
+
+
+@pytest.fixture
+def counting() -> None:
+    try:
+        cycles.Counter(cycles.CYCLES).__exit__()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("counting")
+def test_more_work_is_more_instructions() -> None:
+    with cycles.Counter(cycles.INSTRUCTIONS) as counter:
+        few, many = (counter.during(lambda n=n: sum(range(n))) for n in (1000, 100_000))
+    assert 0 < 10 * few < many
+
+
+@pytest.mark.usefixtures("counting")
+def test_a_tuned_kernel_is_counted() -> None:
+    row = cycles.measure(Case("matmul", own_shape=(33, 17, 65)), 1, trials=2, seed=0, peak_rate=32.0)
+    assert row["flops"] == 2 * 33 * 17 * 65
+    assert 0 < row["share"] <= 64 / 32  # of two pipes of 16 lanes, if the processor has as many
+    assert row["instructions"] > row["flops"] / 2 / 16
+    assert row["case"] in cycles.cells(row)
+
+
+def test_where_nobody_may_count_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycles, "_SYSCALL", {"riscv64": 241})
+    with pytest.raises(DeviceError, match="counting cycles is written for riscv64, this is"):
+        cycles.Counter(cycles.CYCLES)
+
+
+def test_a_case_that_could_not_be_tuned_keeps_its_place_in_the_table() -> None:
+    assert cycles.cells({"case": "c2d:1", "batch": 1, "error": "no kernel"}) == ("c2d:1", "1", "-", "-", "-", "no kernel")
