@@ -33,11 +33,11 @@ from autosched.ir.half import numpy_dtype
 from autosched.measure import timing
 from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.peak import multiplier
-from autosched.runtime.tensors import Array, aligned_empty
+from autosched.runtime.tensors import aligned_empty
 from autosched.target import parse_target
 from autosched.te.inputs import make_inputs
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import compiled_clock, our_source
+from experiments.scoreboard.contestant import aligned, compiled_clock, our_source
 from experiments.tuning import Case, number, parse_cases, result_file, table, tune, write_results
 
 FAMILIES = "c1d,c2d,gmm,grp,dil,dep,t2d,cap,nrm,sfm,cbr,tbg,tbs"  # c3d takes as long as all of them together
@@ -117,12 +117,6 @@ def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) ->
         "cycles": round(cycles), "instructions": round(least(INSTRUCTIONS, clock)), "flops": dag.flops,
         "share": round(dag.flops / cycles / peak_rate, 4), "sketch": answer["sketch"], "values": answer["values"],
     }  # fmt: skip
-
-
-def aligned(array: Array) -> Array:
-    copy = aligned_empty(array.shape, array.dtype)
-    copy[...] = array
-    return copy
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -48,13 +48,14 @@ _TIMER = ctypes.CFUNCTYPE(
 
 
 def load_inputs(directory: Path, n: int) -> list[Array]:
-    """Aligned as PyTorch aligns its own."""
-    arrays = []
-    for i in range(n):
-        given = np.load(directory / f"in{i}.npy", allow_pickle=False)
-        arrays.append(aligned_empty(given.shape, given.dtype))
-        np.copyto(arrays[-1], given)
-    return arrays
+    return [aligned(np.load(directory / f"in{i}.npy", allow_pickle=False)) for i in range(n)]
+
+
+def aligned(array: Array) -> Array:
+    """A copy that is aligned as PyTorch aligns its own."""
+    copy = aligned_empty(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
 
 
 def our_source(dag: ComputeDAG, database: Path, record_id: int, threads: int) -> KernelSource:

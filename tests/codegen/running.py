@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from autosched.codegen.llvm.kernel import emit
 from autosched.codegen.source import KernelSource
+from autosched.ir.dots import INTRINSICS
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.lower import concretise, lower
@@ -43,7 +44,8 @@ def targets() -> tuple[Target, ...]:
 
 def kind_of(target: Target) -> tuple[object, ...]:
     """What code generation asks of a processor that runs here."""
-    features = tuple(target.has(name) for name in ("f16c", "avx512bf16"))
+    dots = {form.feature for row in INTRINSICS.values() for form in row.forms}
+    features = tuple(target.has(name) for name in sorted({"f16c", "avx512bf16", "avx2", *dots}))
     return (target.arch, target.vector_bytes, target.n_vector_registers, target.has_fma, features)
 
 
