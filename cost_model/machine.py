@@ -49,7 +49,10 @@ CALL_SLOTS: dict[str, float] = {
 }  # fmt: skip
 
 # Slots of an instruction that multiplies and adds up words (`ir/dots.py`), in full-width instructions of the FMA pipes.
-DOT_SLOTS: dict[str, float] = {"vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5}
+DOT_SLOTS: dict[str, float] = {
+    "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
+    "vpmaddwd": 1.0, "vpmaddwd.signed": 1.0, "vpmaddwd.unsigned": 1.0,  # the additions are on other pipes
+}  # fmt: skip
 WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted, combined
 
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into

@@ -1,6 +1,7 @@
 """Dot products of words: two or four small numbers in 32 bits, multiplied pairwise and added up in one instruction.
 
-    Word(parts)            int32: the bits of the parts, the first one lowest
+    Word(parts)            int32: the parts in fields of 32 / len(parts) bits, the first one lowest; an integer of fewer
+                           bits is extended by its sign or by zeros
     Dot(intrinsic, a, b)   sum over the parts of a and b of their products, in the intrinsic's accumulator type
 
 Which intrinsics there are is the table INTRINSICS. What a `Dot` means does not depend on the processor: one that
@@ -21,12 +22,16 @@ WORD_BITS = 32
 
 @dataclass(frozen=True)
 class Form:
-    """An intrinsic at one width: it needs LLVM's processor feature `feature`; `element` is LLVM's type of operands."""
+    """An intrinsic at one width: it needs LLVM's processor feature `feature`; `element` is LLVM's type of operands.
+
+    `adds`: its first operand is what the products are added to; otherwise an addition follows.
+    """
 
     feature: str
     lanes: int
     llvm: str
     element: str
+    adds: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Intrinsic:
         """The form for so many lanes on a processor with features `has`."""
         return next((f for f in self.forms if f.lanes == lanes and has(f.feature)), None)
 
+    @property
+    def is_extended(self) -> bool:
+        """Whether elements are narrower than their fields of a word: they do not lie in memory as words."""
+        return self.depth * DTYPES[self.a][1] * 8 < WORD_BITS
+
 
 def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple[Form, ...]:
     return tuple(
@@ -61,6 +71,13 @@ def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple
 
 
 _VNNI = _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")
+_MADD = tuple(
+    Form(f, n, f"llvm.x86.{name}", "i16", adds=False)
+    for f, n, name in (
+        ("avx512bw", 16, "avx512.pmaddw.d.512"), ("avx2", 8, "avx2.pmadd.wd"), ("sse2", 4, "sse2.pmadd.wd"),
+    )
+)  # fmt: skip
+# The first that a processor has is taken: VPMADDWD is for those without VNNI. It multiplies numbers of 16 bits.
 # Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; LLVM's IntrinsicsX86.td.
 INTRINSICS: dict[str, Intrinsic] = {
     row.name: row
@@ -70,13 +87,16 @@ INTRINSICS: dict[str, Intrinsic] = {
         Intrinsic("vpdpbusd", "uint8", "int8", 4, "int32", _VNNI),
         Intrinsic("vpdpbusd.signed", "int8", "int8", 4, "int32", _VNNI, flips=0),
         Intrinsic("vpdpbusd.unsigned", "uint8", "uint8", 4, "int32", _VNNI, flips=1),
+        Intrinsic("vpmaddwd", "uint8", "int8", 2, "int32", _MADD),
+        Intrinsic("vpmaddwd.signed", "int8", "int8", 2, "int32", _MADD),
+        Intrinsic("vpmaddwd.unsigned", "uint8", "uint8", 2, "int32", _MADD),
     )
 }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Word(Expr):
-    """Two elements of 2 bytes or four of 1 byte as one int32, the first in the lowest bits."""
+    """Two elements of at most 2 bytes or four of 1 byte as one int32, the first in the lowest bits."""
 
     parts: tuple[Expr, ...]
 
@@ -116,8 +136,9 @@ def problem(e: Word | Dot) -> str | None:
         wrong = [x.dtype for x in e.children if x.dtype != "int32"]
         return f"{e.intrinsic} takes words, not {wrong[0]}" if wrong else None
     kinds = {x.dtype for x in e.parts}
-    sizes = {8 * DTYPES[k][1] for k in kinds}
-    if len(kinds) != 1 or sizes != {WORD_BITS // len(e.parts)} or kinds == {"bool"}:
+    field = WORD_BITS // len(e.parts)
+    fits = all(8 * DTYPES[k][1] == field or (DTYPES[k][0] in "iu" and 8 * DTYPES[k][1] < field) for k in kinds)
+    if len(kinds) != 1 or not fits or kinds == {"bool"}:
         return f"a word of {len(e.parts)} parts holds {', '.join(sorted(kinds))}"
     return None
 

@@ -5,8 +5,8 @@
     B.words[k, j] = Word(B[d k, j], ..., B[d k + d - 1, j])                                    a stage of its own
     C[i, j] = sum over k of Dot(Word(A[i, d k], ..., A[i, d k + d - 1]), B.words[k, j])        ceil(K / d) steps
 
-The other operand's words are read where they lie when they are whole and adjacent; otherwise it gets a stage of words
-as well. What a word has beyond K is zero, so nothing is read outside of an operand.
+The other operand's words are read where they lie when they are whole and adjacent and need not be extended; otherwise
+it gets a stage of words as well. What a word has beyond K is zero, so nothing is read outside of an operand.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Tensorize:
             dim = word_dim(load, axis.var)
             check(dim is not None, f"{where}: {self.axis} alone is no index of {load.buffer}")
             assert dim is not None
-            if load.buffer != self.packed and is_whole(state, load, dim, axis, row.depth):
+            lies = not (self.packed and row.is_extended) and is_whole(state, load, dim, axis, row.depth)
+            if load.buffer != self.packed and lies:
                 words.append(_word(load, dim, axis.var, row.depth, None))
                 continue
             check(bool(self.packed), f"{where}: {load.buffer} has no whole words along {self.axis}")

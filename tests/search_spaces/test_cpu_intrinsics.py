@@ -11,7 +11,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.dots import INTRINSICS, packed, unpacked
 from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize, initial_state, replay, steps_to_json
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
@@ -22,6 +22,7 @@ from tests.codegen.running import check_outputs, run, targets
 from tests.helpers import check_nest
 
 TARGET = parse_target("llvm -mcpu=znver4")
+HASWELL = parse_target("llvm -mcpu=haswell")
 BFLOAT = ("bfloat16", {})
 BYTES = ("uint8", {"w_dtype": "int8"})
 CASES = [
@@ -40,8 +41,8 @@ CASES = [
 ]
 
 
-def sketches_with_words(dag: ComputeDAG) -> list[Sketch]:
-    return [s for s in cpu.sketches(dag, TARGET, 2) if any(isinstance(x, Tensorize) for x in s.state.steps)]
+def sketches_with_words(dag: ComputeDAG, target: Target = TARGET) -> list[Sketch]:
+    return [s for s in cpu.sketches(dag, target, 2) if any(isinstance(x, Tensorize) for x in s.state.steps)]
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "settings"), CASES)
@@ -59,6 +60,43 @@ def test_sketches_compute_the_reference(
         for target in targets():
             outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
             check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "settings"), [c for c in CASES if c[2] != "bfloat16"])
+def test_bytes_are_extended_for_products_of_16_bits(
+    name: str, shape: tuple[int, ...], dtype: str, settings: dict[str, str]
+) -> None:
+    dag = collapse(registry.build(name, shape, settings, dtype=dtype)[0])
+    rng = np.random.default_rng(sum(shape))
+    ends = {"int8": [-128, -1, 127], "uint8": [0, 200, 255]}
+    inputs = {t.name: rng.choice(ends[t.dtype], t.shape).astype(t.dtype) for t in dag.inputs}
+    found = sketches_with_words(dag, HASWELL)
+    assert found
+    for sketch in found[::2]:
+        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        func, simplify = concretise(lower(sketch.state), row)
+        check_nest(func, dag)
+        for target in targets():
+            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
+            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+
+
+def test_bytes_along_the_reduction_are_read_as_they_lie() -> None:
+    """A row by a matrix that is contiguous along the reduction: 16 bytes become a vector of words, no copy."""
+    A, W = te.placeholder((2, 256), "int8", name="A"), te.placeholder((19, 256), "uint8", name="W")
+    k = te.reduce_axis(256, name="k")
+    dag = ComputeDAG(
+        te.compute((2, 19), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(W[j, k], "int32"), axis=k), "C")
+    )
+    (sketch,) = [s for s in sketches_with_words(dag, HASWELL) if "dots" in s.name]
+    func, simplify = concretise(lower(sketch.state), {p.name: p.domain[-1] for p in sketch.params})
+    text = emit(func, simplify, HASWELL, 1).ir
+    assert "avx2.pmadd.wd" in text
+    assert "sext <16 x i8>" in text
+    assert "zext <16 x i8>" in text
+    inputs = make_inputs(dag, 1, "normal")
+    for target in targets():
+        check_outputs(dag, inputs, run(emit(func, simplify, target, 1), dag, inputs, target), target.mcpu)
 
 
 @pytest.mark.parametrize(("dtype", "accumulator"), [("bfloat16", "float32"), ("int8", "int32"), ("uint8", "int32")])
@@ -113,8 +151,8 @@ def test_code_uses_the_instruction_where_there_is_one() -> None:
     row = {p.name: p.domain[0] for p in sketch.params}
     func, simplify = concretise(lower(sketch.state), row)
     assert "dpbf16ps.512" in emit(func, simplify, TARGET, 1).ir
-    assert "dpbf16ps" not in emit(func, simplify, parse_target("llvm -mcpu=haswell"), 1).ir
-    assert not [s for s in cpu.sketches(dag, parse_target("llvm -mcpu=haswell"), 1) if "vdp" in s.name]
+    assert "dpbf16ps" not in emit(func, simplify, HASWELL, 1).ir
+    assert not sketches_with_words(dag, HASWELL)
     again = replay(dag, steps_to_json(sketch.state, row))
     assert concretise(lower(again), {})[0] == func
 

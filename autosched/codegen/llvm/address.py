@@ -61,6 +61,18 @@ class Access(NamedTuple):
         return self.steps or tuple(n * (self.lane_stride or 0) for n in range(lanes))
 
 
+def is_adjacent(places: list[Access]) -> bool:
+    """Whether the places of each lane follow one another, and those of neighbouring lanes as well."""
+    first = places[0]
+    if first.lane_index is not None or first.lane_stride not in (0, len(places)):
+        return False
+    return all(
+        (p.pointer, p.lane_stride, p.lane_index) == (first.pointer, first.lane_stride, None)
+        and p.offset == first.offset + n
+        for n, p in enumerate(places)
+    )
+
+
 @dataclass
 class Placed:
     """A buffer with its pointer and the strides of its stored dimensions."""

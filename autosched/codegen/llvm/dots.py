@@ -22,20 +22,34 @@ def declarations(texts: list[str]) -> list[str]:
         for name, form in {f.llvm: f for f in row.forms}.items():
             if any(f"@{name}(" in text for text in texts):
                 result, operand = value_type(row.accumulator, form.lanes), _operand(form)
-                found[f"declare {result} @{name}({result}, {operand}, {operand})"] = None
+                start = f"{result}, " if form.adds else ""
+                found[f"declare {result} @{name}({start}{operand}, {operand})"] = None
     return list(found)
 
 
 def assemble(m: Arithmetic, parts: list[Val]) -> Val:
     """The word of some elements."""
     total: Val | None = None
+    size = WORD_BITS // len(parts)
     for n, part in enumerate(parts):
-        field = m.converted("zext", part, "i32", "int32")
+        is_negative = DTYPES[part.dtype] == ("i", 1) and size > 8  # perhaps: its sign fills the field
+        field = m.converted("sext" if is_negative else "zext", part, "i32", "int32")
+        if is_negative and n + 1 < len(parts):
+            field = m.binary("bitand", field, m.number((1 << size) - 1, "int32"))
         if n:
-            field = m.binary("shl", field, m.number(n * WORD_BITS // len(parts), "int32"))
+            field = m.binary("shl", field, m.number(n * size, "int32"))
         total = field if total is None else m.binary("bitor", total, field)
     assert total is not None
     return total
+
+
+def extend(m: Arithmetic, a: Val) -> Val:
+    """The words of two bytes each that lie beside each other in `a`."""
+    word = "sext" if DTYPES[a.dtype][0] == "i" else "zext"
+    wide = m.converted(word, a, "i16")
+    kind = value_type("int32", a.lanes // 2)
+    name = m.writer.value(f"bitcast <{a.lanes} x i16> {wide.name} to {kind}")
+    return a._replace(name=name, dtype="int32", lanes=a.lanes // 2)
 
 
 def dot(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val:
@@ -61,17 +75,18 @@ def _instruction(m: Arithmetic, form: Form, a: Val, b: Val, total: Val) -> Val:
     for word in (a, b):
         spread = m.spread(word, form.lanes)
         operands.append(m.writer.value(f"bitcast {value_type('int32', form.lanes)} {spread.name} to {kind}"))
-    arguments = ", ".join((f"{result} {start.name}", *(f"{kind} {x}" for x in operands)))
-    return m.emitted(f"call {result} @{form.llvm}({arguments})", start)
+    arguments = [f"{result} {start.name}"] * form.adds + [f"{kind} {x}" for x in operands]
+    found = m.emitted(f"call {result} @{form.llvm}({', '.join(arguments)})", start)
+    return found if form.adds else m.binary("add", start, found)
 
 
 def _operand(form: Form) -> str:
-    return f"<{form.lanes * (2 if form.element == 'bfloat' else 1)} x {form.element}>"
+    return f"<{form.lanes * (1 if form.element == 'i32' else 2)} x {form.element}>"
 
 
 def _one_by_one(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val:
     for n in range(row.depth):
-        x, y = _part(m, a, row.a, n), _part(m, b, row.b, n)
+        x, y = _part(m, a, row.a, n, row.depth), _part(m, b, row.b, n, row.depth)
         if total is not None and row.accumulator == "float32" and m.target.has_fma:
             total = m.fma(x, y, total)
         else:
@@ -81,9 +96,9 @@ def _one_by_one(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None
     return total
 
 
-def _part(m: Arithmetic, word: Val, dtype: str, n: int) -> Val:
-    """The n-th element of a word, in the type that is multiplied in."""
-    size = 8 * DTYPES[dtype][1]
+def _part(m: Arithmetic, word: Val, dtype: str, n: int, depth: int) -> Val:
+    """The n-th of the `depth` elements of a word, in the type that is multiplied in."""
+    size = WORD_BITS // depth
     up = m.binary("shl", word, m.number(WORD_BITS - size * (n + 1), "int32")) if size * (n + 1) < WORD_BITS else word
     if dtype == "bfloat16":
         top = m.binary("bitand", up, m.number(-(1 << size), "int32"))

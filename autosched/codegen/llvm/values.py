@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes
+from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
-from autosched.ir.dots import Dot, Word
+from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
@@ -270,16 +270,22 @@ class Values:
         places = [self.addresses.access(p.buffer, p.indices) for p in word.parts if isinstance(p, Load)]
         first = places[0] if len(places) == len(word.parts) else None
         everywhere = first is not None and (first.lane_stride or self.mask is None or not self._guarded)
-        if first is not None and everywhere and _is_adjacent(word, places):
+        extends = first is not None and len(places) * 8 * DTYPES[word.parts[0].dtype][1] < WORD_BITS
+        if first is not None and everywhere and not (extends and self.mask) and is_adjacent(places):
             known = self._loaded.setdefault(word.parts[0].buffer, {})  # type: ignore[attr-defined]
-            key = (first, self.mask, "word")
+            key = (first, self.mask, f"word of {len(places)}")
             if key not in known:
-                known[key] = self._whole_word(first, word.parts[0].dtype)
+                known[key] = self._whole_word(first, word.parts[0].dtype, extends)
             return known[key]
         return dots.assemble(self.arithmetic, [self.emit(p) for p in word.parts])
 
-    def _whole_word(self, access: Access, dtype: str) -> Val:
+    def _whole_word(self, access: Access, dtype: str, extends: bool) -> Val:
+        """The words that lie at `access`; `extends`: as bytes, which become the numbers of 16 bits of a word."""
         lanes = self.lanes if access.lane_stride else 1
+        if extends:
+            kind, pointer = memory_type(dtype, 2 * lanes), self.pointer(access, dtype)
+            loaded = self.writer.value(f"load {kind}, ptr {pointer}, align 1")
+            return dots.extend(self.arithmetic, Val(loaded, dtype, 2 * lanes))
         kind, pointer, align = memory_type("int32", lanes), self.pointer(access, dtype), DTYPES[dtype][1]
         if self.mask is None or lanes == 1:
             return Val(self.writer.value(f"load {kind}, ptr {pointer}, align {align}"), "int32", lanes)
@@ -482,18 +488,6 @@ def _is_index(expr: Expr) -> bool:
             return False  # it may trap, so it stays where it is written
         return expr.op in INTEGER_OPS and _is_index(expr.a) and _is_index(expr.b)
     return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
-
-
-def _is_adjacent(word: Word, places: list[Access]) -> bool:
-    """Whether the parts of each lane's word follow one another, and the words of neighbouring lanes as well."""
-    first, names = places[0], {p.buffer for p in word.parts if isinstance(p, Load)}
-    if len(names) != 1 or first.lane_index is not None or first.lane_stride not in (0, len(places)):
-        return False
-    return all(
-        (p.pointer, p.lane_stride, p.lane_index) == (first.pointer, first.lane_stride, None)
-        and p.offset == first.offset + n
-        for n, p in enumerate(places)
-    )
 
 
 def _is_product(expr: Expr) -> bool:
