@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autosched.ir.expr import INDEX, Const
 from autosched.ir.stmt import Allocate, Buffer, Func, Scope, Seq, Stmt
 from autosched.lower.domains import Domain, infer_domains
 from autosched.lower.gpu import GpuNest
 from autosched.lower.nest import Nest, buffers_of_stage
 from autosched.lower.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
+from autosched.schedule.stage_steps import shape_of_buffer
 from autosched.schedule.state import State
 
 
@@ -18,7 +18,7 @@ def lower(state: State, name: str = "kernel") -> Func:
     domains = infer_domains(state)
     roots = [s for s in state.stages if s.at is None]
     params = tuple(
-        Buffer(t.name, tuple(Const(e, INDEX) for e in t.shape), t.dtype, Scope.PARAM)
+        Buffer(t.name, shape_of_buffer(state, t.name), t.dtype, Scope.PARAM)
         for t in (*state.inputs, *state.outputs)
     )
     outputs = frozenset(t.name for t in state.outputs)

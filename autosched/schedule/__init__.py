@@ -5,11 +5,13 @@ stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu_steps.py)
          Atomic                                                             (atomic.py)
 places   NarrowPlaces                                                       (places.py)
+axes     Flatten                                                            (flatten.py)
 words    Tensorize                                                          (tensorize.py)
 whole    Winograd                                                           (winograd.py)
 """
 
 from autosched.schedule.atomic import Atomic
+from autosched.schedule.flatten import Flatten, can_flatten
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.loop_steps import (
     FetchAhead,
@@ -32,8 +34,8 @@ from autosched.schedule.winograd import Winograd
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "FetchAhead", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Pack", "Pad", "Parallel", "Pipeline",
-    "Prefetch", "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step", "Stream",
-    "Team", "Tensorize", "Unroll", "Vectorize", "Winograd", "initial_state", "largest_tile", "replay",
-    "steps_from_json", "steps_text", "steps_to_json",
+    "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Pack", "Pad", "Parallel",
+    "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step",
+    "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Winograd", "can_flatten", "initial_state", "largest_tile",
+    "replay", "steps_from_json", "steps_text", "steps_to_json",
 ]  # fmt: skip

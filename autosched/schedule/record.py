@@ -10,6 +10,7 @@ from typing import Any
 
 from autosched.errors import ScheduleError
 from autosched.schedule.atomic import Atomic
+from autosched.schedule.flatten import Flatten
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.loop_steps import (
     FetchAhead,
@@ -35,6 +36,7 @@ STEPS: dict[str, type[Any]] = {
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
+        Flatten,
     )
 }  # fmt: skip
 

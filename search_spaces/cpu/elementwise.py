@@ -15,7 +15,19 @@ from dataclasses import dataclass, replace
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
 from autosched.lower.domains import infer_domains
-from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
+from autosched.schedule import (
+    ComputeAt,
+    ComputeInline,
+    Flatten,
+    Parallel,
+    Reorder,
+    Split,
+    Stage,
+    Step,
+    Unroll,
+    Vectorize,
+    can_flatten,
+)
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
 from search_spaces.draft import Context, Draft
@@ -148,10 +160,16 @@ class Elementwise:
         return stage.op.reducer is None
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        found = [self._nest(draft, stage, context, "" if draft.state.is_output(stage) else f"{stage.name}@root")]
+        if _has_short_rows(draft, stage, context):
+            flat = draft.apply(Flatten(stage.name))
+            found.append(self._nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
+        return found
+
+    def _nest(self, draft: Draft, stage: Stage, context: Context, note: str) -> Draft:
         name = stage.name
-        note = "" if draft.state.is_output(stage) else f"{name}@root"
         if not stage.op.axes:
-            return [draft.finish(name, note=note)]
+            return draft.finish(name, note=note)
         last = stage.op.axes[-1]
         group = f"{name}.{last.name}"
         lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
@@ -186,7 +204,7 @@ class Elementwise:
         if points(stage) > FEW_POINTS:
             steps.append(Parallel(name, tuple(outer)))
         steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
-        return [draft.with_params(params).apply(*steps).finish(name, note=note)]
+        return draft.with_params(params).apply(*steps).finish(name, note=note)
 
 
 @dataclass(frozen=True)
@@ -239,6 +257,15 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
     return draft.with_params([width]).apply(*steps)
+
+
+def _has_short_rows(draft: Draft, stage: Stage, context: Context) -> bool:
+    """Whether the last axis is shorter than a vector, as the channels of an image are, and a few vectors are whole rows
+    of it."""
+    if not can_flatten(draft.state, stage):
+        return False
+    n, lanes = extent(stage.op.axes[-1]), context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    return 1 < n < lanes and n // math.gcd(n, lanes) <= MOST_VECTORS
 
 
 def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
