@@ -65,7 +65,8 @@ class Access:
     stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
     elements: Widths  # distinct elements touched
     lines: Widths  # distinct cache lines touched, real
-    resident: Widths  # lines of a cache that they take up, more where they crowd in a few sets, real
+    resident: Widths  # lines of a first level cache that they take up, more where they crowd in a few sets, real
+    settled: Widths  # the same of a second level cache: it has more sets, so more lines of a place in a page are free
     line_bytes: int
     extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
     streamed: bool = False  # written around the caches
@@ -225,8 +226,12 @@ def make_access(
     positions: Sequence[tuple[Expr, ...]],
     view: Moving,
     line_bytes: int,
+    larger: float,
 ) -> Access:
-    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only."""
+    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only.
+
+    `larger`: the lines of the second level cache over those of the first.
+    """
     index, shape = stored(buffer, positions[0])
     slack = _slack(buffer, positions)
     counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
@@ -249,11 +254,14 @@ def make_access(
     ]
     lines_of = tuple(lines)
     steps = _steps(shape, buffer.itemsize, line_bytes)
-    resident = tuple(_resident(n, [c[d] for c in counts], steps, line_bytes) for d, n in enumerate(lines))
+    resident, settled = (
+        tuple(_resident(n, [c[d] for c in counts], steps, line_bytes, spare) for d, n in enumerate(lines))
+        for spare in (SPARE, SPARE * larger)
+    )
     extents = tuple(zip(map(tuple, counts), spans, strides, strict=True))
     return Access(
-        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, line_bytes,
-        extents,
+        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, settled,
+        line_bytes, extents,
     )  # fmt: skip
 
 
@@ -324,8 +332,8 @@ def _fixed(size: Expr) -> Expr:
     return found.pop() if len(found) == 1 else size
 
 
-def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_bytes: int) -> Expr:
-    """`lines` and what they make useless."""
+def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_bytes: int, spare: float) -> Expr:
+    """`lines` and what they make useless, `spare` lines at the same place of pages being free."""
     if steps is None:
         return lines
     if not any(math.gcd(s, PAGE_BYTES) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
@@ -341,7 +349,7 @@ def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_byt
             rows = least(times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), rows), PAGE_BYTES // apart)
     used = times(near, rows)
     sets = PAGE_BYTES // line_bytes
-    return most(lines, times(minus(over(lines, least(sets, used)), SPARE), sets))
+    return most(lines, times(minus(over(lines, least(sets, used)), spare), sets))
 
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:

@@ -1,6 +1,6 @@
 """Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
 
-    analyse(func, line_bytes) -> Analysis(statements, allocations, parallel)
+    analyse(func, line_bytes, larger) -> Analysis(statements, allocations, parallel)
 
 Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
 expressions over the parameters of the sketch; nothing is evaluated here.
@@ -14,8 +14,8 @@ the loops v together, all but the last run B times and the last one X - c (N - 1
 which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B).
 
 Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
-added up, with those that they make useless (`Access.resident`), the largest footprint counting where several
-statements touch one buffer.
+added up, with those that they make useless (`Access.resident`; `Access.settled` in a cache of more
+sets than the first level's), the largest footprint counting where several statements touch one buffer.
 
 On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
 what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
@@ -25,7 +25,7 @@ are started), a thread's own loops, threads (x fastest), whatever their order in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -52,7 +52,7 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
 from autosched.target import Target
-from cost_model.access import Access, Free, Moving, make_access, same_but_constants, width
+from cost_model.access import Access, Free, Moving, Widths, make_access, same_but_constants, width
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -117,6 +117,7 @@ class Statement:
     accesses: tuple[Access, ...]  # what is written first
     alive: tuple[Buffer, ...]  # buffers allocated around it
     working_set: tuple[Expr, ...]
+    settled_set: tuple[Expr, ...]  # the same in caches larger than the first level
     store: Store
     nest: int  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
@@ -199,9 +200,9 @@ def _loaded(value: Expr) -> list[Load]:
     return [load for load in loads(value) if load not in rest]
 
 
-def analyse(func: Func, line_bytes: int = 64) -> Analysis:
+def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
-    walk = _Walk(buffers_of(func), line_bytes)
+    walk = _Walk(buffers_of(func), line_bytes, larger)
     body = func.body
     scopes: dict[str, int] = {}
     while isinstance(body, Allocate):
@@ -211,12 +212,12 @@ def analyse(func: Func, line_bytes: int = 64) -> Analysis:
     for number, nest in enumerate(body.stmts if isinstance(body, Seq) else (body,)):
         walk.nest = number
         walk.visit(nest, (), ONE, scopes)
-    shared = _working_sets(walk.found)
+    near, far = _working_sets(walk.found, lambda a: a.resident), _working_sets(walk.found, lambda a: a.settled)
     tiles = {_tile_of(found): _passing(found) for found in walk.found if found.store.reducer is not None}
     statements = []
     for found in walk.found:
         keys = [0, *(loop.key for loop in found.loops)]
-        statement = _statement(found, tuple(shared[key] for key in keys))
+        statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
         statements.append(replace(statement, passing=tiles.get(_tile_of(found))))
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
     parallel = tuple(walk.parallel.values())
@@ -241,6 +242,7 @@ class _Found:
 class _Walk:
     buffers: dict[str, Buffer]
     line_bytes: int
+    larger: float
     found: list[_Found] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     parallel: dict[int, tuple[Loop, ...]] = field(default_factory=dict)
@@ -300,7 +302,7 @@ class _Walk:
             if self.buffers[name].scope is Scope.SHARED:
                 inside |= threads
             view = views.setdefault(inside, Moving(free, inside))
-            return make_access(self.buffers[name], kind, positions, view, self.line_bytes)
+            return make_access(self.buffers[name], kind, positions, view, self.line_bytes, self.larger)
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
@@ -328,7 +330,7 @@ def in_time(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
 
 
-def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
+def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[Expr, ...]) -> Statement:
     store, lanes = found.store, _lanes(found)
     padding = Padding(ZERO, ONE) if lanes != frozenset() else padding_of(store, found.loops, found.tile)
     return Statement(
@@ -341,6 +343,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...]) -> Statement:
         found.accesses,
         found.alive,
         working_set,
+        settled_set,
         store,
         found.nest,
         padding.tested,
@@ -370,7 +373,7 @@ def _lanes(found: _Found) -> frozenset[Var] | None:
     return frozenset() if in_tile else frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)
 
 
-def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:
+def _working_sets(statements: Sequence[_Found], lines: Callable[[Access], Widths]) -> dict[int, Expr]:
     """Loop key (0: the whole function) -> bytes that one iteration of its body touches, real; registers are free."""
     touched: dict[int, dict[str, list[Expr]]] = {}
     for found in statements:
@@ -379,7 +382,7 @@ def _working_sets(statements: Sequence[_Found]) -> dict[int, Expr]:
             table = touched.setdefault(key, {})
             for access in found.accesses:
                 if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
-                    table.setdefault(access.buffer.name, []).append(times(access.resident[depth], access.line_bytes))
+                    table.setdefault(access.buffer.name, []).append(times(lines(access)[depth], access.line_bytes))
     return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
 
 
@@ -453,29 +456,28 @@ def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
     return ONE
 
 
-def traffic(statement: Statement, access: Access, capacity: float) -> Expr:
-    """Bytes that the access moves into a cache of `capacity` bytes, real."""
+def traffic(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
+    """Bytes that the access moves into the `level`th of caches of so many bytes, real."""
     if access.in_registers:
         return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, [times(n, per_line) for n in access.lines], statement.working_set, capacity)
+    return _moved(statement, [times(n, per_line) for n in access.lines], caches, level)
 
 
-def page_visits(statement: Statement, access: Access, capacity: float) -> Expr:
-    """Pages, counted again for each time, from which the access fills a cache of `capacity` bytes, real."""
-    if access.in_registers:
-        return ZERO
-    return _moved(statement, access.pages, statement.working_set, capacity)
+def page_visits(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
+    """Pages, counted again for each time, from which the access fills the `level`th of the caches, real."""
+    return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
 
 
-def _moved(statement: Statement, footprint: Sequence[Expr], working_set: Sequence[Expr], capacity: float) -> Expr:
-    """What an access moves into a store of `capacity`, by its footprint and all accesses' at each depth.
+def _moved(statement: Statement, footprint: Sequence[Expr], caches: Sequence[float], level: int) -> Expr:
+    """What an access moves into a cache, by its footprint and all accesses' at each depth.
 
     With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
     the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
     transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
     with an excess that is negative where the working set fits and enormous where it does not.
     """
+    capacity, working_set = caches[level], statement.settled_set if level else statement.working_set
     moved = [ZERO, *(times(footprint[d], statement.iterations(d)) for d in range(statement.depth))]
     result = moved[statement.depth]  # one iteration: always fits
     for depth in range(statement.depth - 1, -1, -1):

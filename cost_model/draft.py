@@ -125,10 +125,10 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     blocks = times(statement.iterations(statement.block), statement.weight)
     loops = _loop_overhead(statement)
     accesses = statement.accesses if machine.page_visit else ()
-    visits = total(page_visits(statement, a, machine.cache_bytes[1]) for a in accesses)
+    visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
     core = total([times(blocks, block.cycles), loops, times(visits, machine.page_visit)])
     tasks, share = _parallel(statement, machine)
-    moved = tuple(total(traffic(statement, a, c) for a in statement.accesses) for c in machine.cache_bytes)
+    moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
     dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
     memory = (
         times(times(total(_fetched(statement, a, machine) for a in statement.accesses), 1.0 / m.L2_BANDWIDTH), share),
@@ -141,11 +141,13 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
 
 def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
-    line twice where a window passes by."""
-    moved, block = traffic(statement, access, machine.cache_bytes[0]), statement.block
+    line twice where a window passes by, or where pieces of lines are transposed in registers."""
+    moved, block = traffic(statement, access, machine.cache_bytes, 0), statement.block
     if statement.passing is not None and access.kind == "read" and not access.in_registers:
         once = times(times(access.lines[block], access.line_bytes), statement.iterations(block))
         moved = where(statement.passing.fits(machine.target), least(moved, once), moved)
+    elif _is_across(statement, access):
+        moved = least(moved, times(times(access.lines[block], access.line_bytes), statement.iterations(block)))
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
     return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))
@@ -264,15 +266,21 @@ def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool 
 
 def _across(statement: Statement, access: Access) -> Expr:
     """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles."""
+    if not _is_across(statement, access):
+        return ONE
+    rows = (x.trips for x in statement.loops[statement.block :] if x.kind is ForKind.UNROLL)
+    block = m.PIECE_BYTES / access.buffer.itemsize
+    return where(factor(rows) >= block, m.ACROSS / block, 1.0)
+
+
+def _is_across(statement: Statement, access: Access) -> bool:
+    """Whether the access is contiguous along unrolled loops and not along its lanes."""
     store, inner = statement.store, range(statement.block, statement.depth)
     if access.kind != "read" or store.reducer is not None or len(store.values) > 1:
-        return ONE
+        return False
     vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
-    rows = [i for i in inner if statement.loops[i].kind is ForKind.UNROLL]
-    if not vectors or any(is_one(s) or is_zero(s) for s in vectors) or not any(is_one(access.stride[i]) for i in rows):
-        return ONE
-    block = m.PIECE_BYTES / access.buffer.itemsize
-    return where(factor(statement.loops[i].trips for i in rows) >= block, m.ACROSS / block, 1.0)
+    rows = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.UNROLL]
+    return bool(vectors) and not any(is_one(s) or is_zero(s) for s in vectors) and any(map(is_one, rows))
 
 
 def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:

@@ -176,7 +176,7 @@ def _access_columns(place: int) -> list[Column]:
 
 def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
     s, size = c.main.statement, float(access.buffer.itemsize)
-    into = [traffic(s, access, capacity) for capacity in c.machine.cache_bytes]
+    into = [traffic(s, access, c.machine.cache_bytes, level) for level in range(3)]
     moved = times(s.executions, size * access.count)
     still = next((i for i in range(s.block - 1, -1, -1) if not access.moves(i)), None)
     distance = ZERO if still is None else s.working_set[still + 1]

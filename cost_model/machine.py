@@ -97,6 +97,11 @@ class Machine:
         return self.target.line_bytes or 64
 
     @property
+    def larger(self) -> float:
+        """How many times the first level's lines the second one has."""
+        return self.target.l2_bytes / self.target.l1_bytes
+
+    @property
     def registers(self) -> int:
         return self.target.n_vector_registers
 

@@ -86,7 +86,7 @@ class SketchModel(ClosedForms):
 
     @cached_property
     def analysis(self) -> Analysis:
-        return analyse(self.func, self.machine.line_bytes)
+        return analyse(self.func, self.machine.line_bytes, self.machine.larger)
 
     @cached_property
     def latency(self) -> Draft:

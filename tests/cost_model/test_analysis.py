@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from autosched.te.registry import build
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import make_block, statement_cost
-from cost_model.machine import ACROSS, machine
+from cost_model.machine import ACROSS, L2_BANDWIDTH, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -245,6 +246,35 @@ def test_a_copy_across_four_neighbours_takes_fewer_loads() -> None:
     assert evaluate([block.loads], sizes)[0] == pytest.approx(ACROSS * 16 * 9 / 4)
 
 
+def test_pieces_of_lines_that_crowd_are_fetched_once_where_they_are_transposed() -> None:
+    """Keys [seq][16 heads][64]: their rows are 4096 bytes apart and crowd in one set, but each piece of eight is read
+    once, whole, and not again for each of its elements."""
+    target = parse_target("llvm -mcpu=haswell")
+    found = sketches(collapse(build("tbg", (1, 128, 16, 64))[0]), target, 1)
+    sketch = next(s for s in found if "K@panel" in s.name)
+    copy = next(s for s in analyse(lower(sketch.state)).statements if s.stage == "K.pack")
+    sizes = {p.name: p.domain[-1] for p in sketch.params} | {"scores.j.r": 16, "K.pack.d2.r": 8}
+    [fetched] = evaluate([statement_cost(copy, machine(target, 1)).memory[0]], sizes)
+    read = next(a for a in copy.accesses if a.kind == "read")
+    lines, blocks = evaluate([read.lines[copy.block], copy.iterations(copy.block)], sizes)
+    assert lines == 16
+    assert fetched * L2_BANDWIDTH <= 64 * (lines + 2 * 8) * blocks  # and what is written, there and back
+
+
+def test_rows_that_crowd_in_the_first_level_have_room_in_the_second() -> None:
+    """The queries of a head, 128 rows of four lines 4096 bytes apart: 128 lines of four places in a page, of 128 that
+    a cache of 512 KiB has for each."""
+    target = replace(nests.AVX2, l2_bytes=512 << 10)
+    update = next(
+        s for s in analyse(nests.matmul(128, 8, 1024), larger=machine(target, 1).larger).statements if s.updates
+    )
+    read = next(a for a in update.accesses if a.buffer.name == "A")
+    values = {"mc": 1, "mr": 128, "nc": 1, "nr": 4, "kc": 1}
+    assert evaluate([read.resident[update.block], read.settled[update.block]], values) == [
+        64 * (128 - 3.5), 64 * (128 - 16 * 3.5),
+    ]  # fmt: skip
+
+
 def test_the_longer_of_two_tasks_is_what_both_threads_wait_for() -> None:
     target = parse_target("llvm -mcpu=skylake-avx512")
     sketch = next(s for s in sketches(collapse(build("gmm", (1, 64, 256, 32))[0]), target, 2) if ":v1-panel" in s.name)
@@ -336,7 +366,7 @@ def test_columns_of_a_large_matrix_are_found_page_by_page() -> None:
         update = next(s for s in analyse(nests.matmul(48, columns, 1024, parallel=False)).statements if s.updates)
         read = next(a for a in update.accesses if a.buffer.name == "B")
         cpu = machine(nests.AVX2, 1)
-        assert evaluate([page_visits(update, read, cpu.cache_bytes[1])], values)[0] == pytest.approx(want, rel=1e-3)
+        assert evaluate([page_visits(update, read, cpu.cache_bytes, 1)], values)[0] == pytest.approx(want, rel=1e-3)
         costs.append(evaluate([statement_cost(update, cpu).core], values)[0] / columns)
     assert costs[0] - costs[1] > 0.99 * 8 * 64 * cpu.page_visit
     assert cpu.page_visit > 0 == machine(nests.TARGET, 1).page_visit
