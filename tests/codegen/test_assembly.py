@@ -62,6 +62,8 @@ def tile(m: int, n: int, unroll: int, rows: int, columns: int) -> State:
 
 TILES = [
     ("haswell", 6, 16, 8, "ymm"),
+    ("haswell", 12, 8, 8, "ymm"),  # what is spread is used once
+    ("haswell", 14, 8, 8, "ymm"),
     ("skylake-avx512", 12, 32, 16, "zmm"),
     ("znver4", 8, 48, 16, "zmm"),
 ]

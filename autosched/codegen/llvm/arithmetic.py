@@ -119,11 +119,22 @@ class Arithmetic:
         return Val(name, x.dtype, x.lanes)
 
     def fma(self, a: Val, b: Val, c: Val) -> Val:
+        """a * b + c.
+
+        Where a row is a single vector, what is spread over its lanes is used once. An instruction that has its result
+        in one of its operands would overwrite it rather than the accumulator: LLVM takes the first operand that is not
+        used again. Accumulators would then change registers in each step of an unrolled reduction, and spill. So the
+        operand is said to be used once more, by no instruction.
+        """
         x, y, z = self.match(a, b, c)
         text = value_type(x.dtype, x.lanes)
         name = self.writer.value(
             f"call {text} @llvm.fma.{suffix(x.dtype, x.lanes)}({text} {x.name}, {text} {y.name}, {text} {z.name})"
         )
+        if self.writer.single and _overwrites_operands(self.target):
+            for value, spread in ((a, x), (b, y)):
+                if value.lanes == 1 < x.lanes and spread.name.startswith("%"):
+                    self.writer.emit(f"call void (...) @llvm.fake.use({text} {spread.name})")
         return Val(name, x.dtype, x.lanes)
 
     def negate(self, a: Val) -> Val:
@@ -250,6 +261,12 @@ def has_avx512(target: Target) -> bool:
 def _masks_are_vectors(target: Target) -> bool:
     """Whether comparing vectors sets all bits of a lane."""
     return target.arch == "x86_64" and target.vector_bytes < 64
+
+
+def _overwrites_operands(target: Target) -> bool:
+    """Whether a multiply-add has its result in one of its operands, which are in registers. (With vectors of 64 bytes it
+    spreads what it reads from memory.)"""
+    return target.arch == "x86_64" and target.has_fma and target.vector_bytes < 64
 
 
 def shuffled_bits(target: Target) -> int:

@@ -162,8 +162,10 @@ class Statements:
             if 1 < whole <= MAX_CHUNKS and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= MAX_CHUNKS:
+                self.writer.single = whole == 1 and not rest
                 for chunk in range(whole):
                     self.vector(stmt, Lanes(chunk * lanes, lanes), None)
+                self.writer.single = False
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
             self.vector_rest(stmt, whole * lanes, rest, width)

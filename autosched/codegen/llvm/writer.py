@@ -31,6 +31,7 @@ class Writer:
         self._lines: Lines = []
         self.block = "entry"
         self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
+        self.single = False  # whether a row of what is computed is one vector
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:
