@@ -105,6 +105,11 @@ def is_reused(read: Read, stage: Stage) -> bool:
     return any(not read.moves(a.name) and extent(a) > 1 for a in stage.op.axes)
 
 
+def users(read: Read, stage: Stage) -> int:
+    """Output points that read the same element."""
+    return math.prod(extent(a) for a in stage.op.axes if not read.moves(a.name))
+
+
 def panel_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     """The dimension that can be stored in panels along `axis`: indexed by the axis alone, and reused."""
     return read.dim_of(axis.var) if is_reused(read, stage) else None

@@ -1,7 +1,8 @@
 """The CPU search space on one page.
 
-First the cheap elementwise stages and data movement vanish into their readers (`Inline`). Then stages are
-visited from the outputs to the inputs; the first rule that applies gives the alternatives.
+First operands of small types that many points read get a stage that converts them (`Widen`), and the cheap elementwise
+stages and data movement vanish into their readers (`Inline`). Then stages are visited from the outputs to the inputs;
+the first rule that applies gives the alternatives.
 
     Prepared          what depends on weights alone is done ahead of time, at the root
     Transform         Winograd's transforms: one dimension inside the nest of the other, all written out
@@ -58,7 +59,7 @@ def sketches(
 ) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = Context(target, threads)
-    grown = [d for start in beginnings(dag) for d in grow(start, Inline(), rules, context)]
+    grown = [d for start in beginnings(dag, context) for d in grow(start, Inline(), rules, context)]
     drafts = [follow_operands(_leftovers(d, context), context) for d in grown]
     return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
 

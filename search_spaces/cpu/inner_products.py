@@ -24,7 +24,7 @@ from search_spaces.cpu.domains import points_of_dots, tile_count
 from search_spaces.cpu.intrinsics import words_along
 from search_spaces.cpu.packing import pack_transposed
 from search_spaces.draft import Context, Draft, choose_host
-from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim
+from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim, users
 
 FEW_USERS = 32  # outputs that use an element of the largest operand
 MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
@@ -65,16 +65,12 @@ def _lane_axis(state: State, stage: Stage, rows: tuple[Read, ...], lanes: int) -
         if extent(k) < MIN_VECTORS * lanes or not along:
             return False
         most = max(map(size, along))
-        users = min(_users(r, stage) for r in along if size(r) == most)
+        few = min(users(r, stage) for r in along if size(r) == most) <= FEW_USERS
         far = [r for r in rows if not r.is_unit(k.name)]
         small = all(transposable_dim(r, stage, k) is not None and SMALLER * size(r) <= most for r in far)
-        return users <= FEW_USERS and small
+        return few and small
 
     return max(filter(fits, stage.op.reduce_axes), key=extent, default=None)
-
-
-def _users(read: Read, stage: Stage) -> int:
-    return math.prod(extent(a) for a in stage.op.axes if not read.moves(a.name))
 
 
 def _tile(host: Stage, n: int) -> str:

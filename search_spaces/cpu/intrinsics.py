@@ -46,6 +46,12 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
     return Tensorize(stage.name, k.name, row.name, "") if whole else None
 
 
+def has_instruction(stage: Stage, context: Context) -> bool:
+    """Whether the processor multiplies and adds up numbers of the operands' types."""
+    pair = _factors(stage)
+    return pair is not None and _instruction((pair[0].dtype, pair[1].dtype), stage.op.dtypes[0], context) is not None
+
+
 def _factors(stage: Stage) -> tuple[Load, Load] | None:
     """The two operands of a sum of products, of different buffers."""
     reducer = stage.op.reducer

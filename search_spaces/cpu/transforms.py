@@ -22,8 +22,10 @@ from autosched.schedule import (
     Step,
     Unroll,
     Vectorize,
+    Widen,
     Winograd,
     initial_state,
+    widened,
 )
 from autosched.schedule.places import narrow_places
 from autosched.schedule.winograd import convolution
@@ -31,23 +33,36 @@ from autosched.te.dag import ComputeDAG
 from autosched.te.winograd import TILES
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
+from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, points, switch_axes
+from search_spaces.facts import extent, points, reads_of, switch_axes, users
 
+WIDE_USERS = 32  # points that read an element which is converted ahead of them
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
-def beginnings(dag: ComputeDAG) -> list[Draft]:
-    """The schedule as written, with places of 32 bits, and the same, where that is accepted, with the convolutions by
-    Winograd's tiles of each size."""
+def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
+    """The schedule as written, with places of 32 bits and operands that are converted once, and the same, where that is
+    accepted, with the convolutions by Winograd's tiles of each size."""
     draft = Draft(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
     draft = draft.apply(*places)
+    draft = draft.apply(*(step for s in draft.state.stages for step in _conversions(draft.state, s, context)))
     found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
     if not found:
         return [draft]
     by_tiles = [draft.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
     return [draft, *by_tiles]
+
+
+def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
+    """Of operands of a reduction that many of its points read: converted in the middle of its arithmetic they would be
+    once for every register tile, an element that is spread over a vector by itself."""
+    if stage.op.reducer is None or has_instruction(stage, context):
+        return []
+    types = widened(stage.op)
+    most = {r.load.buffer: users(r, stage) for r in reads_of(state, stage)}
+    return [Widen(stage.name, b) for b in sorted(types) if most[b] >= WIDE_USERS and not state.taken(f"{b}.wide")]
 
 
 @dataclass(frozen=True)

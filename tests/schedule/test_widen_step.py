@@ -1,0 +1,95 @@
+"""The step Widen, and where the CPU's space takes it: operands of small types that many points read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen.llvm.kernel import emit
+from autosched.errors import ScheduleError
+from autosched.ir.expr import Cast
+from autosched.ir.stmt import Store, walk
+from autosched.ir.visit import subexpressions
+from autosched.lower import concretise, lower
+from autosched.schedule import Split, Widen, initial_state, replay, steps_to_json
+from autosched.target import parse_target
+from autosched.te import ComputeDAG, registry
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from search_spaces import cpu
+from tests.codegen.running import check_outputs, run, targets
+from tests.helpers import check_nest
+
+HASWELL, ZEN4 = (parse_target(f"llvm -mcpu={name}") for name in ("haswell", "znver4"))
+
+
+def product(M: int, N: int, K: int, a: str, b: str, to: str = "float32") -> ComputeDAG:
+    A, B, k = te.placeholder((M, K), a, "A"), te.placeholder((K, N), b, "B"), te.reduce_axis(K, "k")
+    return collapse(
+        ComputeDAG(te.compute((M, N), lambda i, j: te.sum(te.cast(A[i, k], to) * te.cast(B[k, j], to), axis=k), "C"))
+    )
+
+
+def widened(dag: ComputeDAG, target) -> set[tuple[str, ...]]:
+    """The buffers that each sketch converts."""
+    return {tuple(x.buffer for x in s.state.steps if isinstance(x, Widen)) for s in cpu.sketches(dag, target, 2)}
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        product(33, 35, 7, "float16", "float16"),
+        product(40, 33, 5, "bfloat16", "float32"),
+        product(5, 49, 9, "bfloat16", "float16"),
+        product(33, 32, 6, "int8", "uint8", "float32"),
+        product(32, 33, 4, "float32", "float16", "float64"),
+        collapse(registry.build("conv2d", (1, 6, 7, 3, 33, 3, 1, 1), dtype="float16")[0]),
+        collapse(registry.build("conv2d", (1, 5, 7, 8, 33, 3, 2, 1), dtype="bfloat16")[0]),
+    ],
+)
+def test_converted_operands_compute_the_reference(dag: ComputeDAG) -> None:
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(0)
+    found = [s for s in cpu.sketches(dag, HASWELL, 2) if any(isinstance(x, Widen) for x in s.state.steps)]
+    assert found
+    for sketch in found[::3]:
+        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        func, simplify = concretise(lower(sketch.state), row)
+        check_nest(func, dag)
+        assert concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0] == func
+        for target in targets():
+            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
+            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+
+
+def test_operands_are_converted_where_many_points_read_them() -> None:
+    halves = ("float16", "float16")
+    assert widened(product(64, 64, 16, *halves), HASWELL) == {("A", "B")}
+    assert widened(product(8, 64, 16, *halves), HASWELL) == {("A",)}, "8 rows read B"
+    assert widened(product(8, 8, 16, *halves), HASWELL) == {()}
+    assert widened(product(64, 64, 16, "float32", "int8"), HASWELL) == {("B",)}
+    assert widened(product(64, 64, 16, "bfloat16", "bfloat16"), HASWELL) == {("A", "B")}
+    assert widened(product(64, 64, 16, "bfloat16", "bfloat16"), ZEN4) == {()}, "it has an instruction"
+    assert widened(product(64, 64, 16, "int8", "int8", "int32"), HASWELL) == {()}, "it has an instruction"
+
+
+def test_products_convert_nothing() -> None:
+    for sketch in cpu.sketches(product(64, 64, 16, "float16", "bfloat16"), HASWELL, 2):
+        stores = [s for s in walk(lower(sketch.state).body) if isinstance(s, Store) and s.reducer is not None]
+        assert stores
+        assert not [e for s in stores for v in s.values for e in subexpressions(v) if isinstance(e, Cast)]
+
+
+def test_refusals() -> None:
+    A, k = te.placeholder((4, 6), "int8", "A"), te.reduce_axis(6, "k")
+    whole, real = te.cast(A[0, k], "int32"), te.cast(A[1, k], "float32")
+    dag = ComputeDAG([te.compute((4,), lambda i: te.sum(te.cast(whole * whole, "float32") * real, axis=k), "S")])
+    with pytest.raises(ScheduleError, match="A is not converted to one wider type in all places"):
+        initial_state(dag).apply(Widen("S", "A"))
+    state = initial_state(product(4, 5, 6, "float16", "float32"))
+    with pytest.raises(ScheduleError, match="B is not converted"):
+        state.apply(Widen("C", "B"))
+    with pytest.raises(ScheduleError, match=r"A\.wide exists already|A is not converted"):
+        state.apply(Widen("C", "A"), Widen("C", "A"))
+    with pytest.raises(ScheduleError, match="before any other change"):
+        state.apply(Split("C", "i", (2,)), Widen("C", "A"))
