@@ -123,6 +123,15 @@ def test_every_element_lies_in_a_vector_and_none_beyond():
     assert covering([0, 50, 100, 150], 4) == []
 
 
+def test_a_whole_vector_covers_lanes_where_it_exists():
+    odd = [1, 1, 3, 3, 5, 5, 7, 7]
+    assert covering(odd, 8) == [(1, 4), (4, 4)]
+    assert covering(odd, 8, 0) == [(0, 8)], "the buffer consists of whole vectors"
+    assert covering([n - 1 for n in odd], 8, 7) == [(-1, 8)], "the first lane is element 1 of one"
+    assert covering(odd, 8, 2) == [(1, 4), (4, 4)], "the lanes lie in two of them"
+    assert covering([0, 0, 1, 1, 2, 2, 3, 3], 8, 0) == [(0, 4)], "one load as it is"
+
+
 def test_arrays_that_take_turns_in_rows_of_any_length():
     """Whether a column exists is not known without the condition, so the lanes of each array are masked."""
     a, b = (te.placeholder((3, 39), "float32", name) for name in "AB")

@@ -54,6 +54,7 @@ def flat(dag: ComputeDAG, target) -> list[Sketch]:
         channels_last(2, "float64", 1, 5),
         channels_last(5, "bfloat16", 2, 1),
         complex_products(23),
+        complex_products(24),
         scaled(3, "float32"),
         scaled(6, "int8"),
     ],
@@ -83,6 +84,15 @@ def test_vectors_are_whole_where_rows_are_short() -> None:
     assert "store <8 x float>" in text
     assert "masked" not in text
     assert "gather" not in text
+
+
+def test_whole_vectors_are_read_where_the_buffer_consists_of_them() -> None:
+    """Eight lanes of the real parts are seven elements apart: what follows the last one exists, if not by itself."""
+    for n, narrow in ((64, False), (63, True)):
+        (sketch,) = flat(complex_products(n), TARGETS[0])
+        func, simplify = concretise(lower(sketch.state), {p.name: p.domain[0] for p in sketch.params})
+        text = emit(func, simplify, TARGETS[0], 1).ir
+        assert ("load <4 x float>" in text) is narrow
 
 
 def test_long_rows_and_those_that_too_many_vectors_hold_stay() -> None:

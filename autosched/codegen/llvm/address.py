@@ -55,6 +55,7 @@ class Access(NamedTuple):
     lane_index: Expr | None = None
     multiple: int = 1  # of which the number of the first element is a multiple
     steps: tuple[int, ...] = ()
+    base: int = 1  # of which, for lanes at `steps`, the number of the element at `pointer` is a multiple
 
     def lane_steps(self, lanes: int) -> tuple[int, ...]:
         """Elements from the first one to that of each lane, where they are numbers."""
@@ -170,8 +171,8 @@ class Addresses:
         pointer = self._pointer(plan.place, terms)
         if odd is not None:
             return Access(pointer, offset, None, self.fixed(odd))
-        multiple = math.gcd(offset + steps[0], *by_register.values())
-        return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, multiple)
+        base = math.gcd(*by_register.values())
+        return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, base)
 
     def _known_lanes(self, atoms: list[tuple[Expr, int]]) -> dict[Expr, tuple[int | Runtime, tuple[int, ...]]] | None:
         """What the atoms with lanes are (see `pattern`), None if one of them is not known."""
@@ -222,6 +223,10 @@ class Addresses:
         place = self.placed[name]
         low, high = self.interval(flat_index(place.buffer, indices, self.simplify), used)
         return low, element_count(place.buffer) - 1 - high
+
+    def is_multiple(self, name: str, lanes: int) -> bool:
+        """Whether the buffer consists of whole vectors."""
+        return element_count(self.placed[name].buffer) % lanes == 0
 
     def interval(self, expr: Expr, used: int) -> tuple[int, int]:
         """Bounds of an index in the first `used` lanes, for all iterations of the loops that run."""
@@ -299,14 +304,14 @@ class Addresses:
         return pointer
 
 
-def _spaced(pointer: str, offset: int, steps: list[int], stride: int, multiple: int) -> Access:
+def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> Access:
     """The access of which the lanes are `steps` behind `offset`; one stands for lanes `stride` apart."""
     offset, apart = offset + steps[0], tuple(n - steps[0] for n in steps)
     if len(apart) > 1:
         stride = apart[1]
         if any(m != n * stride for n, m in enumerate(apart)):
-            return Access(pointer, offset, None, None, 1, apart)
-    return Access(pointer, offset, stride, None, multiple)
+            return Access(pointer, offset, None, None, 1, apart, base)
+    return Access(pointer, offset, stride, None, math.gcd(offset, base))
 
 
 def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> str:

@@ -53,9 +53,10 @@ def shared_starts(end: int, lanes: int, known: Iterable[int], room: tuple[int, i
     return min(plans, key=lambda starts: (len(starts), len(set(starts) - loaded)))
 
 
-def covering(steps: Collection[int], lanes: int) -> list[tuple[int, int]]:
+def covering(steps: Collection[int], lanes: int, phase: int | None = None) -> list[tuple[int, int]]:
     """(first element, elements) of the vectors that hold the elements `steps`, of which others lie between two of these
-    alone; none where lanes are better loaded one by one."""
+    alone; none where lanes are better loaded one by one. With a `phase`, all of a whole vector exists where one of its
+    elements does, if it begins at that element or whole vectors from it."""
     wanted = sorted(set(steps))
     if not wanted:
         return []
@@ -64,6 +65,11 @@ def covering(steps: Collection[int], lanes: int) -> list[tuple[int, int]]:
     for begin, end in zip([0, *ends], [*ends, len(wanted)], strict=True):
         first, n = wanted[begin], wanted[end - 1] + 1 - wanted[begin]
         size = min(lanes, 1 << (n.bit_length() - 1))
+        if phase is not None and n < lanes:
+            start = first - (first - phase) % lanes
+            if first + n <= start + lanes and n > size:
+                found.append((start, lanes))
+                continue
         found += [(first + at, size) for at in (*range(0, n - size, size), n - size)]
     return found if 2 * len(found) <= len(steps) else []
 

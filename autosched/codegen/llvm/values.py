@@ -244,7 +244,8 @@ class Values:
         """Lanes of which each is known to be some elements behind the first; None where one by one is better."""
         dtype, lanes = load.dtype, self.lanes
         steps = {n: access.steps[n] for n in masks.lanes_of(self.mask, lanes)}
-        vectors = strided.covering(steps.values(), lanes)
+        whole = access.base % lanes == 0 and self.addresses.is_multiple(load.buffer, lanes)
+        vectors = strided.covering(steps.values(), lanes, -access.offset % lanes if whole else None)
         if not vectors:
             return None
         known = self._loaded.setdefault(load.buffer, {})
