@@ -17,6 +17,7 @@ EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sq
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
 MAX_STEP = 4  # elements between lanes that are picked from whole vectors
+SHORT_REDUCTION = 32  # steps
 MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
 
 
@@ -180,6 +181,16 @@ def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[Stage
     found = (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
     last = stage.op.axes[-1]
     return found or ((last,) if extent(last) > 1 and all(r.is_near(last.name) for r in rows) else ())
+
+
+def short_last_axis(stage: Stage, rows: tuple[Read, ...], lanes: int) -> StageAxis | None:
+    """The last axis where it fills more than a quarter of a vector and no more than one, and the reduction is too short
+    to pay for transposing what it reads and what it gives: products of small matrices. Reads may need panels."""
+    axis = stage.op.axes[-1]
+    points = math.prod(extent(a) for a in stage.op.reduce_axes)
+    if not lanes < 4 * extent(axis) <= 4 * lanes or points > SHORT_REDUCTION:
+        return None
+    return axis if axis in _vector_candidates(stage, rows, panel_dim) else None
 
 
 def _vector_candidates(

@@ -49,6 +49,7 @@ from search_spaces.facts import (
     panel_dim,
     reads_of,
     row_tiles,
+    short_last_axis,
     transposable_dim,
     vector_axes,
 )
@@ -114,6 +115,8 @@ class MultiLevelTiling:
         axes = vector_axes(stage, rows, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
         axes = axes[:most]
+        short = short_last_axis(stage, rows, lanes)
+        axes = axes if short is None or short in axes else (*axes, short)
         words = [(step, a) for a in axes if (step := tensorization(stage, rows, a, context)) is not None]
         plans = [p for axis in axes for p in _plans(draft.state, stage, rows, axis)]
         if words:  # of the others one remains, for shapes that an instruction does not help

@@ -129,3 +129,17 @@ def test_tiles_of_rows_hold_what_a_register_tile_reads_together():
     assert layout is not None
     assert layout.order == (0, 1)
     assert [d for d, _ in layout.tiles] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "has_rows"),
+    [(NARROW, 2, False), (NARROW, 3, True), (NARROW, 7, True), (WIDE, 4, False), (WIDE, 5, True), (NARROW, 100, False)],
+)
+def test_products_of_small_matrices_are_vectorised_along_their_rows_as_well(target, size, has_rows):
+    """Across the batch, a vector of products at a time, everything is transposed: 3 times as long for 7 x 7 x 7. Where
+    the reduction is long that is no matter."""
+    dag = collapse(build("batch_matmul", (64, size, min(size, 7), size))[0])
+    found = [s for s in sketches(dag, target, 1) if ":v2" in s.name]
+    assert bool(found) == has_rows
+    for sketch in found[:3]:
+        check(sketch, dag, space.sample(sketch, 1, np.random.default_rng(5))[0])
