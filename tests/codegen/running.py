@@ -45,7 +45,7 @@ def targets() -> tuple[Target, ...]:
 def kind_of(target: Target) -> tuple[object, ...]:
     """What code generation asks of a processor that runs here."""
     dots = {form.feature for row in INTRINSICS.values() for form in row.forms}
-    features = tuple(target.has(name) for name in sorted({"f16c", "avx512bf16", "avx2", *dots}))
+    features = tuple(target.has(name) for name in sorted({"f16c", "avx512bf16", "avx512vl", "avx2", *dots}))
     return (target.arch, target.vector_bytes, target.n_vector_registers, target.has_fma, features)
 
 

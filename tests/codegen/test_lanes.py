@@ -156,3 +156,24 @@ def test_chunks_begin_at_multiples_of_the_divisor(n, times):
         values = {p.name: int(v) for p, v in zip(sketch.params, row, strict=True)}
         made = run(build(sketch.state, parse_target("cpu"), 1, values), dag, data, parse_target("cpu"))
         check_outputs(dag, data, made, f"{values}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+@pytest.mark.parametrize("columns", [1, 3, 6, 7, 13, 31])
+def test_the_last_lanes_of_a_row_are_written_in_powers_of_two(columns, dtype):
+    """And nothing beyond them, which would fault."""
+    x = te.placeholder((3, columns), dtype, name="X")
+    dag = ComputeDAG(te.compute((3, columns), lambda i, j: x[2 - i, j], name="Y"))
+    check_kernel(dag, initial_state(dag).apply(Vectorize("Y", "j")))
+
+
+def test_stores_that_leave_lanes_out_are_for_processors_that_have_them():
+    """VMASKMOVPS takes twelve cycles on Zen 3."""
+    x = te.placeholder((4, 7), "float32", name="X")
+    state = initial_state(ComputeDAG(te.compute((4, 7), lambda i, j: x[3 - i, j], name="Y"))).apply(Vectorize("Y", "j"))
+    text = build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+    assert "masked.store" not in text
+    assert all(f"store {kind} " in text for kind in ("<4 x float>", "<2 x float>", "float"))
+    wide = build(state, parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    assert "masked.store.v8f32" in wide
+    assert "store <4 x float>" not in wide

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from autosched.codegen.llvm.words import splat
 from autosched.codegen.llvm.writer import Writer
+from autosched.target import Target
 
 
 def lanes_of(mask: str | None, lanes: int) -> list[int]:
@@ -13,6 +14,18 @@ def lanes_of(mask: str | None, lanes: int) -> list[int]:
     if mask is None:
         return list(range(lanes))
     return [n for n, bit in enumerate(mask[1:-1].split(", ")) if bit == "i1 true"] if mask.startswith("<") else []
+
+
+def leading(mask: str | None) -> int:
+    """How many lanes a mask has that has the first lanes and no others; 0 where that is not known."""
+    lanes = [] if mask is None else lanes_of(mask, 0)
+    return len(lanes) if lanes == list(range(len(lanes))) else 0
+
+
+def has_stores(target: Target) -> bool:
+    """Whether a store that leaves lanes out is an instruction as fast as others: VMASKMOVPS takes some twelve cycles on
+    Zen 3, and what has none stores lane by lane."""
+    return target.has("avx512vl")
 
 
 def literal_mask(some: Iterable[int], lanes: int) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime
+from autosched.codegen.llvm import masks
+from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.passing import emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
@@ -420,6 +421,8 @@ class Statements:
             whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
             where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {align}{AROUND * (stream and whole)}"
             self.writer.emit(f"store {kind} {text}, {where}")
+        elif access.lane_stride == 1 and (count := masks.leading(mask)) and not masks.has_stores(self.target):
+            self._write_leading(access, buffer.dtype, text, lanes, count)
         elif access.lane_stride == 1:
             pointer = self.values.pointer(access, buffer.dtype)
             self.writer.emit(
@@ -433,6 +436,17 @@ class Statements:
                 f"call void @llvm.masked.scatter.{suffix(buffer.dtype, lanes)}.v{lanes}p0({kind} {text}, "
                 f"<{lanes} x ptr> align {align} {pointers}, <{lanes} x i1> {chosen})"
             )
+
+    def _write_leading(self, access: Access, dtype: str, text: str, lanes: int, count: int) -> None:
+        """The first `count` of the lanes, in vectors as long as the powers of two that it is the sum of."""
+        whole, start = memory_type(dtype, lanes), 0
+        for size in (1 << n for n in reversed(range(count.bit_length())) if count >> n & 1):
+            picks = ", ".join(f"i32 {start + n}" for n in range(size))
+            part = f"shufflevector {whole} {text}, {whole} poison, <{size} x i32> <{picks}>"
+            name = self.writer.value(part if size > 1 else f"extractelement {whole} {text}, i64 {start}")
+            pointer = self.values.pointer(access._replace(offset=access.offset + start), dtype)
+            self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype][1]}")
+            start += size
 
     def _to_memory(self, value: Val) -> str:
         if value.dtype != "bool":
