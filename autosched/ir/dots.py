@@ -94,7 +94,7 @@ INTRINSICS: dict[str, Intrinsic] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Word(Expr):
     """Two elements of at most 2 bytes or four of 1 byte as one int32, the first in the lowest bits."""
 
@@ -109,7 +109,7 @@ class Word(Expr):
         return self.parts
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Dot(Expr):
     """The sum of products of two words; `intrinsic` is a name of INTRINSICS, which says what the words hold."""
 

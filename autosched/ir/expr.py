@@ -17,13 +17,13 @@ expression over `Const` and `Param` only is a *closed form*.
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
 from autosched.ir.half import HALVES, nearest
+from autosched.ir.interning import KNOWN, N, interned
 
 # name -> (kind, bytes); kinds: f(loat), i(nt), u(nsigned), b(ool). Order is promotion order.
 DTYPES: dict[str, tuple[str, int]] = {
@@ -42,6 +42,7 @@ INDEX = "int64"
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "ceildiv", "min", "max", "pow"})
 COMPARISON = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGICAL = frozenset({"and", "or"})
+TRUTHS = COMPARISON | LOGICAL
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "bitand", "bitor", "bitxor"})
 INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
@@ -53,31 +54,18 @@ CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 Scalar: TypeAlias = "bool | int | float"
 ExprLike: TypeAlias = "Expr | bool | int | float"
 
-_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
+class Expr:
+    """Base of all expressions; arithmetic operators build `Binary` nodes with constants folded.
 
-class _Interned(type):
-    """Metaclass: constructing an equal node returns the existing one."""
-
-    def __call__(cls, *args: Any) -> Any:
-        if cls is Const or cls is Var:
-            if len(args) == 1:  # the default dtype, so that Var("i") is Var("i", INDEX)
-                args = (*args, INDEX)
-            value, dtype = args
-            key = (cls, repr(value) if isinstance(value, (bool, float)) else value, dtype)  # True is 1, 0.0 is -0.0
-        else:
-            key = (cls, *args)
-        node = _TABLE.get(key)
-        if node is None:
-            node = super().__call__(*args)
-            _TABLE[key] = node
-        return node
-
-
-class Expr(metaclass=_Interned):
-    """Base of all expressions; arithmetic operators build `Binary` nodes with constants folded."""
+    Constructing an equal node returns the existing one. That is no metaclass's work: `isinstance`, and a class pattern
+    of `match`, would look for its hook at every node that is not of the very class, which doubles their time.
+    """
 
     dtype: str
+
+    def __new__(cls: type[N], *fields: Any) -> N:
+        return interned(cls, (cls, *fields), fields)
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -183,21 +171,28 @@ class Expr(metaclass=_Interned):
         return expr_text(self)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Const(Expr):
     value: bool | int | float
     dtype: str = INDEX
 
+    def __new__(cls: type[N], value: Scalar, dtype: str = INDEX) -> N:
+        exact = repr(value) if isinstance(value, (bool, float)) else value  # True is 1, 0.0 is -0.0
+        return interned(cls, (cls, exact, dtype), (value, dtype))
 
-@dataclass(frozen=True, eq=False, repr=False)
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Var(Expr):
     """A loop variable, an axis of a stage, or an operand of a reducer's combiner."""
 
     name: str
     dtype: str = INDEX
 
+    def __new__(cls: type[N], name: str, dtype: str = INDEX) -> N:
+        return interned(cls, (cls, name, dtype), (name, dtype))
 
-@dataclass(frozen=True, eq=False, repr=False)
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Param(Expr):
     """A schedule parameter: a positive integer chosen by the search."""
 
@@ -205,23 +200,27 @@ class Param(Expr):
     dtype: ClassVar[str] = INDEX  # type: ignore[misc]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Binary(Expr):
     op: str
     a: Expr
     b: Expr
-    dtype: str = field(init=False, default=INDEX)
+    dtype: str  # stored, since asking the operands would walk the whole left spine
 
-    def __post_init__(self) -> None:  # stored, since asking the operands would walk the whole left spine
-        boolean = self.op in COMPARISON or self.op in LOGICAL
-        object.__setattr__(self, "dtype", "bool" if boolean else self.a.dtype)
+    def __new__(cls: type[N], op: str, a: Expr, b: Expr) -> N:
+        key = (cls, op, a, b)
+        known = KNOWN.get(key)
+        node: N | None = None if known is None else known()  # as `interned` does: most nodes come from here
+        if node is None:
+            node = interned(cls, key, (op, a, b, "bool" if op in TRUTHS else a.dtype))
+        return node
 
     @property
     def children(self) -> tuple[Expr, ...]:
         return (self.a, self.b)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Call(Expr):
     fn: str
     args: tuple[Expr, ...]
@@ -235,7 +234,7 @@ class Call(Expr):
         return self.args
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Select(Expr):
     """`a` where `cond` holds, else `b`. The branch not taken is not evaluated: it may be out of bounds."""
 
@@ -252,7 +251,7 @@ class Select(Expr):
         return (self.cond, self.a, self.b)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Cast(Expr):
     a: Expr
     dtype: str
@@ -262,7 +261,7 @@ class Cast(Expr):
         return (self.a,)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Load(Expr):
     """One element of the tensor or buffer named `buffer`."""
 
@@ -316,6 +315,8 @@ def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         dtype = promote(a.dtype, b.dtype)
         return cast(a, dtype), cast(b, dtype)
     if isinstance(a, Expr):
+        if type(b) is int and a.dtype == INDEX:  # as most are
+            return a, Const(b, INDEX)
         dtype = _weak(a.dtype, b)
         return cast(a, dtype), const(b, dtype)
     if isinstance(b, Expr):
@@ -357,22 +358,23 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
-    if isinstance(lhs, Expr) and isinstance(rhs, Expr) and lhs.dtype == rhs.dtype and lhs.dtype not in HALVES:
-        a, b = lhs, rhs  # as most are
-    else:
-        a, b = _unify(widened(lhs), widened(rhs))
+    a, b = (lhs, rhs) if isinstance(lhs, Expr) and isinstance(rhs, Expr) else _unify(widened(lhs), widened(rhs))
     dtype = a.dtype
+    if dtype != b.dtype or dtype in HALVES:
+        a, b = _unify(widened(a), widened(b))
+        dtype = a.dtype
     kind = DTYPES[dtype][0]
     if op in _REFUSED[kind]:
         raise ExpressionError(_refusal(op, a, b))
     if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
         return Binary(op, a, b)
-    if not (a is b or isinstance(a, Const) or isinstance(b, Const)):
+    constant = isinstance(b, Const)
+    if not (constant or a is b or isinstance(a, Const)):
         return Binary(op, a, b)
-    if isinstance(a, Const) and isinstance(b, Const) and (dtype == INDEX or kind == "b"):
-        value = _FOLDS[op](a.value, b.value) if op in _FOLDS else None
+    if constant and isinstance(a, Const) and (dtype == INDEX or kind == "b"):
+        value = _FOLDS[op](a.value, b.value) if op in _FOLDS else None  # type: ignore[attr-defined]
         if value is not None:
-            return Const(value, "bool" if op in COMPARISON or op in LOGICAL else dtype)
+            return Const(value, "bool" if op in TRUTHS else dtype)
     simpler = _neutral(op, a, b)
     return Binary(op, a, b) if simpler is None else simpler
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from autosched.errors import ExpressionError
 from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
+from autosched.ir.interning import N, interned
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import rebuild
 
@@ -38,7 +39,7 @@ class Axis:
         return self.var.name
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class AxisVar(Var):
     """An axis while its stage is being traced; `uid` keeps axes apart that happen to share a name."""
 
@@ -46,11 +47,13 @@ class AxisVar(Var):
     reduce: bool = False
     uid: int = 0
 
+    def __new__(cls: type[N], *fields: Any) -> N:
+        return interned(cls, (cls, *fields), fields)
+
     @staticmethod
     def fresh(name: str, extent: int, reduce: bool) -> AxisVar:
         """A new axis, different from every other one."""
-        axis: AxisVar = AxisVar(name, INDEX, extent, reduce, next(_CREATED))
-        return axis
+        return AxisVar(name, INDEX, extent, reduce, next(_CREATED))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +171,7 @@ class Tensor:
         return count
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class TensorLoad(Load):
     """A `Load` that remembers which tensor its name means."""
 

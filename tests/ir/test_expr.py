@@ -92,16 +92,31 @@ def test_names_and_kinds_do_not_mix():
     assert Load("X", (i,), "float32") is not Load("X", (j,), "float32")
 
 
+@pytest.mark.parametrize("node", [i, Const(3), Param("t"), i + 1, Load("X", (i,), "float32"), abs(i), i.astype("int32")], ids=str)
+def test_classes_of_nodes_are_asked_for_without_a_hook(node):
+    """A metaclass, even one without `__instancecheck__`, makes `isinstance` and `match` twice as long."""
+    assert type(type(node)) is type
+
+
+def test_a_node_made_again_is_left_as_it_is():
+    node = Binary("lt", i, j)
+    again = Binary("lt", i, j)
+    assert again is node
+    assert (again.op, again.a, again.b, again.dtype) == ("lt", i, j, "bool")
+    with pytest.raises(ValueError, match="zip"):
+        Load("X", (i,))  # a field is missing
+
+
 def test_unused_nodes_are_freed():
-    from autosched.ir import expr
+    from autosched.ir.interning import TABLE
 
     gc.collect()  # what other tests left, or it may go while the nodes are made
-    before = len(expr._TABLE)
+    before = len(TABLE)
     nodes = [Var(f"only here {n}", "int64") + n for n in range(2, 50)]
-    assert len(expr._TABLE) > before
+    assert len(TABLE) > before
     del nodes
     gc.collect()
-    assert len(expr._TABLE) <= before
+    assert len(TABLE) <= before
 
 
 # Promotion

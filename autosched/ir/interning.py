@@ -1,0 +1,24 @@
+"""Equal nodes are one object, as long as anybody holds it: equality is identity, and a dictionary of nodes is fast."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, TypeVar
+
+N = TypeVar("N")
+
+TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+# Its dictionary of references: nearly every node that is asked for is there, and the table's own `get` is Python.
+KNOWN: dict[tuple[Any, ...], weakref.ref[Any]] = TABLE.data  # type: ignore[attr-defined]
+
+
+def interned(cls: type[N], key: tuple[Any, ...], fields: tuple[Any, ...]) -> N:
+    """The object known by `key`; where there is none, a new one of the dataclass `cls` with these fields."""
+    known = KNOWN.get(key)
+    node: N | None = None if known is None else known()
+    if node is None:
+        node = object.__new__(cls)
+        for name, value in zip(cls.__match_args__, fields, strict=True):  # type: ignore[attr-defined]
+            object.__setattr__(node, name, value)
+        TABLE[key] = node
+    return node
