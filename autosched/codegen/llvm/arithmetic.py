@@ -264,8 +264,8 @@ def _masks_are_vectors(target: Target) -> bool:
 
 
 def _overwrites_operands(target: Target) -> bool:
-    """Whether a multiply-add has its result in one of its operands, which are in registers. (With vectors of 64 bytes it
-    spreads what it reads from memory.)"""
+    """Whether a multiply-add has its result in one of its operands, which are in registers. (With vectors of 64 bytes
+    it spreads what it reads from memory.)"""
     return target.arch == "x86_64" and target.has_fma and target.vector_bytes < 64
 
 
