@@ -177,3 +177,20 @@ def test_stores_that_leave_lanes_out_are_for_processors_that_have_them():
     wide = build(state, parse_target("llvm -mcpu=skylake-avx512"), 1).ir
     assert "masked.store.v8f32" in wide
     assert "store <4 x float>" not in wide
+
+
+@pytest.mark.parametrize("n", [5, 64, 83])
+def test_indices_are_converted_from_32_bits_where_they_fit(n):
+    X = te.placeholder((1,), name="X")
+
+    def position(i, j):
+        return te.cast(i * n + j, "float32") * X[0] + te.cast(j % 7 - i // 2, "float32")
+
+    dag = ComputeDAG(te.compute((6, n), position, name="Y"))
+    state = initial_state(dag)
+    for steps in ((Vectorize("Y", "j"),), (Split("Y", "j", (16,)), Vectorize("Y", "j.1"))):
+        check_kernel(dag, state.apply(*steps))
+        text = build(state.apply(*steps), parse_target("llvm -mcpu=haswell"), 1).ir
+        assert not re.search(r"sitofp (<\d+ x )?i64", text)
+    far = ComputeDAG(te.compute((n,), lambda i: te.cast(i * 2**31 - 5, "float64") + te.cast(X[0], "float64"), name="Y"))
+    check_kernel(far, initial_state(far).apply(Vectorize("Y", "i")))

@@ -1,9 +1,8 @@
 """Expressions to LLVM values: scalars until a lane matters, vectors from there on.
 
-A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by
-lane), one whose lanes agree is a scalar load that is spread. Lanes that are a few elements apart are picked
-from vectors, anything else is gathered. Within straight code a load is emitted once. a*b + c is one fused
-instruction where the target has it.
+A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by lane), one whose
+lanes agree is a scalar load that is spread. Lanes that are a few elements apart are picked from vectors, anything else
+is gathered. Within straight code a load is emitted once. a*b + c is one fused instruction where the target has it.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Values:
                 return self.bound[expr]
             case Select():
                 return self._select(expr)
-            case Cast(a=a, dtype="int32") if _is_index(a) and not free_vars(a) & self.bound.keys():
-                return self._narrow_index(a) or self.arithmetic.cast(self.emit(a), "int32")
+            case Cast(a=a, dtype=dtype) if _is_index(a) and not free_vars(a) & self.bound.keys():
+                return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
                 return self.arithmetic.cast(self.emit(a), dtype)
             case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype][0] == "f":
@@ -145,6 +144,12 @@ class Values:
 
     def _index_operand(self, expr: Expr) -> Val:
         return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self._index(expr)
+
+    def _converted_index(self, a: Expr, dtype: str) -> Val:
+        """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
+        if all(-(1 << 31) <= end < 1 << 31 for end in self.addresses.interval(a, self.lanes)):
+            return self.arithmetic.cast(self._narrow_index(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
+        return self.arithmetic.cast(self.emit(a), dtype)
 
     def _narrow_index(self, expr: Expr) -> Val | None:
         """An index whose lanes are evenly apart, in 32 bits: its start is narrowed, as a scalar; None for others."""
