@@ -186,6 +186,30 @@ def test_tiles_whose_half_lines_crowd_keep_the_order_of_their_loops(mcpu, channe
     assert ("fmul <8 x float>" in text) == once, "the first product of an output that passes by is stored"
 
 
+@pytest.mark.parametrize(
+    ("name", "combined"), [("dep", "call <8 x float> @llvm.fma.v8f32"), ("max_pool2d", r"fcmp o\w\w <8 x float>")]
+)
+@pytest.mark.parametrize(("rows", "columns"), [(2, 7), (2, 2)])
+def test_the_first_term_is_stored_although_data_are_asked_for_before_it(name, combined, rows, columns):
+    """Of outputs that pass by, and of those that all have a register."""
+    target = parse_target("llvm -mcpu=haswell")
+    _, sketch = window(name, target, N=1, H=114, W=114, C=32, k=3, stride=1, pad=0)
+    text = build(sketch.state, target, 1, tile(sketch, rows, columns, 1)).ir
+    assert "call void @llvm.prefetch" in text
+    assert len(re.findall(combined, text)) == 8 * rows * columns
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_what_does_not_fit_is_loaded_in_every_step_and_not_kept_on_the_stack():
+    target = parse_target("llvm -mcpu=haswell")
+    _, sketch = window("dep", target, N=1, H=10, W=16, C=32, k=3, stride=1, pad=0)
+    values = tile(sketch, 2, 7, 1)
+    values[next(p for p in values if p.endswith("kh.u"))] = 1
+    assembly = emit_assembly(build(sketch.state, target, 1, values).ir, target)
+    assert not re.search(r"vmov\w+\t%ymm\d+, [^\n]*\(%rsp", assembly), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd\w+\t[^\n%]*\(", assembly)) == 3 * 14, "three steps, each with its own loads"
+
+
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
 @pytest.mark.parametrize("name", ["dep", "max_pool2d"])
 @pytest.mark.parametrize(("rows", "columns", "stride"), [(2, 8, 1), (4, 4, 2)])

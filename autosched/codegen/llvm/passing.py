@@ -26,6 +26,7 @@ from typing import Protocol
 from autosched.codegen.llvm.address import Addresses, Lanes
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window, reduces_lanes
+from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import flat_index
 from autosched.ir.conditions import adds_nothing, conjuncts
 from autosched.ir.expr import INDEX, Const, Expr, Select, Var
@@ -40,6 +41,9 @@ class Emitter(Protocol):
     addresses: Addresses
     values: Values
     target: Target
+    writer: Writer
+
+    def emit(self, stmt: Stmt) -> None: ...
 
     def width(self, body: Stmt) -> int: ...
 
@@ -57,12 +61,17 @@ class Result:
     points: dict[Point, Point]
 
 
-def emit_window(emitter: Emitter, stmt: For) -> bool:
-    """Emits the unrolled loops from `stmt` on as a window, if they are one whose operands fit into registers."""
-    window = _window(emitter, stmt)
-    if window is None or not window.fits(_n_vectors(emitter, window), emitter.target.n_vector_registers):
+def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
+    """Emits the unrolled loops from `stmt` on, if they are a window: in the order of what it reads where its operands
+    fit into registers, else step by step of its reduction, each of which loads what it needs. What clears the
+    accumulators may come before."""
+    window = _window(emitter, stmt) if isinstance(stmt, For) and _is_unrolled(stmt) else None
+    if window is None:
         return False
-    _emit(emitter, window, lambda n, first: None)
+    if window.fits(_n_vectors(emitter, window), emitter.target.n_vector_registers):
+        _emit(emitter, window, lambda n, first: None, _clears(before, window, emitter.addresses))
+    else:
+        _emit_steps(emitter, window)
     return True
 
 
@@ -153,7 +162,7 @@ def _n_vectors(emitter: Emitter, window: Window) -> int:
 
 
 def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
-    """Whether the statement sets the window's accumulators to zero, and the update adds to them."""
+    """Whether the statement sets the window's accumulators to what changes nothing in the update's reducer."""
     nest = None if stmt is None else vector_tile(stmt)
     update = window.inner.body
     if nest is None or not isinstance(update, Store) or update.reducer is None:
@@ -162,8 +171,8 @@ def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
     store, reducer = inner.body, update.reducer
     if not isinstance(store, Store) or store.reducer is not None or store.buffers != update.buffers:
         return False
-    zero = store.values[0]
-    if not (reducer.is_sum and isinstance(zero, Const) and zero.value == 0 and inner.extent == window.inner.extent):
+    start, identity = store.values[0], [c.value for c in reducer.identity]
+    if not isinstance(start, Const) or [start.value] != identity or inner.extent != window.inner.extent:
         return False
     points = list(product(*(range(n) for _, n in unrolled)))
     loops = tuple(v for v, _ in unrolled)
@@ -192,6 +201,23 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
     emitter.values.in_window = False
     for var in window.loops:
         del emitter.addresses.env[var]
+
+
+def _emit_steps(emitter: Emitter, window: Window) -> None:
+    """All points in the order of the loops. A fence for the compiler alone keeps LLVM from holding what one step loads
+    until the next one needs it again: there are no registers for that, it went to the stack and back."""
+    env, step = emitter.addresses.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
+    before: Point | None = None
+    for point in sorted(window.points):
+        here = tuple(point[n] for n in step)
+        if before not in (None, here):
+            emitter.writer.emit('fence syncscope("singlethread") acq_rel')
+            emitter.values.forget()
+        before = here
+        env.update(zip(window.loops, point, strict=True))
+        emitter.emit(window.inner)
+    for var in window.loops:
+        del env[var]
 
 
 def _outside(window: Window, addresses: Addresses) -> set[Point]:

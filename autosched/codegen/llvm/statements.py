@@ -88,9 +88,9 @@ class Statements:
             stmt = rest.popleft()
             if rest and emit_passing(self, before, stmt, rest[0]):
                 stmt = rest.popleft()
-            else:
+            elif not emit_window(self, before, stmt):
                 self.emit(stmt)
-            before = stmt
+            before = before if _only_fetches(stmt) else stmt
 
     # loops
 
@@ -103,7 +103,7 @@ class Statements:
             if tile is not None:
                 self._across(tile)
                 return
-            if emit_window(self, stmt):
+            if emit_window(self, None, stmt):
                 return
             for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
@@ -487,3 +487,8 @@ def _next_power(n: int) -> int:
 def _uses(expr: Expr, var: Var) -> int:
     """How often `var` occurs as an operand; combiners are small trees."""
     return (expr is var) + sum(_uses(c, var) for c in expr.children)
+
+
+def _only_fetches(stmt: Stmt) -> bool:
+    """Whether the statement changes nothing and asks for data that come later."""
+    return not any(isinstance(s, Store) for s in walk(stmt))
