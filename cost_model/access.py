@@ -84,6 +84,14 @@ class Access:
         at = ([(counts[d], widths[d], step) for counts, widths, step in self.extents] for d in range(len(self.lines)))
         return tuple(_pages(extents, self.buffer.itemsize) for extents in at)
 
+    def with_beside(self, depth: int, beside: float) -> Expr:
+        """What is fetched for each byte touched at a depth, real: more than one where that is pieces of long rows, and
+        `beside` bytes come with each."""
+        if len(self.extents) < 2:
+            return real(1)
+        piece, row = self.extents[-1][0][depth], self.extents[-2][2]
+        return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
+
     def crowds(self, depth: int) -> Expr:
         """Whether the lines touched at a depth are more than the ways of the sets that they share, bool."""
         taken = (WAYS - SPARE) * (PAGE_BYTES // self.line_bytes)

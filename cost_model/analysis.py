@@ -152,6 +152,14 @@ class Statement:
         return place
 
     @property
+    def sweep(self) -> int:
+        """The place of the innermost loop that goes from one tile to the next: inside are reductions and the block."""
+        place = self.block
+        while place > 0 and self.loops[place - 1].reduce:
+            place -= 1
+        return max(0, place - 1)
+
+    @property
     def vector_loop(self) -> int | None:
         return next((i for i in range(self.depth) if self.loops[i].kind is ForKind.VECTORIZE), None)
 

@@ -13,11 +13,12 @@ accumulations takes: fewer than latency * pipes independent accumulators leave t
 beyond the register file are spilled, a store and a load each in every step, which nothing hides. Nor is the first line
 hidden of each page from which the second level cache is filled: fetching ahead ends where a page does, and columns of a
 large matrix are on another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1
-times as long on Zen 3). What neighbouring outputs of a window share is loaded once where everything else that the
-window needs fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest
-thread gets; every parallel region costs one fork and join. The statements of a register tile overlap, as one tile's
-arithmetic does with the next one's memory: their cores and their memory are added up before the larger is taken. Others
-follow one another.
+times as long on Zen 3). From beyond the second level whole rows come faster than pieces, one of each row in turn: a
+piece counts with what lies beside it. What neighbouring outputs of a window share is loaded once where everything else
+that the window needs fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the
+busiest thread gets; every parallel region costs one fork and join. The statements of a register tile overlap, as one
+tile's arithmetic does with the next one's memory: their cores and their memory are added up before the larger is taken.
+Others follow one another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
 """
@@ -129,11 +130,12 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     core = total([times(blocks, block.cycles), loops, times(visits, machine.page_visit)])
     tasks, share = _parallel(statement, machine)
     moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
+    ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
     dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
     memory = (
         times(times(total(_fetched(statement, a, machine) for a in statement.accesses), 1.0 / m.L2_BANDWIDTH), share),
-        times(times(moved[1], 1.0 / m.L3_BANDWIDTH), share),
-        times(times(moved[2], 1.0 / m.DRAM_BANDWIDTH), dram_share),
+        times(times(ahead[0], 1.0 / m.L3_BANDWIDTH), share),
+        times(times(ahead[1], 1.0 / m.DRAM_BANDWIDTH), dram_share),
     )
     cycles = _overlapped([times(core, share), *memory])
     return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
@@ -151,6 +153,12 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
     return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))
+
+
+def _fetched_ahead(statement: Statement, access: Access, level: int, machine: Machine) -> Expr:
+    """Bytes into a cache beyond the first level, with what lies beside the pieces that tile after tile reads."""
+    moved = traffic(statement, access, machine.cache_bytes, level)
+    return times(moved, access.with_beside(statement.sweep, machine.beside)) if machine.beside else moved
 
 
 def make_block(statement: Statement, machine: Machine) -> Block:

@@ -94,6 +94,23 @@ def test_lines_of_a_block_that_crowd_are_fetched_slowly() -> None:
     assert depthwise_seconds(480, columns=1, rows=7) < 1.2 * depthwise_seconds(480, columns=7, rows=1)
 
 
+def test_pieces_of_rows_are_fetched_slowly_from_beyond_the_second_level() -> None:
+    """Maxima of 80 x 80 pixels of 64 channels, half a pixel or a whole one after the other: 2 MB in and out. With
+    vectors of 64 bytes that is not counted."""
+
+    def seconds_of(order: str, target: Target) -> float:
+        dag = collapse(build("max_pool2d", (1, 80, 80, 64, 3, 2, 0))[0])
+        sketch = next(s for s in sketches(dag, target, 1) if s.name == f"max_pool:v2-{order}")
+        tile = {"oh.m": 3, "oh.r": 3, "ow.m": 39, "ow.r": 1, "c.m": 2, "c.r": 32, "acc.kh.u": 3, "acc.kw.u": 1}
+        row = [tile[p.name.split(".", 1)[1]] for p in sketch.params]
+        cost = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], target, 1)
+        return float(cost.draft(0, np.array([row]))[0])
+
+    pieces, rows = (seconds_of(order, nests.AVX2) for order in ("panel", "rows"))
+    assert pieces > 1.15 * rows
+    assert seconds_of("panel", nests.TARGET) == pytest.approx(seconds_of("rows", nests.TARGET), rel=0.05)
+
+
 def test_lanes_picked_from_vectors_cost_less_than_one_by_one() -> None:
     def draft(step: int) -> float:
         x = te.placeholder((4096 * step,), name="X")
