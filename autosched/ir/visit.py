@@ -78,11 +78,15 @@ def substitute(expr: Expr, mapping: Mapping[Expr, Expr], memo: dict[Expr, Expr] 
     table: dict[Expr, Expr] = {} if memo is None else memo
 
     def go(e: Expr) -> Expr:
-        if e in mapping:
-            return mapping[e]
-        done = table.get(e)
+        done = mapping.get(e)
         if done is None:
-            done = rebuild(e, go) if e.children else e
+            done = table.get(e)
+        if done is None:
+            if isinstance(e, Binary):  # what most nodes are
+                x, y = go(e.a), go(e.b)
+                done = e if x is e.a and y is e.b else binary(e.op, x, y)
+            else:
+                done = rebuild(e, go) if e.children else e
             table[e] = done
         return done
 
