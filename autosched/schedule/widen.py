@@ -20,11 +20,12 @@ from autosched.schedule.state import State
 
 @dataclass(frozen=True)
 class Widen:
-    """`stage` reads `buffer` as `buffer.wide`, a copy in the type that it converts it to; refused where it reads it as
+    """`stage` reads `buffer` as `buffer.tag`, a copy in the type that it converts it to; refused where it reads it as
     anything but one wider type."""
 
     stage: str
     buffer: str
+    tag: str = "wide"
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -33,8 +34,8 @@ class Widen:
         dtype = widened(stage.op).get(self.buffer)
         check(dtype is not None, f"{where}: {self.buffer} is not converted to one wider type in all places")
         assert dtype is not None
-        name = f"{self.buffer}.wide"
-        check(not state.taken(name), f"{where}: {name} exists already")
+        name = f"{self.buffer}.{self.tag}"
+        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
 
         def go(e: Expr) -> Expr:
             if isinstance(e, Cast) and isinstance(e.a, Load) and e.a.buffer == self.buffer:

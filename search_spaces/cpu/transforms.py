@@ -47,7 +47,8 @@ def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
     draft = Draft(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
     draft = draft.apply(*places)
-    draft = draft.apply(*(step for s in draft.state.stages for step in _conversions(draft.state, s, context)))
+    for stage in draft.state.stages:
+        draft = draft.apply(*_conversions(draft.state, stage, context))
     found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
     if not found:
         return [draft]
@@ -62,7 +63,8 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
         return []
     types = widened(stage.op)
     most = {r.load.buffer: users(r, stage) for r in reads_of(state, stage)}
-    return [Widen(stage.name, b) for b in sorted(types) if most[b] >= WIDE_USERS and not state.taken(f"{b}.wide")]
+    found = [b for b in sorted(types) if most[b] >= WIDE_USERS]
+    return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
 
 
 @dataclass(frozen=True)

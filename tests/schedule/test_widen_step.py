@@ -73,6 +73,18 @@ def test_operands_are_converted_where_many_points_read_them() -> None:
     assert widened(product(64, 64, 16, "int8", "int8", "int32"), HASWELL) == {()}, "it has an instruction"
 
 
+def test_each_reader_has_a_copy_of_its_own() -> None:
+    A, k, j = te.placeholder((33, 6), "float16", "A"), te.reduce_axis(6, "k"), te.reduce_axis(33, "j")
+    scores = te.compute((40, 33), lambda i, j: te.sum(te.cast(A[j, k], "float32") * i, axis=k), "S")
+    dag = collapse(
+        ComputeDAG(te.compute((40, 6), lambda i, d: te.sum(scores[i, j] * te.cast(A[j, d], "float32"), axis=j), "T"))
+    )
+    for sketch in cpu.sketches(dag, HASWELL, 2):
+        assert {x.tag for x in sketch.state.steps if isinstance(x, Widen)} == {"wide", "T.wide"}
+        row = {p.name: int(p.domain[0]) for p in sketch.params}
+        check_nest(concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0], dag)
+
+
 def test_products_convert_nothing() -> None:
     for sketch in cpu.sketches(product(64, 64, 16, "float16", "bfloat16"), HASWELL, 2):
         stores = [s for s in walk(lower(sketch.state).body) if isinstance(s, Store) and s.reducer is not None]
