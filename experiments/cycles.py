@@ -8,6 +8,10 @@ tuner's timing loop, and so does a loop of nothing but multiply-adds. Of many sa
 runs on the core can only make it larger. `share` is the kernel's operations a cycle over those of the loop. What waits
 for L3 or DRAM waits for another clock: for such kernels cycles compare two kernels, not two machines.
 
+PyTorch, where it is installed, is called from Python in turn with the kernel, and so is the kernel then: the last
+column is what PyTorch takes over that, each with a new result at each call. What the system does for them (the first
+touch of fresh memory) is not in user mode.
+
 The search itself goes by seconds, so a kernel here may not be the best of its search by cycles. Linux only, where it
 lets a process count its own cycles (`kernel.perf_event_paranoid` of 2 or less, and counters in virtual machines).
 """
@@ -22,22 +26,22 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from autosched.cli import options
+from autosched.cli import options, peers
 from autosched.errors import AutoschedError, DeviceError
-from autosched.ir.half import numpy_dtype
 from autosched.measure import timing
-from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.peak import multiplier
-from autosched.runtime.tensors import aligned_empty
 from autosched.target import parse_target
 from autosched.te.inputs import make_inputs
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contestant import aligned, compiled_clock, our_source
+from experiments.scoreboard.contest import TORCH
+from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, aligned, enter_ours, enter_peer
 from experiments.tuning import Case, number, parse_cases, result_file, table, tune, write_results
 
 FAMILIES = "c1d,c2d,gmm,grp,dil,dep,t2d,cap,nrm,sfm,cbr,tbg,tbs"  # c3d takes as long as all of them together
@@ -80,50 +84,61 @@ class Counter:
         return int(struct.unpack("Q", os.read(self._file, 8))[0])
 
 
-def least(event: int, clock: timing.Clock) -> float:
-    """The event's smallest count for one call, over the samples."""
-    repeats, _ = timing.calibrate(clock, SAMPLE_S)
-    end, counts = time.monotonic() + SAMPLES_S, list[int]()
+def least(event: int, clocks: Mapping[str, timing.Clock]) -> dict[str, float]:
+    """The event's smallest count for one call of each, over samples that are taken in turn."""
+    repeats = {name: timing.calibrate(clock, SAMPLE_S)[0] for name, clock in clocks.items()}
+    end, counts = time.monotonic() + SAMPLES_S * len(clocks), dict[str, float]()
     with Counter(event) as counter:
         while not counts or time.monotonic() < end:
-            counts.append(counter.during(lambda: clock(repeats)))
-    return min(counts) / repeats
+            for name, clock in clocks.items():
+                count = counter.during(partial(clock, repeats[name])) / repeats[name]
+                counts[name] = min(count, counts.get(name, count))
+    return counts
 
 
 def peak() -> float:
     """Floating-point operations a cycle of a loop of nothing but multiply-adds."""
     clock, operations = multiplier(parse_target("cpu"), 1)
-    return operations / least(CYCLES, clock)
+    return operations / least(CYCLES, {MULTIPLY: clock})[MULTIPLY]
 
 
 def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) -> dict[str, Any]:
-    """One row: the case tuned, and what its best kernel takes."""
+    """One row: the case tuned, and what its best kernel takes; PyTorch beside it where that is installed."""
     row: dict[str, Any] = {"case": case.label, "batch": batch, "trials": trials, "seed": seed}
+    bout = Bout(case, batch, 1)
+    dag, args = bout.built
+    arrays = [aligned(array) for array in make_inputs(dag, seed, "normal").values()]
+    request: dict[str, Any] = {"workload": case.workload, "shape": list(args.values()), "args": args, "threads": 1}
     with tempfile.TemporaryDirectory() as directory:
-        database = Path(directory) / "records.db"
+        request["database"] = database = Path(directory) / "records.db"
         answer = tune(
             case, trials=trials, threads=1, database=database, batch=batch, seed=seed, timeout_s=TUNING_TIMEOUT_S
         )
         if "error" in answer:
             return row | {"error": answer["error"]["message"]}
-        dag, _ = Bout(case, batch, 1).built
-        source = our_source(dag, database, answer["record_id"], 1)
-    loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
-    results = [aligned_empty(t.shape, numpy_dtype(t.dtype)) for t in dag.outputs]
-    arrays = [*map(aligned, make_inputs(dag, seed, "normal").values()), *results]
-    clock = compiled_clock(loaded.address, arrays, source.workspace_bytes, source.threads)
-    cycles = least(CYCLES, clock)
+        entered, _ = enter_ours(request | {"record_id": answer["record_id"]}, arrays)
+    clocks = {name: entered[name] for name in (OURS, CALL)}
+    if peers.has_torch():
+        clocks[TORCH], _ = enter_peer(TORCH, request, arrays)
+    cycles = {name: round(count) for name, count in least(CYCLES, clocks).items()}
+    instructions = least(INSTRUCTIONS, {OURS: clocks[OURS]})[OURS]
     return row | {
-        "cycles": round(cycles), "instructions": round(least(INSTRUCTIONS, clock)), "flops": dag.flops,
-        "share": round(dag.flops / cycles / peak_rate, 4), "sketch": answer["sketch"], "values": answer["values"],
+        "cycles": cycles[OURS], "instructions": round(instructions), "flops": dag.flops,
+        "share": round(dag.flops / cycles[OURS] / peak_rate, 4), "called": cycles[CALL], "torch": cycles.get(TORCH),
+        "sketch": answer["sketch"], "values": answer["values"],
     }  # fmt: skip
+
+
+def over_torch(row: Mapping[str, Any]) -> float | None:
+    """What PyTorch takes over what our kernel does, both called from Python."""
+    return row["torch"] / row["called"] if row.get("torch") else None
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     if "error" in row:
-        return row["case"], str(row["batch"]), "-", "-", "-", row["error"]
+        return row["case"], str(row["batch"]), "-", "-", "-", "-", row["error"]
     share, rate = number(row["share"]), number(row["flops"] / row["cycles"], 1)
-    return row["case"], str(row["batch"]), f"{row['cycles']:,}", rate, share, row["sketch"]
+    return row["case"], str(row["batch"]), f"{row['cycles']:,}", rate, share, number(over_torch(row)), row["sketch"]
 
 
 def main() -> int:
@@ -146,7 +161,10 @@ def main() -> int:
     except AutoschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(table(("case", "N", "cycles", "flops a cycle", "share", "sketch"), [cells(row) for row in rows]))
+    print(table(("case", "N", "cycles", "flops a cycle", "share", "torch", "sketch"), [cells(row) for row in rows]))
+    if ratios := [ratio for row in rows if (ratio := over_torch(row)) is not None]:
+        mean, least_of = geometric_mean(ratios), min(ratios)
+        print(f"PyTorch over ours, {len(ratios)} cases: geometric mean {mean:.2f}, least {least_of:.2f}")
     return 0
 
 

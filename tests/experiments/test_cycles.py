@@ -30,6 +30,7 @@ def test_a_tuned_kernel_is_counted() -> None:
     assert row["flops"] == 2 * 33 * 17 * 65
     assert 0 < row["share"] <= 64 / 32  # of two pipes of 16 lanes, if the processor has as many
     assert row["instructions"] > row["flops"] / 2 / 16
+    assert row["called"] > row["cycles"] / 2
     assert row["case"] in cycles.cells(row)
 
 
@@ -40,4 +41,13 @@ def test_where_nobody_may_count_a_sentence_says_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_case_that_could_not_be_tuned_keeps_its_place_in_the_table() -> None:
-    assert cycles.cells({"case": "c2d:1", "batch": 1, "error": "no kernel"}) == ("c2d:1", "1", "-", "-", "-", "no kernel")
+    assert cycles.cells({"case": "c2d:1", "batch": 1, "error": "no kernel"}) == (
+        *("c2d:1", "1", "-", "-", "-", "-", "no kernel"),
+    )
+
+
+def test_pytorch_is_compared_with_the_kernel_called_as_it_is() -> None:
+    row = {"case": "c2d:1", "batch": 1, "cycles": 100, "flops": 640, "share": 0.2, "called": 150, "sketch": "s"}
+    assert cycles.over_torch(row | {"torch": 300}) == 2.0
+    assert cycles.cells(row | {"torch": 300})[5] == "2.00"
+    assert cycles.cells(row | {"torch": None})[5] == "-"
