@@ -145,11 +145,10 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
     line twice where a window passes by, or where pieces of lines are transposed in registers."""
     moved, block = traffic(statement, access, machine.cache_bytes, 0), statement.block
-    if statement.passing is not None and access.kind == "read" and not access.in_registers:
-        once = times(times(access.lines[block], access.line_bytes), statement.iterations(block))
-        moved = where(statement.passing.fits(machine.target), least(moved, once), moved)
-    elif _is_across(statement, access):
-        moved = least(moved, times(times(access.lines[block], access.line_bytes), statement.iterations(block)))
+    passing = statement.passing if access.kind == "read" and not access.in_registers else None
+    if passing is not None or _is_across(statement, access):
+        once = least(moved, times(times(access.lines[block], access.line_bytes), statement.iterations(block)))
+        moved = once if passing is None else where(passing.fits(machine.target), once, moved)
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
     return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))

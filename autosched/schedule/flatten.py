@@ -17,6 +17,7 @@ from autosched.schedule.loop_steps import check
 from autosched.schedule.stage import Stage, StageAxis, default_stage
 from autosched.schedule.stage_steps import check_untouched
 from autosched.schedule.state import State
+from autosched.te.tensor import fresh_name
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,7 @@ class Flatten:
         check(can_flatten(state, stage), f"{where}: {only}")
         *outer, j, c = stage.op.axes
         n = int(c.extent.value)  # type: ignore[attr-defined]
-        taken, name = {a.name for a in stage.op.axes}, f"{j.name}_{c.name}"
-        while name in taken:
-            name += "_"
+        name = fresh_name(f"{j.name}_{c.name}", {a.name for a in stage.op.axes})
         flat = StageAxis(Var(name, INDEX), j.extent * n)
         table: dict[Expr, Expr] = {
             j.var: binary("floordiv", flat.var, Const(n, INDEX)),

@@ -18,11 +18,13 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import compile_object, load_object
-from autosched.schedule import State
+from autosched.schedule import State, replay, steps_to_json
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
+from search_spaces.space import Sketch
+from tests.helpers import check_nest
 
 Array = npt.NDArray[Any]
 PAGE = mmap.PAGESIZE
@@ -119,6 +121,17 @@ def check_outputs(dag: ComputeDAG, inputs: Mapping[str, Array], outputs: Sequenc
                 f"{what}: {tensor.name}{list(at)} is {got[at]}, not {reference.value[at]} +- {reference.bound[at]}; "
                 f"{len(wrong)} of {got.size} elements are wrong"
             )
+
+
+def check_candidate(dag: ComputeDAG, sketch: Sketch, row: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
+    """A candidate computes the reference, interpreted and on every target that this machine can run; its record says
+    the same nest."""
+    func, simplify = concretise(lower(sketch.state), row)
+    check_nest(func, dag)
+    assert concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0] == func
+    for target in targets():
+        outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
+        check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
 
 
 def check_kernel(

@@ -9,14 +9,14 @@ from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.lower import concretise, lower
-from autosched.schedule import Flatten, Split, initial_state, replay, steps_to_json
+from autosched.schedule import Flatten, Split, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from search_spaces import cpu
 from search_spaces.space import Sketch
-from tests.codegen.running import check_outputs, run, targets
+from tests.codegen.running import check_candidate
 from tests.helpers import check_nest
 
 TARGETS = [parse_target(f"llvm -mcpu={name}") for name in ("haswell", "znver4")]
@@ -66,12 +66,7 @@ def test_flat_outputs_are_the_reference(dag: ComputeDAG) -> None:
         (sketch,) = flat(dag, near)
         for _ in range(3):
             row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
-            func, simplify = concretise(lower(sketch.state), row)
-            check_nest(func, dag)
-            assert concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0] == func
-            for target in targets():
-                outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
-                check_outputs(dag, inputs, outputs, f"{row} {target.mcpu}")
+            check_candidate(dag, sketch, row, inputs)
 
 
 def test_vectors_are_whole_where_rows_are_short() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Cast
 from autosched.ir.stmt import Store, walk
@@ -18,7 +17,7 @@ from autosched.te import ComputeDAG, registry
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from search_spaces import cpu
-from tests.codegen.running import check_outputs, run, targets
+from tests.codegen.running import check_candidate
 from tests.helpers import check_nest
 
 HASWELL, ZEN4 = (parse_target(f"llvm -mcpu={name}") for name in ("haswell", "znver4"))
@@ -54,12 +53,7 @@ def test_converted_operands_compute_the_reference(dag: ComputeDAG) -> None:
     assert found
     for sketch in found[::3]:
         row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
-        func, simplify = concretise(lower(sketch.state), row)
-        check_nest(func, dag)
-        assert concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0] == func
-        for target in targets():
-            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
-            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+        check_candidate(dag, sketch, row, inputs)
 
 
 def test_operands_are_converted_where_many_points_read_them() -> None:

@@ -18,7 +18,7 @@ from autosched.te.inputs import make_inputs
 from cost_model.analysis import analyse
 from search_spaces import cpu
 from search_spaces.space import Sketch
-from tests.codegen.running import check_outputs, run, targets
+from tests.codegen.running import check_candidate, check_outputs, run, targets
 from tests.helpers import check_nest
 
 TARGET = parse_target("llvm -mcpu=znver4")
@@ -55,11 +55,7 @@ def test_sketches_compute_the_reference(
     assert bool(found) is (min(shape[:3]) > 1 or name != "matmul")
     for sketch in found[::2]:
         row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
-        func, simplify = concretise(lower(sketch.state), row)
-        check_nest(func, dag)
-        for target in targets():
-            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
-            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+        check_candidate(dag, sketch, row, inputs)
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "settings"), [c for c in CASES if c[2] != "bfloat16"])
@@ -74,11 +70,7 @@ def test_bytes_are_extended_for_products_of_16_bits(
     assert found
     for sketch in found[::2]:
         row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
-        func, simplify = concretise(lower(sketch.state), row)
-        check_nest(func, dag)
-        for target in targets():
-            outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
-            check_outputs(dag, inputs, outputs, f"{sketch.name} {row} {target.mcpu}")
+        check_candidate(dag, sketch, row, inputs)
 
 
 def test_bytes_along_the_reduction_are_read_as_they_lie() -> None:

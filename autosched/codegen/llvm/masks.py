@@ -23,8 +23,8 @@ def leading(mask: str | None) -> int:
 
 
 def has_stores(target: Target) -> bool:
-    """Whether a store that leaves lanes out is an instruction as fast as others: VMASKMOVPS takes some twelve cycles on
-    Zen 3, and what has none stores lane by lane."""
+    """Whether a store that leaves lanes out is an instruction as fast as others: on Zen 3 each VMASKMOVPS cost products
+    of small matrices some twelve cycles, and what has none stores lane by lane."""
     return target.has("avx512vl")
 
 
