@@ -209,6 +209,13 @@ def _is_whole(statement: Statement, access: Access) -> bool:
     return not is_zero(stride)
 
 
+def _is_far(statement: Statement, access: Access) -> bool:
+    """Whether lanes are so far apart that they are not picked from vectors."""
+    v = statement.vector_loop
+    stride = ZERO if v is None else access.stride[v]
+    return isinstance(stride, Const) and stride.value > m.PICKED_STEP
+
+
 def _is_picked(access: Access, stride: Expr) -> bool:
     """Whether lanes that are apart are picked from whole vectors (`codegen/llvm/strided.py`)."""
     return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= m.PICKED_STEP
@@ -283,7 +290,9 @@ def _across(statement: Statement, access: Access) -> Expr:
 def _is_across(statement: Statement, access: Access) -> bool:
     """Whether the access is contiguous along unrolled loops and not along its lanes."""
     store, inner = statement.store, range(statement.block, statement.depth)
-    if access.kind != "read" or store.reducer is not None or len(store.values) > 1:
+    if access.kind != "read" or (store.reducer is None and len(store.values) > 1):
+        return False
+    if store.reducer is not None and not (statement.accumulators and _is_far(statement, access)):
         return False
     vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
     rows = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.UNROLL]

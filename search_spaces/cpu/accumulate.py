@@ -15,10 +15,11 @@ def unroll_name(stage: str, axis: str) -> str:
     return f"{stage}.{axis}.u"
 
 
-def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:
+def unrolled_accumulator(draft: Draft, acc: Stage, v: str, whole: bool = False) -> Draft:
     """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors.
 
     In a window every loop may be: what neighbouring outputs read in common is then loaded once for the register tile.
+    `whole`: all of them are, wholly.
     """
     others = [a.name for a in acc.op.axes if a.name != v]
     steps: list[Step] = []
@@ -26,7 +27,9 @@ def unrolled_accumulator(draft: Draft, acc: Stage, v: str) -> Draft:
     unrolled: list[str] = []
     for axis in acc.op.reduce_axes:
         factor = unroll(unroll_name(acc.name, axis.name), axis.extent)
-        if (axis is acc.op.reduce_axes[-1] or _is_window(acc)) and len(factor.domain) > 1:
+        if whole:
+            unrolled.append(axis.name)
+        elif (axis is acc.op.reduce_axes[-1] or _is_window(acc)) and len(factor.domain) > 1:
             draft = draft.with_params([factor])
             steps.append(Split(acc.name, axis.name, (factor.name,)))
             outer.append(f"{axis.name}.0")

@@ -20,7 +20,7 @@ from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Sta
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
-from search_spaces.cpu.tiling import MultiLevelTiling
+from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, has_reuse, lane_reduction, points, reads_of
 
@@ -113,7 +113,7 @@ class LaneReduction:
             placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
         lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
         tiles = inner_products(draft, stage, context) if has_reuse(stage, reads_of(draft.state, stage)) else None
-        return [lanes] if tiles is None else [lanes, tiles]
+        return [lanes, *(d for d in (tiles, short_rows_across(draft, stage, context)) if d is not None)]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
         the host stage (the fused consumer, or the copy out) writes the tile
 
 Alternatives: which axis is vectorised, the order of the middle level, which operands are packed and
-where, and blocks of the reduction (blocking.py).
+where, and blocks of the reduction (blocking.py). Short rows that are reduced are read across, one a lane.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autosched.schedule import (
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reduction
-from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.domains import PIECE_BYTES, register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
@@ -58,6 +58,7 @@ from search_spaces.space import Param
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
 LONG_REDUCTION = 256  # shorter ones leave the rows of a tile in the first level cache: nothing to be gained by a copy
+SHORT_ROW = 32  # elements; the lanes of a longer one are added up in the time of its loads
 FULL_VECTORS = 4  # an axis of so many vectors that is best to vectorise leaves nothing to the others
 
 
@@ -80,16 +81,17 @@ class Copy:
 
 @dataclass(frozen=True)
 class Plan:
-    """One alternative: `v` is the vectorised axis (its number)."""
+    """One alternative: `v` is the vectorised axis (its number); `whole`: all of the reduction is written out."""
 
     v: int
     panel_first: bool
     copies: tuple[Copy, ...] = ()
     words: Tensorize | None = None
+    whole: bool = False
 
     @property
     def note(self) -> str:
-        order = "panel" if self.panel_first else "rows"
+        order = "across" if self.whole else "panel" if self.panel_first else "rows"
         words = [] if self.words is None else [self.words.intrinsic]
         return "-".join([f"v{self.v}", order, *(f"{c.tensor}@{c.place}" for c in self.copies), *words])
 
@@ -136,6 +138,21 @@ class MultiLevelTiling:
         more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
         more += [thin, inner_products(draft, stage, context)]
         return [*drafts, *(d for d in more if d is not None)]
+
+
+def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | None:
+    """Rows that are contiguous and short, one in each lane; blocks of them are transposed in registers. None where a
+    row is less than such a block, so short that lanes are picked from vectors, or long enough for lanes of its own."""
+    rows = reads_of(draft.state, stage)
+    if len(stage.op.all_axes) != 2 or has_condition(stage):
+        return None
+    (axis,), (k,) = stage.op.axes, stage.op.reduce_axes
+    across = [r for r in rows if not r.is_unit(axis.name)]
+    bad = [r for r in across if r.is_near(axis.name) or r.strides[k.name] != 1 or r.load.dtype == "bool"]
+    block = PIECE_BYTES // min((DTYPES[r.load.dtype][1] for r in across), default=PIECE_BYTES)
+    if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < _lanes(stage, context):
+        return None
+    return _Tiling(context, Plan(0, True, whole=True)).apply(draft, stage)
 
 
 def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
@@ -263,7 +280,8 @@ class _Tiling:
         if self.plan.words is not None:
             draft = store_words(draft, acc, self.plan.words)
         draft = draft.apply(ComputeAt(acc, name, attach, Scope.REGISTER.value))
-        draft = unrolled_accumulator(draft, draft.state.stage(acc), draft.state.stage(acc).op.axes[self.plan.v].name)
+        accumulating = draft.state.stage(acc)
+        draft = unrolled_accumulator(draft, accumulating, accumulating.op.axes[self.plan.v].name, self.plan.whole)
         for copy in self.plan.copies:
             draft = self._copy(draft, stage, rows, copy, name, acc)
         first_middle = next((x for x in prefix if x.endswith(".1")), prefix[0])

@@ -28,18 +28,19 @@ from autosched.schedule import (
     replay,
     steps_to_json,
 )
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.operators_normalise import softmax_last
 from autosched.te.registry import build
 from cost_model.analysis import analyse
+from cost_model.model import CostModel
 from cost_model.operations import operations
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch, sample
 from tests.codegen.running import build as kernel_of
-from tests.codegen.running import check_kernel, check_outputs, run
+from tests.codegen.running import check_candidate, check_kernel, check_outputs, run
 
 HOST = parse_target("cpu")
 
@@ -80,12 +81,68 @@ def test_short_rows_that_are_reduced_are_a_task_together(shape: tuple[int, ...],
     x = te.placeholder(shape, name="X")
     k = te.reduce_axis(shape[-1], name="k")
     dag = ComputeDAG(te.compute(shape[:-1], lambda *i: getattr(te, reducer)(x[(*i, k)], axis=k), name="R"))
-    for sketch in sketches(dag, HOST, 1):
+    for sketch in (s for s in sketches(dag, HOST, 1) if s.name == "R:lanes"):
         loops = [x for x in sketch.state.stage("R").loops if not x.reduce]
         serial = [x.name for x in loops if x.kind.value == "serial"]
         assert len(serial) == (together > 1)
         assert all(step.factors == (together,) for step in sketch.state.steps if isinstance(step, Split))
         assert list(compiled(dag, sketch, 1))
+
+
+def reduced_rows(rows: int, length: int, reducer: str, dtype: str = "float32") -> ComputeDAG:
+    x, k = te.placeholder((rows, length), dtype, name="X"), te.reduce_axis(length, name="k")
+    if reducer == "argmax":
+        return collapse(ComputeDAG(te.compute((rows,), lambda i: te.argmax((k, x[i, k]), axis=k)[0], name="R")))
+    return collapse(ComputeDAG(te.compute((rows,), lambda i: getattr(te, reducer)(x[i, k], axis=k), name="R")))
+
+
+def rows_across(dag: ComputeDAG, target: Target) -> list[Sketch]:
+    return [s for s in sketches(dag, target, 1) if s.name.endswith("across")]
+
+
+@pytest.mark.parametrize("reducer", ["sum", "max", "argmax"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((67, 7), "float32"), ((130, 16), "float32"), ((49, 32), "int32"), ((33, 5), "float64"), ((70, 19), "int8"),
+     ((70, 9), "float16")],
+)  # fmt: skip
+def test_short_rows_that_are_reduced_are_read_across(shape: tuple[int, int], dtype: str, reducer: str) -> None:
+    dag = reduced_rows(*shape, reducer, dtype)
+    (sketch,) = rows_across(dag, HOST)
+    for values in sample(sketch, 2, np.random.default_rng(0)):
+        row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+        check_candidate(dag, sketch, row, make_inputs(dag, 0, "normal"))
+
+
+@pytest.mark.parametrize(("length", "dtype"), [(3, "float32"), (4, "float32"), (33, "float32"), (7, "float16")])
+def test_rows_of_less_than_a_block_or_of_many_vectors_are_not_read_across(length: int, dtype: str) -> None:
+    assert not rows_across(reduced_rows(100, length, "sum", dtype), HOST)
+
+
+@pytest.mark.parametrize("name", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize(("length", "blocks"), [(7, 2), (16, 4), (18, 5)])
+def test_rows_across_are_loaded_in_blocks(name: str, length: int, blocks: int) -> None:
+    target = parse_target(f"llvm -mcpu={name}")
+    lanes = target.vector_bytes // 4
+    (sketch,) = rows_across(reduced_rows(4 * lanes, length, "max"), target)
+    text = kernel_of(sketch.state, target, 1, {p.name: lanes if p.kind == "vector" else 1 for p in sketch.params}).ir
+    assert text.count("load <4 x float>") == blocks * lanes, "what a block has in common with the next is read twice"
+    assert "gather" not in text
+    assert "load float" not in text
+
+
+@pytest.mark.parametrize("name", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize("reducer", ["max", "argmax"])
+def test_the_draft_prefers_short_rows_across(name: str, reducer: str) -> None:
+    target = parse_target(f"llvm -mcpu={name}")
+    found = sketches(reduced_rows(4096, 16, reducer), target, 1)
+    model = CostModel([lower(s.state) for s in found], [tuple(p.name for p in s.params) for s in found], target, 1)
+    best: dict[bool, float] = {}
+    for n, sketch in enumerate(found):
+        seconds = model.draft(n, model.legal_rows(n, sample(sketch, 64, np.random.default_rng(0))))
+        is_across = sketch.name.endswith("across")
+        best[is_across] = min(best.get(is_across, np.inf), float(seconds.min()))
+    assert best[True] < 0.5 * best[False]
 
 
 @pytest.mark.parametrize("shape", [(3, 70), (67, 5), (1, 1), (13, 64)])

@@ -184,28 +184,26 @@ class Statements:
         self.vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
 
     def _across(self, tile: Tile) -> None:
-        """The tile's whole blocks by shuffles, then what is left of its vectors, then its last rows."""
+        """The tile's vectors by shuffles, then what is left of each row."""
         env = self.addresses.env
         for piece in tile.pieces:
-            env[tile.inner.var], self.values.lanes = piece, piece.lanes
+            env[tile.inner.var], self.values.lanes, done = piece, piece.lanes, 0
             for first, size in blocks(tile, piece.lanes):
                 env.update(tile.at(first))
                 read = {x: transposed_rows(self.writer, self.addresses, x, piece.lanes, size) for x in tile.sources}
-                for n in range(size):
-                    env.update(tile.at(first + n))
+                for n in range(done, first + size):
+                    env.update(tile.at(n))
                     for load, vectors in read.items():
-                        self.values.know(load, vectors[n])
+                        self.values.know(load, vectors[n - first])
                     self._store(tile.store)
+                done = first + size
         self.values.lanes = 1
         del env[tile.inner.var]
         assert isinstance(tile.inner.extent, Const)
         done, extent = sum(piece.lanes for piece in tile.pieces), int(tile.inner.extent.value)
         for n in range(len(tile.points)):
             env.update(tile.at(n))
-            if n < tile.rows:
-                self.vector_rest(tile.inner, done, extent - done, tile.block)
-            else:
-                self.emit(tile.inner)
+            self.vector_rest(tile.inner, done, extent - done, tile.block)
         for var in tile.outer:
             del env[var]
 

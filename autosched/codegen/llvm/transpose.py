@@ -1,11 +1,13 @@
 """Tiles that read across: what is adjacent in a source lies in rows of the destination.
 
     for u unrolled, for v in vectors:  D[.., u, .., v] = f(S[.., v, .., u], ...)     S contiguous along u, D along v
+                                       A[.., v] = max(A[.., v], S[.., v, u])         short rows that are reduced
 
 Lane by lane this is a load and an insertion for each element. Instead as many neighbours along u as fill 128 bits (B:
 four of 32 bits) are read at once, for each v; row j of a block holds, in its q-th 128 bits, the B that belong to
 v = B q + j. log2 B rounds of shuffles within 128 bits transpose the B x B pieces, which every vector extension has
-instructions for. What else is read and computed is as everywhere.
+instructions for. What else is read and computed is as everywhere. Where B does not divide the neighbours the last
+block begins earlier: what it has in common with the one before is read again, which is less than reading lane by lane.
 
 Rows that lie SET_BYTES apart meet in one set of the first cache, where sixteen lines do not stay for several readings.
 Where a vector is a line long, and as many neighbours are read, such lines are read as a whole, once: the B x B pieces
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from autosched.codegen.llvm.address import Addresses, Lanes
+from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
@@ -32,7 +35,7 @@ SET_BYTES = 4096  # 64 sets of lines of 64 bytes: what first level caches of 32 
 
 @dataclass(frozen=True)
 class Tile:
-    """The first `rows` (a multiple of `block`) of `points` and the `pieces` of `inner` read `sources` across."""
+    """All `points`, no fewer than `block`, and the `pieces` of `inner` read `sources` across."""
 
     outer: tuple[Var, ...]  # unrolled loops
     points: tuple[tuple[int, ...], ...]  # their values, in the order of the loops
@@ -40,7 +43,6 @@ class Tile:
     store: Store
     sources: tuple[Load, ...]
     block: int  # elements of 128 bits
-    rows: int
     pieces: tuple[Lanes, ...]  # whole vectors, then halves of them down to `block`
     strides: tuple[int, ...] = ()  # elements of each source from lane to lane
 
@@ -53,13 +55,13 @@ def find_tile(unrolled: Sequence[tuple[Var, int]], body: For, addresses: Address
     """The tile of `unrolled` loops around vectors of `lanes`, None where nothing is read across."""
     assert isinstance(body.extent, Const)
     store = body.body
-    if not isinstance(store, Store) or store.reducer is not None or len(store.values) != 1:
+    if not isinstance(store, Store) or (store.reducer is None and len(store.values) != 1):
         return None
     points = tuple(product(*(range(n) for _, n in unrolled)))
     for block, sources in _candidates(store, addresses).items():
-        rows, pieces = len(points) // block * block, tuple(_pieces(int(body.extent.value), lanes, block))
-        if rows and pieces:
-            tile = Tile(tuple(var for var, _ in unrolled), points, body, store, (), block, rows, pieces)
+        pieces = tuple(_pieces(int(body.extent.value), lanes, block))
+        if len(points) >= block and pieces:
+            tile = Tile(tuple(var for var, _ in unrolled), points, body, store, (), block, pieces)
             found = {load: stride for load in sources if (stride := _stride_across(tile, load, addresses)) is not None}
             if found:
                 return replace(tile, sources=tuple(found), strides=tuple(found.values()))
@@ -69,10 +71,10 @@ def find_tile(unrolled: Sequence[tuple[Var, int]], body: For, addresses: Address
 def _candidates(store: Store, addresses: Addresses) -> dict[int, list[Load]]:
     """The loads from memory that are made in any case, by the elements of 128 bits; the fewest first."""
     found: dict[int, list[Load]] = {}
-    if addresses.placed[store.buffers[0]].buffer.scope is Scope.REGISTER:
+    if (addresses.placed[store.buffers[0]].buffer.scope is Scope.REGISTER) != (store.reducer is not None):
         return found
-    for load in dict.fromkeys(_unconditional(store.values[0])):
-        plain = load.dtype != "bool" and load.buffer != store.buffers[0]
+    for load in dict.fromkeys(x for value in store.values for x in _unconditional(value)):
+        plain = load.dtype != "bool" and load.buffer not in store.buffers
         if plain and addresses.placed[load.buffer].buffer.scope is not Scope.REGISTER:
             found.setdefault(PIECE_BYTES // DTYPES[load.dtype][1], []).append(load)
     return dict(sorted(found.items()))
@@ -98,13 +100,14 @@ def _pieces(extent: int, lanes: int, block: int) -> Iterator[Lanes]:
 
 
 def _stride_across(tile: Tile, load: Load, addresses: Addresses) -> int | None:
-    """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination."""
-    env = addresses.env
+    """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination. What a
+    window reads is better picked from vectors where lanes are a few elements apart."""
+    env, near = addresses.env, range(2 if tile.store.reducer is None else LONGEST_STEP + 1)
     strides: set[int | None] = set()
     for piece in tile.pieces:
         env[tile.inner.var] = piece
         read, written = [], []
-        for row in range(tile.rows):
+        for row in range(len(tile.points)):
             env.update(tile.at(row))
             read.append(addresses.access(load.buffer, load.indices))
             written.append(addresses.access(tile.store.buffers[0], tile.store.indices))
@@ -113,7 +116,7 @@ def _stride_across(tile: Tile, load: Load, addresses: Addresses) -> int | None:
             (x.pointer, x.offset, x.lane_stride) == (first.pointer, first.offset + n, first.lane_stride)
             for n, x in enumerate(read)
         )
-        across = adjacent and first.lane_stride not in (0, 1) and all(w.lane_stride == 1 for w in written)
+        across = adjacent and first.lane_stride not in near and all(w.lane_stride == 1 for w in written)
         strides.add(first.lane_stride if across else None)
     for var in (tile.inner.var, *tile.outer):
         del env[var]
@@ -121,12 +124,13 @@ def _stride_across(tile: Tile, load: Load, addresses: Addresses) -> int | None:
 
 
 def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
-    """(first row, rows) of what is read across at a time in vectors of `lanes`."""
+    """(first row, rows) read across at a time in vectors of `lanes`; the last may begin in the one before."""
     line, itemsize = LINE_BYTES * tile.block // PIECE_BYTES, PIECE_BYTES // tile.block
     in_sets = len(tile.strides) == 1 and tile.strides[0] * itemsize % SET_BYTES == 0
-    lines = tile.rows // line * line if in_sets and lanes == line else 0
+    rows = len(tile.points)
+    lines = rows // line * line if in_sets and lanes == line else 0
     yield from ((first, line) for first in range(0, lines, line))
-    yield from ((first, tile.block) for first in range(lines, tile.rows, tile.block))
+    yield from ((min(first, rows - tile.block), tile.block) for first in range(lines, rows, tile.block))
 
 
 def transposed_rows(writer: Writer, addresses: Addresses, load: Load, lanes: int, n_rows: int) -> list[str]:
