@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
@@ -40,13 +40,14 @@ PAGE_BYTES = 4096
 SPARE = (
     3.5  # lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do
 )
+KNOWN = 1 << 11  # accesses that are remembered; a workload has dozens
 WAYS = 8  # lines of a set of the first level
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Free:
     """A loop as an access sees it: its variable and its largest trip count."""
 
@@ -103,15 +104,15 @@ class Access:
         return 1 if self.kind == "read" or self.streamed else 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Moving:
     """The loops that move a buffer, with their places; what was asked about an index is remembered."""
 
     free: tuple[Free, ...]
     inside: frozenset[Var]  # variables running inside the buffer's allocation
-    _widths: dict[Expr, Widths] = field(default_factory=dict)
-    _steps: dict[tuple[Expr, int], Expr] = field(default_factory=dict)
-    _moving: dict[Expr, tuple[int, ...]] = field(default_factory=dict)
+    _widths: dict[Expr, Widths] = field(default_factory=dict, compare=False)
+    _steps: dict[tuple[Expr, int], Expr] = field(default_factory=dict, compare=False)
+    _moving: dict[Expr, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def depth(self) -> int:
@@ -228,10 +229,11 @@ def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Ex
     return place, shape
 
 
+@lru_cache(maxsize=KNOWN)  # sketches differ in a stage or two: four accesses of five are those of another sketch
 def make_access(
     buffer: Buffer,
     kind: str,
-    positions: Sequence[tuple[Expr, ...]],
+    positions: tuple[tuple[Expr, ...], ...],
     view: Moving,
     line_bytes: int,
     larger: float,

@@ -310,7 +310,7 @@ class _Walk:
             if self.buffers[name].scope is Scope.SHARED:
                 inside |= threads
             view = views.setdefault(inside, Moving(free, inside))
-            return make_access(self.buffers[name], kind, positions, view, self.line_bytes, self.larger)
+            return make_access(self.buffers[name], kind, tuple(positions), view, self.line_bytes, self.larger)
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
@@ -318,7 +318,7 @@ class _Walk:
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])
-            yield replace(found, streamed=store.streamed)
+            yield replace(found, streamed=True) if store.streamed else found
         groups: list[tuple[str, list[tuple[Expr, ...]]]] = []
         for name, indices in read:
             if name in store.buffers and indices == store.indices:

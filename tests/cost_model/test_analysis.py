@@ -209,6 +209,12 @@ def test_working_set_of_a_loop_holds_all_its_statements() -> None:
     assert analysis.statements[0].working_set[0] is analysis.statements[1].working_set[0]
 
 
+def test_accesses_that_nests_have_in_common_are_analysed_once() -> None:
+    one, again, larger = (analyse(nests.packed_matmul(8, n, 6)).statements for n in (12, 12, 16))
+    assert [s.accesses for s in one] == [s.accesses for s in again]
+    assert not {a for s in one for a in s.accesses} & {a for s in larger for a in s.accesses}
+
+
 def test_multiply_add_is_one_operation() -> None:
     statement = main_statement(analyse(nests.matmul(8, 8, 8)))
     assert statement.ops.counts == (("float_mad", 1),)
