@@ -17,30 +17,38 @@ from autosched.ir.dots import INTRINSICS
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.lower import concretise, lower
-from autosched.runtime.jit import compile_object, load_object
+from autosched.runtime.jit import load_object
 from autosched.schedule import State, replay, steps_to_json
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
 from search_spaces.space import Sketch
+from tests.codegen.elsewhere import can_run, compile_here
 from tests.helpers import check_nest
 
 Array = npt.NDArray[Any]
 PAGE = mmap.PAGESIZE
-NAMED = ("haswell", "nehalem")
+NAMED = ("haswell", "nehalem", "cooperlake")
 POISON = {"f": np.nan, "b": True, "i": 85, "u": 85}
 
 
 @cache
 def targets() -> tuple[Target, ...]:
-    """The host and, where it can run them, processors without AVX-512 and without AVX and FMA.
+    """The host, and processors with AVX-512, without it, and without AVX and FMA, so far as this machine can run them.
 
     A host that is one of these itself is not joined by its like, which gets the same text (`test_schedules.py`)."""
-    kinds: dict[tuple[object, ...], Target] = {}
-    for target in (parse_target("cpu"), *(parse_target(f"llvm -mcpu={name}") for name in NAMED)):
-        if target.runs_here:
-            kinds.setdefault(kind_of(target), target)
+    return tuple(map(parse_target, target_texts()))
+
+
+@cache
+def target_texts() -> tuple[str, ...]:
+    """What `targets` are, in words."""
+    kinds: dict[tuple[object, ...], str] = {}
+    for text in ("cpu", *(f"llvm -mcpu={name}" for name in NAMED)):
+        target = parse_target(text)
+        if can_run(target):
+            kinds.setdefault(kind_of(target), text)
     return tuple(kinds.values())
 
 
@@ -54,7 +62,7 @@ def kind_of(target: Target) -> tuple[object, ...]:
 @lru_cache(maxsize=16)
 def machine_code(text: str, target: Target) -> bytes:
     """Compiled once for kernels whose number of threads or values of parameters make no difference to the text."""
-    return compile_object(text, target)
+    return compile_here(text, target)
 
 
 def without_comments(text: str) -> str:

@@ -13,21 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-from autosched.target import parse_target, usable_cores
+from autosched.target import usable_cores
+from tests.codegen.running import target_texts
 from tests.fuzz.candidate import is_gpu
 from tests.fuzz.program import program_text
 from tests.fuzz.regressions import CASES, GPU_CASES, Case, failures
 from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
 
-TARGETS = ("cpu", "llvm -mcpu=haswell", "llvm -mcpu=nehalem")
 _REPORT_S = 10.0
 _MAX_SHOWN = 40  # failures printed as they come
 
 
 def main() -> int:
     options = _parser().parse_args()
-    runnable = tuple(t for t in TARGETS if parse_target(t).runs_here)
-    targets = (options.target,) if options.target else runnable
+    targets = (options.target,) if options.target else target_texts()
     threads = (options.threads,) if options.threads else (1,) if targets == ("opencl",) else (1, 2)
     workers = options.workers or usable_cores()
     begin = time.monotonic()

@@ -25,7 +25,7 @@ from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, ch
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
-from autosched.runtime.jit import compile_object, load_object
+from autosched.runtime.jit import load_object
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
@@ -35,6 +35,7 @@ from autosched.te.reference import evaluate
 from cost_model.model import CostModel
 from search_spaces import cpu, gpu
 from search_spaces.space import Sketch, sample
+from tests.codegen.elsewhere import compile_here
 from tests.helpers import check_nest
 
 DATA_SETS = ("normal", "structured", "integers")
@@ -229,7 +230,7 @@ class Processor:
         if source.ir.count("\n") > MAX_LINES:
             return
         with step("compile"):
-            code = compile_object(source.ir, target)
+            code = compile_here(source.ir, target)
             loaded = load_object(code, source.name, source.threads)
             prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
         packing = None if prepare is None else Packing(prepare.function, Buffer(source.packed_bytes))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autosched.runtime.jit import compile_object, load_object
+from autosched.runtime.jit import load_object
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from tests.codegen.elsewhere import compile_here
 from tests.fuzz.candidate import (
     Candidate,
     Fault,
@@ -82,7 +83,7 @@ def warm(targets: tuple[str, ...]) -> None:
     for text in targets:
         if is_gpu(text):  # its driver has threads
             continue
-        load_object(compile_object(_EMPTY, parse_target(text)), "empty", 1)
+        load_object(compile_here(_EMPTY, parse_target(text)), "empty", 1)
 
 
 def run(plan: Plan, progress: Callable[[Tally], None]) -> Tally:
