@@ -40,6 +40,11 @@ class Arena:
         """Starts the process now. Linux ends it with the thread that starts it: call this from one that stays."""
         self._running()
 
+    @property
+    def pid(self) -> int:
+        """Of the process, which is started where there is none."""
+        return self._running().pid
+
     def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
         """The row that answers `request`. Raises Lost; the next request then goes to a new process."""
         stage, give_up = "start", time.monotonic() + deadline_s

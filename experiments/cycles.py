@@ -1,6 +1,7 @@
 """Cycles of tuned kernels by the processor's own counters, on one thread.
 
     python -m experiments.cycles [c2d:3 grp ...] [--trials 64] [--batch N] [--seed S] [--out results.json]
+                                 [--peer-python TVM/bin/python]
 
 Where the clock wanders and a core is shared with strangers, seconds say more about the hour than about a kernel. Cycles
 in user mode do not. Each case is tuned in a process of its own with a fresh database; its best kernel then runs in the
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import os
 import platform
 import struct
@@ -33,20 +35,26 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import numpy as np
+
 from autosched.cli import options, peers
 from autosched.errors import AutoschedError, DeviceError
 from autosched.measure import timing
 from autosched.runtime.peak import multiplier
+from autosched.runtime.state import state_directory
 from autosched.target import parse_target
 from autosched.te.inputs import make_inputs
+from experiments.arena import Arena, Lost
+from experiments.metaschedule import MetaSchedule, check_peer
 from experiments.scoreboard.bouts import Bout
-from experiments.scoreboard.contest import TORCH
+from experiments.scoreboard.contest import METASCHEDULE, TORCH, Rules, agreed, metaschedule_note, variables
 from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, aligned, enter_ours, enter_peer
 from experiments.tuning import Case, number, parse_cases, result_file, table, tune, write_results
 
 FAMILIES = "c1d,c2d,gmm,grp,dil,dep,t2d,cap,nrm,sfm,cbr,tbg,tbs"  # c3d takes as long as all of them together
 SAMPLE_S, SAMPLES_S = 1e-3, 1.5  # one sample, and all of a kernel
 TUNING_TIMEOUT_S = 1800.0
+ANSWER_S, REQUESTS, PEER_SAMPLE_CYCLES = 240.0, 3, 1e7  # of MetaSchedule's process
 CYCLES, INSTRUCTIONS = 0, 1  # PERF_COUNT_HW_* of Linux's perf_event.h
 _SYSCALL = {"x86_64": 298, "aarch64": 241}  # perf_event_open
 _ATTRIBUTE_BYTES, _FLAGS_AT = 128, 40
@@ -55,16 +63,17 @@ _ENABLE, _DISABLE, _RESET = 0x2400, 0x2401, 0x2403
 
 
 class Counter:
-    """Counts one hardware event of this thread in user mode. Raises DeviceError where the machine does not let it."""
+    """Counts one hardware event in user mode, of this thread or of the first of process `pid`. Raises DeviceError where
+    the machine does not let it."""
 
-    def __init__(self, event: int) -> None:
+    def __init__(self, event: int, pid: int = 0) -> None:
         attribute = bytearray(_ATTRIBUTE_BYTES)
         struct.pack_into("IIQ", attribute, 0, 0, _ATTRIBUTE_BYTES, event)
         struct.pack_into("Q", attribute, _FLAGS_AT, _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR)
         libc, call = ctypes.CDLL(None, use_errno=True), _SYSCALL.get(platform.machine())
         if call is None:
             raise DeviceError(f"counting cycles is written for {' and '.join(_SYSCALL)}, this is {platform.machine()}")
-        self._file = libc.syscall(call, ctypes.c_char_p(bytes(attribute)), 0, -1, -1, 0)
+        self._file = libc.syscall(call, ctypes.c_char_p(bytes(attribute)), pid, -1, -1, 0)
         if self._file < 0:
             why = os.strerror(ctypes.get_errno())
             raise DeviceError(f"this machine lets nobody count cycles ({why}); see kernel.perf_event_paranoid")
@@ -96,14 +105,51 @@ def least(event: int, clocks: Mapping[str, timing.Clock]) -> dict[str, float]:
     return counts
 
 
+def metaschedule(bout: Bout, peer: MetaSchedule, directory: Path) -> dict[str, Any]:
+    """What MetaSchedule reached on the arrays in `directory`, where our result lies too: user cycles of a call of its
+    best kernel and the seconds of its tuning; else the reason why there is none."""
+    note = metaschedule_note(Rules(metaschedule=peer), bout)
+    if "reason" in note:
+        return note
+    arena = Arena(
+        peer.command(bout.case.label, bout.batch, bout.threads), directory / "metaschedule.log", variables(bout.threads)
+    )
+
+    def ask(**request: Any) -> None:
+        if "reason" in (row := arena.ask(request, ANSWER_S)):
+            raise LookupError(row["reason"])
+
+    def call(times: int) -> int:
+        return counter.during(lambda: ask(op="call", times=times))
+
+    try:
+        ask(op="enter", directory=str(directory))
+        if "reason" in (agreement := agreed(METASCHEDULE, directory)):
+            return agreement
+        with Counter(CYCLES, arena.pid) as counter:
+            a_call = max(1, min(call(2) for _ in range(REQUESTS)) - min(call(1) for _ in range(REQUESTS)))
+            n = 1 + math.ceil(PEER_SAMPLE_CYCLES / a_call)
+            end, ones, many = time.monotonic() + SAMPLES_S, list[int](), list[int]()
+            while not many or time.monotonic() < end:
+                ones.append(call(1))
+                many.append(call(n))
+    except (Lost, LookupError) as error:
+        return {"reason": str(error)}
+    finally:
+        arena.close()
+    return {"cycles": round((min(many) - min(ones)) / (n - 1)), "tuning_s": round(note["tuning_s"], 2)}
+
+
 def peak() -> float:
     """Floating-point operations a cycle of a loop of nothing but multiply-adds."""
     clock, operations = multiplier(parse_target("cpu"), 1)
     return operations / least(CYCLES, {MULTIPLY: clock})[MULTIPLY]
 
 
-def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) -> dict[str, Any]:
-    """One row: the case tuned, and what its best kernel takes; PyTorch beside it where that is installed."""
+def measure(
+    case: Case, batch: int, trials: int, seed: int, peak_rate: float, peer: MetaSchedule | None = None
+) -> dict[str, Any]:
+    """One row: the case tuned, and what its best kernel takes; beside it PyTorch, where it is installed, and `peer`."""
     row: dict[str, Any] = {"case": case.label, "batch": batch, "trials": trials, "seed": seed}
     bout = Bout(case, batch, 1)
     dag, args = bout.built
@@ -116,7 +162,13 @@ def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) ->
         )
         if "error" in answer:
             return row | {"error": answer["error"]["message"]}
-        entered, _ = enter_ours(request | {"record_id": answer["record_id"]}, arrays)
+        entered, result = enter_ours(request | {"record_id": answer["record_id"]}, arrays)
+        theirs: dict[str, Any] = {}
+        if peer is not None:
+            for i, array in enumerate(arrays):
+                np.save(Path(directory) / f"in{i}.npy", array)
+            np.save(Path(directory) / f"{OURS}.npy", result)
+            theirs = metaschedule(bout, peer, Path(directory))
     clocks = {name: entered[name] for name in (OURS, CALL)}
     if peers.has_torch():
         clocks[TORCH], _ = enter_peer(TORCH, request, arrays)
@@ -125,7 +177,8 @@ def measure(case: Case, batch: int, trials: int, seed: int, peak_rate: float) ->
     return row | {
         "cycles": cycles[OURS], "instructions": round(instructions), "flops": dag.flops,
         "share": round(dag.flops / cycles[OURS] / peak_rate, 4), "called": cycles[CALL], "torch": cycles.get(TORCH),
-        "sketch": answer["sketch"], "values": answer["values"],
+        "tuning_s": round(answer["wall_s"], 2), METASCHEDULE: theirs, "sketch": answer["sketch"],
+        "values": answer["values"],
     }  # fmt: skip
 
 
@@ -134,11 +187,28 @@ def over_torch(row: Mapping[str, Any]) -> float | None:
     return row["torch"] / row["called"] if row.get("torch") else None
 
 
+def over_metaschedule(row: Mapping[str, Any]) -> float | None:
+    """What MetaSchedule's kernel takes over ours."""
+    found = row.get(METASCHEDULE, {})
+    return found["cycles"] / row["cycles"] if "cycles" in found else None
+
+
+RATIOS = {TORCH: over_torch, METASCHEDULE: over_metaschedule}
+
+
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     if "error" in row:
-        return row["case"], str(row["batch"]), "-", "-", "-", "-", row["error"]
-    share, rate = number(row["share"]), number(row["flops"] / row["cycles"], 1)
-    return row["case"], str(row["batch"]), f"{row['cycles']:,}", rate, share, number(over_torch(row)), row["sketch"]
+        return row["case"], str(row["batch"]), "-", "-", "-", "-", "-", row["error"]
+    rate = row["flops"] / row["cycles"]
+    figures = number(rate, 1), number(row["share"]), number(over_torch(row)), number(over_metaschedule(row))
+    return row["case"], str(row["batch"]), f"{row['cycles']:,}", *figures, row["sketch"]
+
+
+def peer_of(asked: argparse.Namespace) -> MetaSchedule:
+    """Raises UsageError for an interpreter that is unfit."""
+    check_peer(asked.peer_python)
+    cache = asked.peer_cache or state_directory() / "metaschedule"
+    return MetaSchedule(asked.peer_python, cache, parse_target("cpu").mcpu, asked.trials, asked.seed)
 
 
 def main() -> int:
@@ -150,21 +220,25 @@ def main() -> int:
     parser.add_argument("--batch", type=options.integer(1), default=1, metavar="N")
     parser.add_argument("--seed", type=options.integer(0), default=0, metavar="S")
     parser.add_argument("--out", type=result_file, metavar="JSON", help="write the results there, after each case")
+    parser.add_argument("--peer-python", type=Path, metavar="PYTHON", help="an interpreter with TVM for MetaSchedule")
+    parser.add_argument("--peer-cache", type=Path, metavar="DIR", help="its kernels (default: the user's cache)")
     asked = parser.parse_args()
     try:
+        peer = None if asked.peer_python is None else peer_of(asked)
         rate, rows = peak(), list[dict[str, Any]]()
         for case in parse_cases(",".join(asked.cases) or FAMILIES):
-            rows.append(measure(case, asked.batch, asked.trials, asked.seed, rate))
+            rows.append(measure(case, asked.batch, asked.trials, asked.seed, rate, peer))
             print("  ".join(cells(rows[-1])), flush=True)
             if asked.out is not None:
                 write_results(asked.out, {"flops_a_cycle": rate, "rows": rows})
     except AutoschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(table(("case", "N", "cycles", "flops a cycle", "share", "torch", "sketch"), [cells(row) for row in rows]))
-    if ratios := [ratio for row in rows if (ratio := over_torch(row)) is not None]:
-        mean, least_of = geometric_mean(ratios), min(ratios)
-        print(f"PyTorch over ours, {len(ratios)} cases: geometric mean {mean:.2f}, least {least_of:.2f}")
+    print(table(("case", "N", "cycles", "flops a cycle", "share", *RATIOS, "sketch"), [cells(row) for row in rows]))
+    for name, over in RATIOS.items():
+        if ratios := [ratio for row in rows if (ratio := over(row)) is not None]:
+            mean, least_of = geometric_mean(ratios), min(ratios)
+            print(f"{name} over ours, {len(ratios)} cases: geometric mean {mean:.2f}, least {least_of:.2f}")
     return 0
 
 

@@ -6,7 +6,7 @@
 `tune` prints one JSON object as its last line and writes its best kernel as a shared library. `serve` loads that and
 answers JSON lines on stdin: {"op": "enter", "directory": D} runs it on the arrays D/in0.npy, ... in the order of our
 operator's inputs and writes the result to D/metaschedule.npy; {"op": "time", "block_s": s} times blocks that long and
-answers {"row": {"seconds": median of a call}}.
+answers {"row": {"seconds": median of a call}}; {"op": "call", "times": n} calls it n times, and once more before.
 """
 
 from __future__ import annotations
@@ -119,6 +119,9 @@ def answer(
     if request["op"] == "enter":
         arguments[:] = enter(library, workload, shapes, Path(request["directory"]))
         return {"entered": True}
+    if request["op"] == "call":
+        library.time_evaluator("main", tvm.cpu(), number=request["times"], repeat=1)(*arguments)
+        return {"called": request["times"]}
     milliseconds = max(1, round(1000 * request["block_s"]))
     timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=milliseconds)
     return {"seconds": float(timer(*arguments).median)}
