@@ -6,8 +6,15 @@
 candidate a row, the columns in the order of `params`; `values` is float64 `[n_exprs, n]`.
 
 All expressions become one list of NumPy calls: equal computations are done once (value numbering over
-interned nodes), constants are folded, and a buffer is used again as soon as its value is dead, so that a
-block of rows stays in the second-level cache. There is no Python loop over candidates and no generated code.
+interned nodes) and constants are folded. There is no Python loop over candidates and no generated code.
+A population takes one of two lists, each made when first needed:
+
+    Nodes    of a long one: a call for each node; a buffer is used again as soon as its value is dead, so that a
+             block of rows stays in the second-level cache
+    Levels   of a short one, whose calls would cost more than what they compute: one for all nodes of an operation
+             that are as many operations from the parameters; their arguments are gathered first
+
+The values are the same: each comes from the same operation on the same numbers.
 
 Everything is computed in float64, whatever the dtype of the nodes: integers are exact below 2**52, and
 `floordiv`, `ceildiv` and `mod`, done by a correctly rounded division, are exact there too: for a = q*b - 1 the
@@ -18,7 +25,8 @@ gives inf or nan, never an exception: a row with such a value is the caller's to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -31,15 +39,19 @@ from autosched.ir.expr import COMMUTATIVE, COMPARISON, Binary, Call, Cast, Const
 # Rows evaluated together: long enough that a NumPy call costs little per row (at 16k a node costs 0.3 ns a row),
 # short enough that the live buffers fit into a second-level cache.
 BLOCK_ROWS = 16384
+# Rows from which on a call for each node is cheaper: 3400 nodes in 270 groups take 7 million cycles instead of 18 with
+# 100 rows, 17 instead of 19 with 300, 44 instead of 24 with 1000 (Zen 3).
+SHORT_ROWS = 256
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Index: TypeAlias = npt.NDArray[np.intp]
 _Kernel: TypeAlias = Callable[..., Any]
 
 
 def _select(cond: Any, a: Any, b: Any, out: Any) -> None:
     np.copyto(out, b)
-    np.copyto(out, a, where=cond)
+    np.copyto(out, a, where=cond != 0)
 
 
 def _real(a: Any, out: Any) -> None:
@@ -63,6 +75,7 @@ KERNELS: dict[str, _Kernel] = {
     "abs": np.absolute, "neg": np.negative, "sqrt": np.sqrt, "exp": np.exp, "log": np.log,
     "select": _select, "real": _real,
 }  # fmt: skip
+NUMBER = {op: i for i, op in enumerate(("const", "param", *KERNELS))}
 BOOLEAN = COMPARISON | {"and", "or", "not"}
 _UNKNOWN = [None, None]
 
@@ -78,6 +91,7 @@ class Graph:
         self.args: list[tuple[int, ...]] = []
         self.value: list[float | None] = []  # of constants
         self.boolean: list[bool] = []
+        self.level: list[int] = []  # operations of the longest way from a constant or a parameter
         self.names: dict[int, str] = {}  # of parameters
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._done: dict[Expr, int] = {}
@@ -94,6 +108,7 @@ class Graph:
             self.args.append(args)
             self.value.append(value)
             self.boolean.append(op in BOOLEAN)
+            self.level.append(1 + max([self.level[a] for a in args]) if args else 0)
         return node
 
     def emit(self, op: str, *args: int) -> int:
@@ -205,7 +220,7 @@ class Graph:
 def _fold(op: str, values: list[float]) -> float:
     result = np.empty(())
     with np.errstate(all="ignore"):
-        KERNELS[op](*([values[0] != 0.0, *values[1:]] if op == "select" else values), result)
+        KERNELS[op](*values, result)
     return float(result)
 
 
@@ -228,7 +243,7 @@ _SCRATCH = _Scratch()
 
 
 class Program:
-    """Closed forms compiled to a list of NumPy calls over blocks of rows."""
+    """Closed forms compiled to lists of NumPy calls over blocks of rows."""
 
     def __init__(self, exprs: Sequence[Expr], params: Sequence[str], graph: Graph | None = None) -> None:
         """`exprs`: closed forms; `params`: the name of each column. Raises ExpressionError for anything else.
@@ -236,20 +251,88 @@ class Program:
         `graph`: shared with other programs, which remember the forms that they have in common."""
         self.params = tuple(params)
         self.n_exprs = len(exprs)
-        graph = Graph() if graph is None else graph
-        self._schedule(graph, [graph.build(expr) for expr in exprs])
+        self._graph = Graph() if graph is None else graph
+        self._roots = [self._graph.build(expr) for expr in exprs]
+        self._order = _evaluation_order(self._graph, self._roots)
+        columns = {name: i for i, name in enumerate(self.params)}
+        self._columns = {n: _column(columns, self._graph.names[n]) for n in self._order if n in self._graph.names}
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        return Nodes(self._graph, self._order, self._roots, self._columns, len(self.params))
+
+    @cached_property
+    def levels(self) -> Levels:
+        return Levels(self._graph, self._order, self._roots, self._columns)
 
     @property
     def n_instructions(self) -> int:
-        return len(self._code)
+        return len(self.nodes.code)
 
-    def _schedule(self, graph: Graph, roots: list[int]) -> None:
-        """Give every live node a slot, its place among the `views` of `_block`."""
-        order = _evaluation_order(graph, roots)
+    def __call__(self, matrix: npt.NDArray[np.integer[Any]]) -> Floats:
+        """float64 `[n_exprs, n]` for an integer matrix `[n, n_params]`."""
+        if matrix.ndim != 2 or matrix.shape[1] != len(self.params):
+            raise ExpressionError(
+                f"a population of {len(self.params)} parameters is expected, but the array has the shape {matrix.shape}"
+            )
+        n = matrix.shape[0]
+        result = np.empty((self.n_exprs, n))
+        with np.errstate(all="ignore"):
+            if n <= SHORT_ROWS:
+                self.levels.evaluate(matrix, result)
+            else:
+                for start in range(0, n, BLOCK_ROWS):
+                    self.nodes.evaluate(matrix[start : start + BLOCK_ROWS], result[:, start : start + BLOCK_ROWS])
+        return result
+
+
+class Levels:
+    """A call for all nodes of one operation and level: each has a row of values, those of a call lie together."""
+
+    def __init__(self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int]) -> None:
+        number = np.array([NUMBER[graph.ops[n]] for n in order], dtype=np.intp)
+        level = np.array([graph.level[n] for n in order], dtype=np.intp)
+        by_call = np.lexsort((number, level))
+        nodes = np.array(order, dtype=np.intp)[by_call]
+        place = np.empty(len(graph.ops), dtype=np.intp)
+        place[nodes] = np.arange(len(nodes))
+        first = np.flatnonzero(np.diff(level[by_call], prepend=-1) | np.diff(number[by_call], prepend=-1))
+        self.code: list[tuple[_Kernel, int, int, int, Index]] = []  # a call's rows, and of each argument theirs
+        for start, end in zip(first.tolist(), [*first[1:].tolist(), len(nodes)], strict=True):
+            members = nodes[start:end].tolist()
+            args = np.array([graph.args[n] for n in members], dtype=np.intp).T
+            if len(args):
+                self.code.append((KERNELS[graph.ops[members[0]]], start, end, len(args), place[args].ravel()))
+        given = nodes[: sum(not graph.args[n] for n in order)].tolist()
+        self._constants = np.array([v for n in given if (v := graph.value[n]) is not None])[:, None]
+        self._columns = [columns[n] for n in given if n in columns]
+        self._results = place[roots]
+        self._n_rows = len(nodes)
+        self._n_gathered = max((len(places) for *_, places in self.code), default=0)
+
+    def evaluate(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
+        n, n_constants = rows.shape[0], len(self._constants)
+        memory = _SCRATCH.array(np.float64, self._n_rows + self._n_gathered, n)
+        values, gathered = memory[: self._n_rows], memory[self._n_rows :]
+        values[:n_constants] = self._constants
+        values[n_constants : n_constants + len(self._columns)] = rows.T[self._columns]
+        for fn, start, end, n_args, places in self.code:
+            args = gathered[: len(places)]
+            values.take(places, 0, args, "clip")  # the mode that writes to where it is told, at once
+            fn(*args.reshape(n_args, end - start, n), values[start:end])
+        values.take(self._results, 0, result, "clip")
+
+
+class Nodes:
+    """A call for each node, with buffers that are used again."""
+
+    def __init__(
+        self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int], n_params: int
+    ) -> None:
+        """Gives every live node a slot, its place among the `views` of `evaluate`."""
         last = _last_uses(graph, order, roots)
         rows = {node: i for i, node in reversed(list(enumerate(roots))) if _owns_row(graph, node)}
-        columns = {name: self.n_exprs + i for i, name in enumerate(self.params)}
-        first_constant = self.n_exprs + len(self.params)
+        first_constant = len(roots) + n_params
         constants = {node: graph.value[node] for node in order if graph.value[node] is not None}
         place = {node: first_constant + i for i, node in enumerate(constants)}
         slots = _Slots(first_constant + len(constants))
@@ -262,34 +345,21 @@ class Program:
                 slots.release(place, args, last, node)
             mine = place[node] = rows[node] if node in rows else slots.take(graph.boolean[node])
             if op == "param":
-                code.append((_real, itemgetter(_column(columns, graph.names[node]), mine)))
+                code.append((_real, itemgetter(len(roots) + columns[node], mine)))
             else:
                 code.append((KERNELS[op], itemgetter(*[place[a] for a in args], mine)))
             if op == "select":
                 slots.release(place, args, last, node)
-        self._code = code + [(_real, itemgetter(place[n], i)) for i, n in enumerate(roots) if place[n] != i]
+        self.code = code + [(_real, itemgetter(place[n], i)) for i, n in enumerate(roots) if place[n] != i]
         self._constants = list(constants.values())
         self._n_real, self._n_bool = slots.n_real, slots.n_bool
 
-    def __call__(self, matrix: npt.NDArray[np.integer[Any]]) -> Floats:
-        """float64 `[n_exprs, n]` for an integer matrix `[n, n_params]`."""
-        if matrix.ndim != 2 or matrix.shape[1] != len(self.params):
-            raise ExpressionError(
-                f"a population of {len(self.params)} parameters is expected, but the array has the shape {matrix.shape}"
-            )
-        n = matrix.shape[0]
-        result = np.empty((self.n_exprs, n))
-        with np.errstate(all="ignore"):
-            for start in range(0, n, BLOCK_ROWS):
-                self._block(matrix[start : start + BLOCK_ROWS], result[:, start : start + BLOCK_ROWS])
-        return result
-
-    def _block(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
+    def evaluate(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
         n = rows.shape[0]
         real = _SCRATCH.array(np.float64, self._n_real, n)
         truth = _SCRATCH.array(np.bool_, self._n_bool, n)
         views: list[Any] = [*result, *rows.T, *self._constants, *truth, *real]
-        for fn, arguments in self._code:
+        for fn, arguments in self.code:
             fn(*arguments(views))
 
 
@@ -353,7 +423,7 @@ def _evaluation_order(graph: Graph, roots: list[int]) -> list[int]:
     return list(order)
 
 
-def _last_uses(graph: Graph, order: list[int], roots: list[int]) -> dict[int, int]:
+def _last_uses(graph: Graph, order: Sequence[int], roots: Sequence[int]) -> dict[int, int]:
     """node -> the node after which its buffer is free, -1 for results."""
     last = dict.fromkeys(roots, -1)
     for node in reversed(order):

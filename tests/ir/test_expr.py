@@ -92,7 +92,9 @@ def test_names_and_kinds_do_not_mix():
     assert Load("X", (i,), "float32") is not Load("X", (j,), "float32")
 
 
-@pytest.mark.parametrize("node", [i, Const(3), Param("t"), i + 1, Load("X", (i,), "float32"), abs(i), i.astype("int32")], ids=str)
+@pytest.mark.parametrize(
+    "node", [i, Const(3), Param("t"), i + 1, Load("X", (i,), "float32"), abs(i), i.astype("int32")], ids=str
+)
 def test_classes_of_nodes_are_asked_for_without_a_hook(node):
     """A metaclass, even one without `__instancecheck__`, makes `isinstance` and `match` twice as long."""
     assert type(type(node)) is type

@@ -97,10 +97,21 @@ def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_module, "BLOCK_ROWS", 7)  # several blocks, the last one short
     pool = random_exprs(seed, 12)
     matrix = rows(20, seed)
-    got = Program([e for e, _ in pool], NAMES)(matrix)
-    for values, (_, f) in zip(got, pool, strict=True):
-        assert callable(f)
-        assert values.tolist() == [float(f([int(x) for x in row])) for row in matrix]
+    for short in (0, 20):  # a call for each node, then one for all of a level
+        monkeypatch.setattr(program_module, "SHORT_ROWS", short)
+        got = Program([e for e, _ in pool], NAMES)(matrix)
+        for values, (_, f) in zip(got, pool, strict=True):
+            assert callable(f)
+            assert values.tolist() == [float(f([int(x) for x in row])) for row in matrix]
+
+
+def test_a_short_population_takes_few_calls() -> None:
+    program = Program([select(C * i > B, imin(A * i, B + i), C) for i in range(2, 66)], NAMES)
+    assert program.n_instructions > 64 * 4
+    assert len(program.levels.code) == 5  # products, sums and comparisons; minima; choices
+    matrix = rows(3)
+    expected = [[min(a * i, b + i) if b < c * i else c for a, b, c in matrix.tolist()] for i in range(2, 66)]
+    assert program(matrix).tolist() == expected
 
 
 def test_same_expression_twice_and_result_used_inside_another() -> None:
