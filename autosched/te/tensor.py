@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
+from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var, select
 from autosched.ir.interning import N, interned
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import rebuild
@@ -106,7 +106,11 @@ class Tensor:
     view: tuple[int, ...] | None = field(default=None)  # the shape the caller sees, same elements in the same order
 
     def __getitem__(self, indices: Any) -> Expr:
-        """One element; `indices` are axes, integers or integer expressions, one per dimension."""
+        """One element; `indices` are axes, integers or integer expressions, one per dimension.
+
+        An index that is a minimum, a maximum, an absolute value or a select chooses between elements: V[min(i, 7)] is
+        select(i <= 7, V[i], V[7]), so that what is read stands at affine indices.
+        """
         items = indices if isinstance(indices, tuple) else (indices,)
         if self.view is not None:
             raise ExpressionError(
@@ -118,9 +122,16 @@ class Tensor:
                 f"tensor {self.name} has {len(self.shape)} dimensions but is indexed with {len(items)}: "
                 f"{self.name}[{', '.join(map(str, items))}]"
             )
-        load: TensorLoad = TensorLoad(
-            self.name, tuple(self._index(d, item) for d, item in enumerate(items)), self.dtype, self
-        )
+        return self._element(tuple(self._index(d, item) for d, item in enumerate(items)))
+
+    def _element(self, indices: tuple[Expr, ...]) -> Expr:
+        """The load at `indices`, below one select for each choice in them."""
+        for node in postorder(indices):
+            made = choice(node)
+            if made is not None:
+                cond, a, b = made
+                return select(cond, *(self._element(_replaced(indices, node, way)) for way in (a, b)))
+        load: TensorLoad = TensorLoad(self.name, indices, self.dtype, self)
         return load
 
     def seen_as(self, shape: tuple[int, ...]) -> Tensor:
@@ -176,6 +187,24 @@ class TensorLoad(Load):
     """A `Load` that remembers which tensor its name means."""
 
     tensor: Tensor
+
+
+def _replaced(indices: tuple[Expr, ...], old: Expr, way: Expr) -> tuple[Expr, ...]:
+    return rewrite(indices, lambda node, new: way if node is old else new)
+
+
+def choice(node: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """(condition, what the integer `node` is where that holds, what else it is); None if `node` is no choice."""
+    match node:
+        case Select(cond=cond, a=a, b=b, dtype="int64"):
+            return cond, a, b
+        case Binary(op="min", a=a, b=b, dtype="int64"):
+            return a <= b, a, b
+        case Binary(op="max", a=a, b=b, dtype="int64"):
+            return a >= b, a, b
+        case Call(fn="abs", args=(a,), dtype="int64"):
+            return a >= 0, a, -a
+    return None
 
 
 def fresh_name(name: str, taken: set[str]) -> str:

@@ -6,6 +6,7 @@ import pytest
 from autosched import te
 from autosched.errors import ExpressionError
 from autosched.ir.expr import Binary, Cast, Const, Load, Select, Var
+from autosched.ir.visit import loads
 from autosched.te.reducers import Reduce
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
@@ -225,6 +226,25 @@ def test_any_and_all_in_both_forms():
     assert isinstance(pad.op.body[0], Select)
     either = te.compute((5,), lambda i: te.if_then_else(te.any(i < 1, te.logical_not(i < 4)), 0.0, a[1, i - 1]))
     assert run(either, A=x)[0].tolist() == [0, 2, 1, 1, 0]
+
+
+def test_an_index_may_choose():
+    """Minima, maxima, absolute values and selects in an index become selects of elements: np.pad's modes, and data."""
+    a = matrix(4, 5)
+    n = te.placeholder((4,), "int32", name="N")
+    x, bits = normal(4, 5), np.array([1, 0, 0, 1])
+
+    def clamped(i, size):
+        return te.min(te.max(i - 2, 0), size - 1)
+
+    edge = te.compute((8, 9), lambda i, j: a[clamped(i, 4), clamped(j, 5)], name="B")
+    assert all(isinstance(v, (Var, Const, Binary)) for load in loads(edge.op.body[0]) for v in load.indices)
+    np.testing.assert_array_equal(run(edge, A=x)[0], np.pad(x, 2, "edge"))
+    mirrored = te.compute((4, 9), lambda i, j: a[i, 4 - te.abs(4 - te.abs(j - 2))], name="B")
+    np.testing.assert_array_equal(run(mirrored, A=x)[0], np.pad(x, ((0, 0), (2, 2)), "reflect"))
+    either = te.compute((4,), lambda i: a[te.select(n[i] > 0, i, 3 - i), 1] + a[te.select(i < 2, i, 0), te.min(2, 1)])
+    expected = [x[i if bits[i] else 3 - i, 1] + x[i if i < 2 else 0, 1] for i in range(4)]
+    np.testing.assert_array_equal(run(either, A=x, N=bits)[0], expected)
 
 
 def test_functions_of_expressions():
