@@ -91,10 +91,12 @@ def _block(block: Stmt, simplify: Simplifier) -> Stmt:
     if not any(free_vars(c) & loops for c in found) or any(s.reducer is not None for s in stores):
         return block
     inside = reduce(and_, (_worst(c, loops, simplify) for c in found))
-    rest, first = block, found[0]
+    rest, first = block, min(found, key=lambda c: bool(free_vars(c) & loops))
     if any(_is_alone(v, first) for s in stores for v in s.values):
         fails = _worst(Binary(_OPPOSITE[first.op], first.a, first.b), loops, simplify)
-        rest = _versions(fails, _without(block, lambda e: outside(e, first), simplify), block, simplify)
+        if not free_vars(first) & loops:
+            rest = _block(_without(block, lambda e: given(e, {first}), simplify), simplify)
+        rest = _versions(fails, _without(block, lambda e: outside(e, first), simplify), rest, simplify)
     return _versions(inside, _without(block, lambda e: given(e, set(found)), simplify), rest, simplify, again=False)
 
 

@@ -168,3 +168,16 @@ def test_three_parts_of_a_concatenation():
 
     func = nest(ComputeDAG(te.compute((3, 48), value, name="Y")), Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
     assert free_blocks(func) == 3
+
+
+def test_rows_beyond_a_border_are_told_apart_once_for_a_block():
+    """Of a row above the image, one of it and one below, blocks away from both ends have no condition left."""
+    x = te.placeholder((5, 40), name="X")
+
+    def value(i, j):
+        return x[te.min(te.max(i - 1, 0), 4), te.min(te.max(j - 1, 0), 39)]
+
+    func = nest(ComputeDAG(te.compute((7, 42), value, name="Y")), Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
+    rows = {tuple(str(load.indices[0]) for load in loads(s.values[0])) for s in walk(func.body) if isinstance(s, Store)}
+    assert {("0",), ("4",)} < rows
+    assert free_blocks(func) >= 3
