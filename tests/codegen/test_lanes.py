@@ -194,3 +194,14 @@ def test_indices_are_converted_from_32_bits_where_they_fit(n):
         assert not re.search(r"sitofp (<\d+ x )?i64", text)
     far = ComputeDAG(te.compute((n,), lambda i: te.cast(i * 2**31 - 5, "float64") + te.cast(X[0], "float64"), name="Y"))
     check_kernel(far, initial_state(far).apply(Vectorize("Y", "i")))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_element_that_lanes_share_under_a_condition_is_loaded_once(dtype):
+    """Of the last two rows no lane may read X, which ends before them."""
+    x, z = te.placeholder((4,), dtype, "X"), te.placeholder((6, 9), dtype, "Z")
+    dag = ComputeDAG(te.compute((6, 9), lambda i, j: te.select(i + j < 4, x[i], z[i, j]), name="Y"))
+    for tile in (4, 8):
+        state = initial_state(dag).apply(Split("Y", "j", (tile,)), Vectorize("Y", "j.1"))
+        check_kernel(dag, state)
+        assert "masked.gather" not in build(state, parse_target("llvm -mcpu=haswell"), 1).ir

@@ -304,6 +304,15 @@ class Addresses:
         return pointer
 
 
+def is_index(expr: Expr) -> bool:
+    """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
+    if isinstance(expr, Binary):
+        if expr.op in ("floordiv", "mod") and not (isinstance(expr.b, Const) and expr.b.value > 0):
+            return False  # it may trap, so it stays where it is written
+        return expr.op in INTEGER_OPS and is_index(expr.a) and is_index(expr.b)
+    return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
+
+
 def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> Access:
     """The access of which the lanes are `steps` behind `offset`; one stands for lanes `stride` apart."""
     offset, apart = offset + steps[0], tuple(n - steps[0] for n in steps)

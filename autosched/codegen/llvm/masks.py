@@ -44,3 +44,10 @@ def inverse(writer: Writer, mask: str, lanes: int) -> str:
     if mask.startswith("<"):
         return literal_mask(set(range(lanes)) - set(lanes_of(mask, lanes)), lanes)
     return writer.value(f"xor <{lanes} x i1> {mask}, {splat('true', 'bool', lanes)}")
+
+
+def some(writer: Writer, mask: str, lanes: int) -> str:
+    """Whether the mask has any lane."""
+    if mask.startswith("<"):
+        return "true" if lanes_of(mask, lanes) else "false"
+    return writer.value(f"call i1 @llvm.vector.reduce.or.v{lanes}i1(<{lanes} x i1> {mask})")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import INTEGER_OPS, Access, Addresses, Lanes, is_adjacent
+from autosched.codegen.llvm.address import Access, Addresses, Lanes, is_adjacent, is_index
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -72,7 +72,7 @@ class Values:
                 return self.bound[expr]
             case Select():
                 return self._select(expr)
-            case Cast(a=a, dtype=dtype) if _is_index(a) and not free_vars(a) & self.bound.keys():
+            case Cast(a=a, dtype=dtype) if is_index(a) and not free_vars(a) & self.bound.keys():
                 return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
                 return self.arithmetic.cast(self.emit(a), dtype)
@@ -85,7 +85,7 @@ class Values:
             case Dot(row=row, a=a, b=b):
                 return dots.dot(self.arithmetic, row, self.emit(a), self.emit(b), None)
         if not loads(expr) and not free_vars(expr) & self.bound.keys():
-            if _is_index(expr):
+            if is_index(expr):
                 return self._index(expr)
             if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
                 fixed = self.addresses.fixed(expr)
@@ -206,8 +206,9 @@ class Values:
     def _emit_load(self, load: Load, access: Access) -> Val:
         dtype = load.dtype
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
-        if access.lane_stride == 0 and (self.mask is None or not self._guarded):
-            return self._from_memory(self._plain_load(access, dtype, 1), dtype, 1)
+        if access.lane_stride == 0 and not (register and self._guarded):
+            at = self._somewhere(access, dtype) if self.mask and self._guarded else access
+            return self._from_memory(self._plain_load(at, dtype, 1), dtype, 1)
         if access.lane_stride == 1 and (self.mask is None or register):
             return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
@@ -215,6 +216,12 @@ class Values:
         if register:
             return self._gather(load, access)
         return (self._placed if access.steps else self._strided)(load, access) or self._gather(load, access)
+
+    def _somewhere(self, access: Access, dtype: str) -> Access:
+        """Of an element that all lanes share: itself where there is a lane that reads it, else a constant 1."""
+        read, place = masks.some(self.writer, str(self.mask), self.lanes), self.pointer(access, dtype)
+        constant = fill_name(1, "uint8" if dtype == "bool" else dtype)
+        return Access(self.writer.value(f"select i1 {read}, ptr {place}, ptr {constant}", "p"), 0, 0)
 
     def _strided(self, load: Load, access: Access) -> Val | None:
         """Lanes a few elements apart; None where there is nothing better than one by one."""
@@ -404,7 +411,7 @@ class Values:
         if not all(self._exists(load, there) for load in loads(arm)):
             return False
         divisions = (e for e in subexpressions(arm) if isinstance(e, Binary) and e.op in ("div", "floordiv", "mod"))
-        return not any(DTYPES[e.dtype][0] in "iu" and not _is_index(e) for e in divisions)
+        return not any(DTYPES[e.dtype][0] in "iu" and not is_index(e) for e in divisions)
 
     def _exists(self, load: Load, there: list[tuple[Exprs, Exprs]]) -> bool:
         shape = self.addresses.placed[load.buffer].buffer.shape
@@ -465,8 +472,7 @@ class Values:
         loaded, memo = self._loaded, self._memo
         self.writer.emit(f"br i1 {cond.name}, label %{then}, label %{other}")
         arms: list[tuple[Val, str]] = []
-        guarded = self.mask is not None and self._guarded  # then even what stands still is gathered, lane by lane
-        needs_lanes = guarded or self._has_lanes(expr)
+        needs_lanes = self._has_lanes(expr)
         for label, arm in ((then, expr.a), (other, expr.b)):
             self.writer.label(label)
             self._loaded, self._memo = {name: dict(known) for name, known in loaded.items()}, dict(memo)
@@ -485,15 +491,6 @@ class Values:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
         return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
-
-
-def _is_index(expr: Expr) -> bool:
-    """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
-    if isinstance(expr, Binary):
-        if expr.op in ("floordiv", "mod") and not (isinstance(expr.b, Const) and expr.b.value > 0):
-            return False  # it may trap, so it stays where it is written
-        return expr.op in INTEGER_OPS and _is_index(expr.a) and _is_index(expr.b)
-    return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
 
 
 def _is_product(expr: Expr) -> bool:
