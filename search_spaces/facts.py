@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
-from autosched.ir.linear import linear
+from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.schedule import Stage, State
@@ -56,6 +56,13 @@ class Read:
         """Whether lanes along the axis are equal, adjacent or a few elements apart."""
         step = self.strides[axis]
         return step is not None and 0 <= step <= MAX_STEP
+
+    def repeats(self, axis: Var) -> bool:
+        """Whether all that depends on the axis is quotients of it and others: neighbours are equal, or one apart."""
+        atoms = [a for index in self.load.indices for a, _ in linear(index).terms if axis in free_vars(a)]
+        return all(
+            isinstance(a, Binary) and a.op == "floordiv" and linear(a.a).coefficient(axis) is ONE for a in atoms
+        )
 
     @property
     def axes(self) -> frozenset[Var]:
@@ -207,11 +214,14 @@ def _vector_candidates(
 
 
 def lane_reduction(stage: Stage, rows: tuple[Read, ...]) -> StageAxis | None:
-    """A reduction axis along which the reads are adjacent, the longest; None if there is none."""
+    """A reduction axis along which the reads are adjacent, the longest; None if there is none. Some may repeat
+    elements: packed numbers, scales of groups."""
     good = [
         a
         for a in stage.op.reduce_axes
-        if all(r.is_unit(a.name) for r in rows) and any(r.strides[a.name] == 1 for r in rows) and extent(a) > 1
+        if all(r.is_unit(a.name) or r.repeats(a.var) for r in rows)
+        and any(r.strides[a.name] == 1 for r in rows)
+        and extent(a) > 1
     ]
     return max(good, key=extent, default=None)
 

@@ -424,3 +424,20 @@ def test_columns_of_what_no_near_cache_holds_are_added_up_in_rows(shape, threads
     assert tiles[0] * width[-1] * threads >= n > (tiles[0] - 1) * width[-1] * threads
     for _ in compiled(dag, sketch, threads):
         pass
+
+
+@pytest.mark.parametrize("length", [64, 96, 130])
+def test_a_product_with_packed_numbers_runs_in_lanes(length):
+    """Two numbers of 4 bits in a byte, and a scale for 32 of them: lanes share bytes and scales."""
+    x = te.placeholder((length,), name="X")
+    w, s = te.placeholder((3, length // 2), "uint8", "W"), te.placeholder((3, length // 32 + 1), name="S")
+    k = te.reduce_axis(length, name="k")
+
+    def number(j):
+        return te.select(te.equal(k % 2, 0), w[j, k // 2] % 16, w[j, k // 2] // 16).astype("float32") - 8.0
+
+    dag = collapse(ComputeDAG(te.compute((3,), lambda j: te.sum(x[k] * number(j) * s[j, k // 32], axis=k), name="Y")))
+    (sketch,) = sketches(dag, parse_target("cpu"), 1)
+    assert "Y:lanes" in sketch.name
+    for row in compiled(dag, sketch, 1):
+        assert row
