@@ -31,6 +31,14 @@ SMALL_GRID = 16  # a grid up to so many times the wanted rows is drawn from with
 SHUFFLED_LEVELS = 0.75  # share of samples whose tile counts are drawn under the axis extent
 
 
+# Of SplitMix64, as arrays: NumPy takes longer to look at a number.
+_GOLDEN, _LAST_SHIFT = np.array(0x9E3779B97F4A7C15, np.uint64), np.array(31, np.uint64)
+_MIX = [
+    (np.array(shift, np.uint64), np.array(factor, np.uint64))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+]
+
+
 @dataclass(frozen=True)
 class Param:
     """One open number of a sketch.
@@ -67,6 +75,7 @@ class _Tables:
     """What the moves need to know of a parameter list, as arrays."""
 
     domains: tuple[Population, ...]
+    filled: Population  # [n_params, longest] the domains, with larger numbers behind
     sizes: Population  # [n_params]
     groups: tuple[tuple[int, ...], ...]  # column numbers; a parameter without a group is alone in one
     group_of: npt.NDArray[np.intp]  # [n_params]
@@ -85,8 +94,12 @@ def _tables(params: tuple[Param, ...]) -> _Tables:
         group_of[columns] = g
     sizes = np.array([len(p.domain) for p in params], dtype=np.int64)
     pairs = [(a, b) for columns in members.values() for a in columns for b in columns if a != b and sizes[a] > 1]
+    filled = np.full((len(params), sizes.max(initial=0)), np.iinfo(np.int64).max)
+    for j, p in enumerate(params):
+        filled[j, : len(p.domain)] = p.domain
     return _Tables(
         domains=tuple(np.array(p.domain, dtype=np.int64) for p in params),
+        filled=filled,
         sizes=sizes,
         groups=tuple(tuple(columns) for columns in members.values()),
         group_of=group_of,
@@ -203,13 +216,11 @@ def _step(tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: n
     """Moves one random parameter of each row `where` a geometric number of domain steps, reflected at the ends."""
     column = tables.movable[rng.integers(len(tables.movable), size=len(where))]
     step = rng.geometric(STEP_SUCCESS, size=len(where)) * np.where(rng.random(len(where)) < 0.5, -1, 1)
-    for j in tables.movable:
-        mine = column == j
-        domain, last = tables.domains[j], int(tables.sizes[j]) - 1
-        at = np.searchsorted(domain, rows[where[mine], j])
-        to = np.clip(at + step[mine], 0, last)
-        to = np.where(to == at, np.clip(at - step[mine], 0, last), to)
-        rows[where[mine], j] = domain[to]
+    domain, last = tables.filled[column], tables.sizes[column] - 1
+    at = (domain < rows[where, column][:, None]).sum(axis=1)
+    to = np.clip(at + step, 0, last)
+    to = np.where(to == at, np.clip(at - step, 0, last), to)
+    rows[where, column] = tables.filled[column, to]
 
 
 def _move_factor(
@@ -292,15 +303,14 @@ def keys(rows: Population) -> Keys:
 
     Columns are mixed one after the other with the finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
     """
-    state = np.full(len(rows), 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for j in range(rows.shape[1]):
-        state ^= rows[:, j].astype(np.uint64)
-        state += np.uint64(0x9E3779B97F4A7C15)
-        state ^= state >> np.uint64(30)
-        state *= np.uint64(0xBF58476D1CE4E5B9)
-        state ^= state >> np.uint64(27)
-        state *= np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
+    state = np.full(len(rows), _GOLDEN)
+    for column in rows.astype(np.uint64).T:
+        state ^= column
+        state += _GOLDEN
+        for shift, factor in _MIX:
+            state ^= state >> shift
+            state *= factor
+        state ^= state >> _LAST_SHIFT
     return state
 
 

@@ -219,13 +219,14 @@ class Search(Generic[S]):
         lowest."""
         parts = []
         for i, candidates in enumerate(self._canonical(rows)):
-            keys, first = np.unique(self._space.keys(candidates), return_index=True)
+            keys = self._space.keys(candidates)
+            distinct, first = np.unique(keys, return_index=True)
             if known is not None:
-                first = first[~np.isin(keys, known.parts[i].keys)]
+                first = first[~np.isin(distinct, known.parts[i].keys)]
             first.sort()
             fresh = candidates[first]
             score: Floats = np.asarray(judge(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
-            parts.append(Part(fresh, self._space.keys(fresh), np.where(np.isfinite(score), score, NOT_A_SCORE)))
+            parts.append(Part(fresh, keys[first], np.where(np.isfinite(score), score, NOT_A_SCORE)))
         return Pool(tuple(parts))
 
     def _canonical(self, rows: Sequence[Population]) -> list[Population]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.codegen.llvm.transpose import Tile
 from autosched.codegen.llvm.words import memory_type
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import compile_object, emit_assembly
@@ -294,6 +295,16 @@ def test_a_tile_copied_across_is_read_in_vectors():
     text = build(state, targets()[0], 1).ir
     assert "load <4 x float>" in text
     assert "load float" not in text
+
+
+def test_the_first_row_says_that_a_tile_is_not_read_across(monkeypatch):
+    rows: list[int] = []
+    at = Tile.at
+    monkeypatch.setattr(Tile, "at", lambda tile, row: (rows.append(row), at(tile, row))[1])
+    x = te.placeholder((32, 32), name="X")
+    dag = ComputeDAG(te.compute((32, 32), lambda j, i: x[j, i] * 2.0, name="Y"))
+    build(initial_state(dag).apply(Split("Y", "j", (16,)), Unroll("Y", "j.1"), Vectorize("Y", "i")), targets()[0], 1)
+    assert rows == [0]
 
 
 @pytest.mark.parametrize(("unrolled", "width"), [(16, 16), (20, 40), (33, 16), (15, 48)])

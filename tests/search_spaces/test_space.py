@@ -125,6 +125,28 @@ def test_keys_and_unique() -> None:
     assert len(np.unique(space.keys(grid))) == len(grid) == 1372
 
 
+def test_keys_are_mixed_by_splitmix64() -> None:
+    mask, state = 2**64 - 1, 0x9E3779B97F4A7C15
+    for value in (3, 2**40):
+        state = (state ^ value) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    assert space.keys(np.array([[3, 2**40]])).tolist() == [state]
+
+
+def test_mutate_moves_along_domains_of_any_length() -> None:
+    domains = ((7,), (1, 3), (0, 2, 5, 6, 11), (4, 9, 10))
+    sketch = Sketch("alone", NO_STATE, tuple(Param(f"p{j}", d, "tile") for j, d in enumerate(domains)))
+    rows = space.sample(sketch, 400, rng())
+    changed = space.mutate(sketch, rows, rng(1), prob=1.0)
+    assert space.contains(sketch, changed).all()
+    edits = (changed != rows).sum(axis=1)
+    assert (edits <= 2).all()
+    assert (edits == 1).mean() > 0.5
+    assert all((changed[:, j] != rows[:, j]).any() for j in (1, 2, 3))
+
+
 def test_everything_follows_the_generator() -> None:
     rows = population()
     for first, second in (

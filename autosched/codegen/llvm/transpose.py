@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from autosched.codegen.llvm.address import Addresses, Lanes
+from autosched.codegen.llvm.address import Access, Addresses, Lanes
 from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
@@ -100,27 +100,34 @@ def _pieces(extent: int, lanes: int, block: int) -> Iterator[Lanes]:
 
 
 def _stride_across(tile: Tile, load: Load, addresses: Addresses) -> int | None:
-    """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination. What a
-    window reads is better picked from vectors where lanes are a few elements apart."""
-    env, near = addresses.env, range(2 if tile.store.reducer is None else LONGEST_STEP + 1)
+    """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination."""
     strides: set[int | None] = set()
     for piece in tile.pieces:
-        env[tile.inner.var] = piece
-        read, written = [], []
-        for row in range(len(tile.points)):
-            env.update(tile.at(row))
-            read.append(addresses.access(load.buffer, load.indices))
-            written.append(addresses.access(tile.store.buffers[0], tile.store.indices))
-        first = read[0]
-        adjacent = all(
-            (x.pointer, x.offset, x.lane_stride) == (first.pointer, first.offset + n, first.lane_stride)
-            for n, x in enumerate(read)
-        )
-        across = adjacent and first.lane_stride not in near and all(w.lane_stride == 1 for w in written)
-        strides.add(first.lane_stride if across else None)
+        addresses.env[tile.inner.var] = piece
+        strides.add(_stride_of_lanes(tile, load, addresses))
+        if None in strides:
+            break
     for var in (tile.inner.var, *tile.outer):
-        del env[var]
+        del addresses.env[var]
     return strides.pop() if len(strides) == 1 else None
+
+
+def _stride_of_lanes(tile: Tile, load: Load, addresses: Addresses) -> int | None:
+    """`_stride_across` of one piece; most tiles are none, which their first row says. What a window reads is better
+    picked from vectors where lanes are a few elements apart."""
+    near = range(2 if tile.store.reducer is None else LONGEST_STEP + 1)
+    first: Access | None = None
+    for row in range(len(tile.points)):
+        addresses.env.update(tile.at(row))
+        read = addresses.access(load.buffer, load.indices)
+        first = first or read
+        expected = (first.pointer, first.offset + row, first.lane_stride)
+        adjacent = (read.pointer, read.offset, read.lane_stride) == expected
+        if not adjacent or read.lane_stride in near:
+            return None
+        if addresses.access(tile.store.buffers[0], tile.store.indices).lane_stride != 1:
+            return None
+    return None if first is None else first.lane_stride
 
 
 def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
