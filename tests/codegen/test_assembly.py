@@ -93,6 +93,18 @@ def test_short_tiles_at_the_edges_are_as_clean():
     assert not any(loop.spills for loop in hot)
 
 
+@pytest.mark.parametrize(("mcpu", "n"), [("haswell", 8), ("haswell", 16), ("skylake-avx512", 32)])
+def test_lanes_behind_the_last_column_are_not_kept(mcpu, n):
+    """All that is done with a tile at the border is in the same lanes: nobody asks what the others hold."""
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    assembly = emit_assembly(build(tile(6, n, 1, 14, 2 * n + 5), target, 1).ir, target)
+    hot = [loop for loop in innermost_loops(assembly) if loop.count("vfmadd")]
+    assert len(hot) == 4
+    for loop in hot:
+        masked = [line for line in loop.lines if "vfmadd" in line and "{%k" in line]
+        assert not loop.spills and not loop.count("blend") and not masked, "\n".join(loop.lines)
+
+
 def test_without_multiply_add_it_is_products_and_sums():
     target = parse_target("llvm -mcpu=nehalem")
     assembly = emit_assembly(build(tile(3, 16, 1, 6, 32), target, 1).ir, target)

@@ -204,6 +204,15 @@ def test_lanes_combined_at_the_end(n):
         )
 
 
+@pytest.mark.parametrize("n", [5, 37])
+def test_lanes_that_the_last_step_leaves_out_keep_what_they_have(n):
+    x, k = te.placeholder((3, n), "float32", "X"), te.reduce_axis(n, "k")
+    dag = ComputeDAG(te.compute((3,), lambda i: te.sum(te.exp(x[i, k]), axis=k), name="R"))
+    state = initial_state(dag).apply(Rfactor("R", "k", 16, "inner"), ComputeAt("R.rf", "R", "i", "register"))
+    order = Reorder("R.rf", ("i", "k.o", "k.i"))
+    check_kernel(dag, state.apply(order, Vectorize("R.rf", "k.i"), Vectorize("R", "k.i")), threads=(1,))
+
+
 # lanes that are apart, lanes that do not exist
 
 

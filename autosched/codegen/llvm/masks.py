@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from autosched.codegen.llvm.words import splat
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import Expr
+from autosched.ir.stmt import Allocate, For, ForKind, Store, walk
+from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
 
 
@@ -26,6 +29,20 @@ def has_stores(target: Target) -> bool:
     """Whether a store that leaves lanes out is an instruction as fast as others: on Zen 3 each VMASKMOVPS cost products
     of small matrices some twelve cycles, and what has none stores lane by lane."""
     return target.has("avx512vl")
+
+
+def leaves_lanes_alone(stmt: Allocate) -> bool:
+    """Whether nothing is done with the buffer but by vectorised loops over as many elements, all from the first of a
+    row on. Lanes behind the last one are then nobody's, and need not keep their values where a vector is updated: a
+    blend after each multiply-add, without masked arithmetic."""
+    name, layout, inside = stmt.buffer.name, stmt.buffer.layout, list(walk(stmt.body))
+    if layout is not None and layout.tiles:
+        return False
+    extents: dict[Expr, Expr] = {s.var: s.extent for s in inside if isinstance(s, For) and s.kind is ForKind.VECTORIZE}
+    used = [s.indices for s in inside if isinstance(s, Store) and name in s.buffers]
+    used += [x.indices for s in inside for e in exprs_of(s) for x in loads(e) if x.buffer == name]
+    places = {indices[-1 if layout is None else layout.order[-1]] for indices in used}
+    return places <= extents.keys() and len({extents[place] for place in places}) == 1
 
 
 def literal_mask(some: Iterable[int], lanes: int) -> str:

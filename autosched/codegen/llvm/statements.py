@@ -163,13 +163,13 @@ class Statements:
             if 1 < whole <= MAX_CHUNKS and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= MAX_CHUNKS:
-                self.writer.single = whole == 1 and not rest
+                self.writer.single = whole + bool(rest) == 1
                 for chunk in range(whole):
                     self.vector(stmt, Lanes(chunk * lanes, lanes), None)
-                self.writer.single = False
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
             self.vector_rest(stmt, whole * lanes, rest, width)
+            self.writer.single = False
             return
         count = self.addresses.scalar(extent)
         name = str(count) if isinstance(count, int) else count.name
@@ -293,7 +293,8 @@ class Statements:
         if buffer.scope is Scope.REGISTER:
             self.addresses.slots.add(pointer)
         outer = self.addresses.placed.get(buffer.name)
-        self.addresses.placed[buffer.name] = Placed(buffer, pointer)
+        blends = buffer.scope is not Scope.REGISTER or not masks.leaves_lanes_alone(stmt)
+        self.addresses.placed[buffer.name] = Placed(buffer, pointer, blends=blends)
         self.emit(stmt.body)
         self.local.used = used
         if outer is not None:
@@ -408,7 +409,7 @@ class Statements:
         value = self.arithmetic.spread(value, lanes)
         mask = self.values.mask if lanes > 1 else None
         if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
-            if blend:
+            if blend and self.addresses.placed[name].blends:
                 old = self.values.emit(Load(name, indices, buffer.dtype))
                 value = self.arithmetic.select(Val(mask, "bool", lanes), value, old)
             mask = None
