@@ -93,9 +93,9 @@ class Access:
         piece, row = self.extents[-1][0][depth], self.extents[-2][2]
         return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
 
-    def crowds(self, depth: int) -> Expr:
-        """Whether the lines touched at a depth are more than the ways of the sets that they share, bool."""
-        taken = (WAYS - SPARE) * (PAGE_BYTES // self.line_bytes)
+    def crowds(self, depth: int, ways: float = WAYS) -> Expr:
+        """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool."""
+        taken = (ways - SPARE) * (PAGE_BYTES // self.line_bytes)
         return self.resident[depth] > most(taken, self.lines[depth])
 
     @property

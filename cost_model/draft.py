@@ -13,7 +13,8 @@ accumulations takes: fewer than latency * pipes independent accumulators leave t
 beyond the register file are spilled, a store and a load each in every step, which nothing hides. Nor is the first line
 hidden of each page from which the second level cache is filled: fetching ahead ends where a page does, and columns of a
 large matrix are on another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1
-times as long on Zen 3). From beyond the second level whole rows come faster than pieces, one of each row in turn: a
+times as long on Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that
+are many in each set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a
 piece counts with what lies beside it. What neighbouring outputs of a window share is loaded once where everything else
 that the window needs fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the
 busiest thread gets; every parallel region costs one fork and join. The statements of a register tile overlap, as one
@@ -127,7 +128,8 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     loops = _loop_overhead(statement)
     accesses = statement.accesses if machine.page_visit else ()
     visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
-    core = total([times(blocks, block.cycles), loops, times(visits, machine.page_visit)])
+    again = total(_found_again(statement, a, machine) for a in accesses)
+    core = total([times(blocks, block.cycles), loops, times(visits, machine.page_visit), again])
     tasks, share = _parallel(statement, machine)
     moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
     ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
@@ -139,6 +141,17 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     )
     cycles = _overlapped([times(core, share), *memory])
     return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
+
+
+def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:
+    """Cycles of finding pages and lines that tile after tile reads, where those of one are too many to be kept."""
+    if access.in_registers or statement.block == 0:
+        return ZERO
+    tile = statement.sweep + 1
+    pages, lines = access.pages[tile], access.lines[tile]
+    visited = where(pages > m.PAGES_AT_HAND, times(pages, m.PAGE_FOUND), 0.0)
+    crowded = where(access.crowds(tile, m.CROWDED_WAYS), times(lines, m.LINE_FOUND), 0.0)
+    return times(times(plus(visited, crowded), statement.iterations(tile)), statement.weight)
 
 
 def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:

@@ -73,6 +73,11 @@ L3_BANDWIDTH = 24.0  # from L3 into L2, one core
 # Cycles until a page is found and fetching ahead begins in it, by the bytes of a vector: on Zen 3 14 to 18. Twice the
 # bytes and, in two passes, the cycles of the instructions in flight hide it on Zen 4: nothing is gained by counting it.
 PAGE_VISIT = {16: 14.0, 32: 14.0, 64: 0.0}
+# Of rows that each tile reads again, on Zen 3 (96 x 16 columns x 128 to 512 rows of 128 to 1040): pages that the first
+# level of address translation holds beside those of other operands, cycles of finding one that it does not; lines of a
+# set from which on each takes longer, whether the first level cache has it or not, and how much.
+PAGES_AT_HAND, PAGE_FOUND = 56.0, 3.5
+CROWDED_WAYS, LINE_FOUND = 48.0, 1.5
 # Bytes that as good as come with a piece of a row from L3, by the bytes of a vector: fetching ahead begins anew in
 # every piece. On Zen 3 3x3 maxima of 56 x 56 x 64 take 1.2 to 1.6 times as long by half pixels; on Zen 4 counting it
 # gained nothing.

@@ -20,7 +20,7 @@ from autosched.te.registry import build
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import make_block, statement_cost
-from cost_model.machine import ACROSS, L2_BANDWIDTH, machine
+from cost_model.machine import ACROSS, L2_BANDWIDTH, LINE_FOUND, PAGE_FOUND, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -376,6 +376,24 @@ def test_columns_of_a_large_matrix_are_found_page_by_page() -> None:
         costs.append(evaluate([statement_cost(update, cpu).core], values)[0] / columns)
     assert costs[0] - costs[1] > 0.99 * 8 * 64 * cpu.page_visit
     assert cpu.page_visit > 0 == machine(nests.TARGET, 1).page_visit
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "pages", "lines"),
+    [(256, 256, 64, 256), (272, 256, 68, 0), (128, 256, 0, 0), (128, 512, 64, 512), (144, 256, 0, 0)],
+)
+def test_tiles_find_many_pages_and_lines_of_a_set_again(columns: int, rows: int, pages: int, lines: int) -> None:
+    """Sixteen columns of a matrix in the second level cache, by panels of 6 rows: pages beyond what address translation
+    has at hand, lines that are many in each set. With vectors of 64 bytes that is not counted."""
+    values, excess = {"mc": 4, "mr": 6, "nc": 1, "nr": 16, "kc": 4}, []
+    for target in (nests.AVX2, nests.TARGET):
+        cpu = machine(replace(target, l2_bytes=1 << 20), 1)
+        found = []
+        for n in (columns, 16):
+            update = next(s for s in analyse(nests.matmul(48, n, rows, parallel=False)).statements if s.updates)
+            found.append(evaluate([statement_cost(update, cpu).core], values)[0] / (n // 16) / 8)
+        excess.append(found[0] - found[1])
+    assert excess[0] - excess[1] == pytest.approx(pages * PAGE_FOUND + lines * LINE_FOUND, abs=12)
 
 
 def test_rows_of_two_dimensions_share_their_sets() -> None:
