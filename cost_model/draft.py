@@ -256,7 +256,8 @@ def _window(
     counts = {a: _transfers(statement, a, lanes) for a in reads}
     if not statement.accumulators:
         return ZERO, counts
-    usual = plus(chunks, 1.0)
+    rows = over(registers, chunks)
+    usual = where(plus(registers, chunks) < machine.registers, plus(chunks, 1.0), plus(least(chunks, rows), 1.0))
     shared = {a: _transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
     if not shared:
         return usual, counts

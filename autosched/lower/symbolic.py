@@ -18,8 +18,7 @@ def lower(state: State, name: str = "kernel") -> Func:
     domains = infer_domains(state)
     roots = [s for s in state.stages if s.at is None]
     params = tuple(
-        Buffer(t.name, shape_of_buffer(state, t.name), t.dtype, Scope.PARAM)
-        for t in (*state.inputs, *state.outputs)
+        Buffer(t.name, shape_of_buffer(state, t.name), t.dtype, Scope.PARAM) for t in (*state.inputs, *state.outputs)
     )
     outputs = frozenset(t.name for t in state.outputs)
     ahead = [s for s in roots if is_prepared(state, s)] if state.weights else []

@@ -202,7 +202,11 @@ def test_a_relative_path_in_a_directory_that_is_gone(cli: Any, tmp_path: Path) -
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    for words in (("best", "--db", "records.db"), ("db", "path", "--db", "r.db"), ("best", "--db", "~nobody-here/r.db")):
+    for words in (
+        ("best", "--db", "records.db"),
+        ("db", "path", "--db", "r.db"),
+        ("best", "--db", "~nobody-here/r.db"),
+    ):
         answer = cli(*words)
         assert (answer.code, answer.err.count("\n")) == (2, 1)
 
@@ -229,9 +233,17 @@ def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
     (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt")
     root = str(Path(cli_main.__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"}
-    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from autosched.__main__ import main; main()"]
+    words = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from autosched.__main__ import main; main()",
+    ]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "autosched: error: interrupted before anything began\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        130,
+        "",
+        "autosched: error: interrupted before anything began\n",
+    )
 
 
 def test_main_returns_what_the_shell_gets() -> None:

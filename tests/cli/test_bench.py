@@ -67,10 +67,23 @@ def test_peers_compute_the_same(peer: str, name: str, layout: str) -> None:
     np.testing.assert_allclose(call.result(), expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"), ("float32", "float32")])
+@pytest.mark.parametrize(
+    "dtypes", [("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"), ("float32", "float32")]
+)
 def test_products_of_other_types(cli: Any, tmp_path: Path, dtypes: tuple[str, str]) -> None:
     """Those who compute something else, or have no operator for it, do not take part."""
-    words = ("--dtype", dtypes[0], "--set", f"w_dtype={dtypes[1]}", "--shape", "9,17,33", "--trials", "1", "--threads", "1")
+    words = (
+        "--dtype",
+        dtypes[0],
+        "--set",
+        f"w_dtype={dtypes[1]}",
+        "--shape",
+        "9,17,33",
+        "--trials",
+        "1",
+        "--threads",
+        "1",
+    )
     answer = cli("bench", "matmul", *words, "--db", tmp_path / "r.db", "--json")
     assert (answer.code, answer.err) == (0, "")
     present = answer.json["cases"][0]["peers"]

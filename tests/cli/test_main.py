@@ -52,7 +52,11 @@ def test_every_error_is_one_sentence_with_its_exit_code(
     [
         (KeyboardInterrupt(), 130, "error: interrupted; everything measured so far is saved"),
         (MemoryError(), 2, "error: this machine has not enough memory"),
-        (OSError(errno.ENOSPC, "No space left on device", "a.ll"), 2, "error: No space left on device in a.ll: make room"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a.ll"),
+            2,
+            "error: No space left on device in a.ll: make room",
+        ),
         (OSError(errno.EMFILE, "Too many open files"), 2, "error: Too many open files: make room and try again"),
         (OSError(errno.EINVAL, "Invalid argument"), 1, "internal error: OSError: [Errno 22] Invalid argument"),
         (KeyError("x"), 1, "internal error: KeyError: 'x'; set AUTOSCHED_DEBUG=1"),

@@ -64,6 +64,8 @@ TILES = [
     ("haswell", 6, 16, 8, "ymm"),
     ("haswell", 12, 8, 8, "ymm"),  # what is spread is used once
     ("haswell", 14, 8, 8, "ymm"),
+    ("haswell", 3, 32, 8, "ymm"),  # more vectors in a row than there are registers beside the accumulators
+    ("haswell", 2, 48, 8, "ymm"),
     ("skylake-avx512", 12, 32, 16, "zmm"),
     ("znver4", 8, 48, 16, "zmm"),
 ]
@@ -85,6 +87,19 @@ def test_the_hot_loop_is_multiply_adds_on_registers(mcpu, m, n, lanes, register,
     assert overhead <= 10, "\n".join(loop.lines)
 
 
+@pytest.mark.parametrize("unroll", [1, 2, 8])
+@pytest.mark.parametrize(("mcpu", "m", "n"), [("haswell", 7, 16), ("znver4", 7, 64)])
+def test_what_is_spread_is_loaded_for_each_vector_rather_than_spilled(mcpu, m, n, unroll):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    vectors = n * 4 // target.vector_bytes
+    assembly = emit_assembly(build(tile(m, n, unroll, 2 * m, 2 * n), target, 1).ir, target)
+    (loop,) = (loop for loop in innermost_loops(assembly) if loop.count("vfmadd"))
+    assert loop.count("vfmadd") == m * vectors * unroll
+    assert not loop.spills
+    instructions = len(loop.lines) - loop.count("#MEMBARRIER")
+    assert instructions <= (2 * m + 1) * vectors * unroll + 10, "\n".join(loop.lines)
+
+
 def test_short_tiles_at_the_edges_are_as_clean():
     target = parse_target("llvm -mcpu=haswell")
     assembly = emit_assembly(build(tile(6, 16, 1, 15, 41), target, 1).ir, target)
@@ -102,7 +117,9 @@ def test_lanes_behind_the_last_column_are_not_kept(mcpu, n):
     assert len(hot) == 4
     for loop in hot:
         masked = [line for line in loop.lines if "vfmadd" in line and "{%k" in line]
-        assert not loop.spills and not loop.count("blend") and not masked, "\n".join(loop.lines)
+        assert not loop.spills
+        assert not loop.count("blend")
+        assert not masked
 
 
 def test_without_multiply_add_it_is_products_and_sums():

@@ -157,6 +157,22 @@ def test_packed_panels_made_inside_and_outside_of_the_tile():
     check(dag, *tiles, *row, Parallel("C", ("i.0",)), *rest, Unroll("A.pack", "d0"), threads=(1, 2))
 
 
+@pytest.mark.parametrize(("m", "n"), [(7, 16), (3, 32), (2, 48), (7, 64), (2, 41)])
+def test_register_tiles_without_room_for_a_row_of_operands(m, n):
+    check(
+        matmul(2 * m + 1, n + 13, 5),
+        CacheWrite("C"),
+        Split("C", "i", (m,)),
+        Split("C", "j", (n,)),
+        Reorder("C", ("i.0", "j.0", "i.1", "j.1")),
+        ComputeAt("C.acc", "C", "j.0", "register"),
+        Split("C.acc", "k", (2,)),
+        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
+        *(Unroll(s, x) for s, x in (("C", "i.1"), ("C.acc", "i"), ("C.acc", "k.1"))),
+        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
+    )
+
+
 def test_blocks_of_the_reduction():
     dag = matmul(5, 37, 17)
     check(

@@ -414,3 +414,10 @@ def test_lines_that_are_more_than_the_ways_of_their_sets(columns: int, rows: int
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
     assert evaluate([read.crowds(update.block)], values) == [want]
+
+
+@pytest.mark.parametrize(("rows", "vectors", "spills"), [(6, 2, 0), (7, 2, 1), (3, 4, 0), (2, 6, 0), (7, 3, 9)])
+def test_a_tile_has_registers_for_a_row_or_a_column_of_operands(rows: int, vectors: int, spills: int) -> None:
+    update = next(s for s in analyse(nests.matmul(96, 96, 64, parallel=False)).statements if s.updates)
+    values = {"mc": 1, "mr": rows, "nc": 1, "nr": 8 * vectors, "kc": 4}
+    assert evaluate([make_block(update, machine(nests.AVX2, 1)).spills], values) == [spills]

@@ -110,7 +110,9 @@ def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, a
         func, simplify = concretise(lower(sketch.state), row)
         check_nest(func, dag)
         for target in targets():
-            check_outputs(dag, inputs, run(emit(func, simplify, target, 2), dag, inputs, target), f"{sketch.name} {row}")
+            check_outputs(
+                dag, inputs, run(emit(func, simplify, target, 2), dag, inputs, target), f"{sketch.name} {row}"
+            )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

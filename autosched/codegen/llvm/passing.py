@@ -18,9 +18,10 @@ Copies that lie beyond a border for certain, and add nothing there, are left out
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Protocol
 
 from autosched.codegen.llvm.address import Addresses, Lanes
@@ -72,6 +73,35 @@ def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
         _emit(emitter, window, lambda n, first: None, _clears(before, window, emitter.addresses))
     else:
         _emit_steps(emitter, window)
+    return True
+
+
+def emit_columns(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
+    """Emits a register tile vector by vector, if beside the accumulators are no registers for the operands of a row.
+
+    A column's, each spread over the lanes, may be fewer. If they are not, each is loaded again for each vector, and a
+    fence for the compiler alone keeps LLVM from holding it.
+    """
+    store, loops = inner.body, tuple(v for v, _ in unrolled)
+    if not isinstance(store, Store) or store.reducer is None or reduces_lanes(inner):
+        return False
+    assert isinstance(inner.extent, Const)
+    extent, width = int(inner.extent.value), emitter.width(inner.body)
+    rows, vectors = prod(n for _, n in unrolled), -(-extent // width)
+    free = emitter.target.n_vector_registers - rows * vectors - 1
+    written = {v for i in store.indices for v in free_vars(i)}
+    if not 0 < free < vectors <= MAX_CHUNKS or not written.issuperset(loops):
+        return False
+    emitter.writer.single = rows > free
+    for first in range(0, extent, width):
+        if rows > free:
+            emitter.writer.emit('fence syncscope("singlethread") acq_rel')
+            emitter.values.forget()
+        for point in product(*(range(n) for _, n in unrolled)):
+            _vector_at(emitter, inner, loops, point, first)
+    emitter.writer.single = False
+    for var in loops:
+        del emitter.addresses.env[var]
     return True
 
 

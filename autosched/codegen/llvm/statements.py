@@ -15,7 +15,7 @@ from functools import lru_cache
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.passing import emit_passing, emit_window
+from autosched.codegen.llvm.passing import emit_columns, emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS, reduces_lanes
@@ -103,7 +103,7 @@ class Statements:
             if tile is not None:
                 self._across(tile)
                 return
-            if emit_window(self, None, stmt):
+            if emit_window(self, None, stmt) or (nest is not None and emit_columns(self, *nest)):
                 return
             for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
