@@ -210,8 +210,8 @@ class _Prover:
         best = self._plain(form, facts)
         if depth > 0:
             for fact in facts:
-                if self._helps(form, fact):
-                    best = max(best, self.lower(expr - fact, facts, depth - 1))
+                for times in self._multiples(form, fact):
+                    best = max(best, -(-self.lower(expr * times - fact, facts, depth - 1) // times))
         return best
 
     def _plain(self, form: Affine, facts: Facts) -> int:
@@ -227,7 +227,7 @@ class _Prover:
                 return self.lower(a, facts) // int(f), -self.lower(-a, facts) // int(f)
         return self.simplifier.bounds(atom)
 
-    def _helps(self, form: Affine, fact: Expr) -> bool:
-        """Subtracting a fact can only help where it cancels a term."""
+    def _multiples(self, form: Affine, fact: Expr) -> set[int]:
+        """Of the form, from which subtracting the fact can help: it cancels a term, or a part of one."""
         other = dict(self.simplifier.affine(fact).terms)
-        return any(c * other.get(atom, 0) > 0 for atom, c in form.terms)
+        return {times for atom, c in form.terms if (d := other.get(atom, 0)) * c > 0 for times in (1, d // c or 1)}

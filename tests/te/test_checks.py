@@ -72,6 +72,7 @@ OUTSIDE = {
     "above": (lambda i: V[2 * i], r"runs over 0 .. 14 but dimension 0 of V has extent 8; change the shapes, or guard"),
     "second dimension": (lambda i: X[0, i + 1], r"index 1, i \+ 1, runs over 1 .. 8 but dimension 1 of X has extent 8"),
     "quotient": (lambda i: V[(i - 1) // 2], r"runs over -1 .. 3"),
+    "a multiple": (lambda i: te.select(3 * i <= 21, V[i + 1], 0.0), r"runs over 1 .. 8 under its condition"),
     "guard too wide": (lambda i: te.select(i <= 8, V[i + 1], 0.0), r"runs over 1 .. 8 under its condition"),
     "guard of the wrong branch": (lambda i: te.select(i < 7, 0.0, V[i + 1]), r"runs over 8 .. 8 under its condition"),
     "guard by data": (lambda i: te.select(V[i] > 0, V[i + 1], 0.0), r"runs over 1 .. 8 but"),
@@ -117,6 +118,8 @@ INSIDE = {
     "remainder": (lambda i: V[(3 * i + 1) % 8], 30),
     "split": (lambda i: V[i // 8 * 4 + i % 4], 16),
     "double": (lambda i: te.select(te.all(i >= 2, i < 6), X[2 * i - 4, 7 - (i - 2)], 0.0), 10),
+    "mirrored at the end": (lambda i: V[te.min(i, 14 - i)], 15),
+    "a multiple": (lambda i: te.select(3 * i <= 21, V[i], 0.0), 10),
     "data beside": (lambda i: te.select(te.all(padded(i), V[i % 8] > 0), V[i - 1], 0.0), 10),
 }
 
