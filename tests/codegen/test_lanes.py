@@ -205,3 +205,26 @@ def test_an_element_that_lanes_share_under_a_condition_is_loaded_once(dtype):
         state = initial_state(dag).apply(Split("Y", "j", (tile,)), Vectorize("Y", "j.1"))
         check_kernel(dag, state)
         assert "masked.gather" not in build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+
+
+@pytest.mark.parametrize("factor", [1, 3, 1 << 28, 1 << 40])
+def test_indices_are_compared_in_32_bits_where_they_fit(factor):
+    x = te.placeholder((9, 21), name="X")
+    dag = ComputeDAG(te.compute((9, 21), lambda i, j: te.select(j * factor <= 2 * i * factor, x[i, j], 0.0), name="Y"))
+    state = initial_state(dag).apply(Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
+    check_kernel(dag, state)
+    text = build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+    wide = {bits for bits in ("32", "64") if re.search(rf"icmp \w+ <8 x i{bits}>", text)}
+    assert wide == {"32" if factor < 1 << 20 else "64"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lanes_backwards_are_one_vector_under_a_condition_as_well(dtype):
+    """A row of X mirrored at its end; where no such load exists, small numbers are gathered."""
+    x = te.placeholder((3, 20), dtype, "X")
+    for columns in (24, 27):
+        dag = ComputeDAG(te.compute((3, columns), lambda i, j: x[i, te.min(j, 38 - j)], name="Y"))
+        state = initial_state(dag).apply(Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
+        check_kernel(dag, state)
+        gathers = "masked.gather" in build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+        assert columns > 24 or gathers == (dtype not in ("float32", "float64", "int64"))

@@ -274,6 +274,30 @@ class Addresses:
             found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
         return found
 
+    def evenly(self, expr: Expr) -> tuple[tuple[int, ...], str] | None:
+        """An index whose lanes are evenly apart: a number for each, and what is added to all, the lowest 32 bits of it.
+        None for others."""
+        vector = [v for v in free_vars(expr) if isinstance(self.env[v], Lanes)]
+        if len(vector) != 1:
+            return None
+        var, bound = vector[0], self.env[vector[0]]
+        terms = self.simplify.affine(expr).terms
+        assert isinstance(bound, Lanes)
+        if bound.chunk is not None or any(var in free_vars(a) for a, _ in terms if a is not var):
+            return None
+        step = dict(terms).get(var, 0)
+        start = self.scalar(substitute(expr, {var: Const(0, INDEX)}))
+        return tuple(step * (bound.base + n) for n in range(bound.lanes)), self._narrow(start)
+
+    def _narrow(self, number: int | Runtime) -> str:
+        if isinstance(number, int):
+            return str(number)
+        memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)
+        if key not in memo:
+            with self.writer.hoisted(number.depth):
+                memo[key] = self.writer.value(f"trunc i64 {number.name} to i32")
+        return memo[key]
+
     def _name(self, var: Var) -> str:
         bound = self.env[var]
         assert isinstance(bound, Runtime)
@@ -303,6 +327,10 @@ class Addresses:
                     memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
             pointer = memo[key]
         return pointer
+
+
+def fits_32(*numbers: int) -> bool:
+    return all(-(1 << 31) <= n < 1 << 31 for n in numbers)
 
 
 def is_index(expr: Expr) -> bool:

@@ -28,8 +28,10 @@ FEWEST_LANES = 4
 
 def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
     """The first elements of the vectors that hold the first `used` lanes; none where lanes are better loaded one by
-    one: far apart, or so few that a vector would reach beyond the last."""
+    one: far apart, or so few that a vector would reach beyond the last. All lanes backwards are one vector."""
     step = access.lane_stride
+    if step == -1 and used == lanes >= FEWEST_LANES:
+        return [1 - lanes]
     if step is None or not 1 < step <= LONGEST_STEP or lanes < FEWEST_LANES:
         return []
     end = (used - 1) * step + 1

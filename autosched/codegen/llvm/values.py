@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import Access, Addresses, Lanes, is_adjacent, is_index
+from autosched.codegen.llvm.address import Access, Addresses, Lanes, fits_32, is_adjacent, is_index
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -21,7 +21,7 @@ from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary
 from autosched.ir.stmt import Scope, Store
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import free_vars, loads, subexpressions
 
 Exprs = tuple[Expr, ...]
 ZERO, TRUE = Const(0, INDEX), Const(True, "bool")
@@ -91,7 +91,7 @@ class Values:
                 fixed = self.addresses.fixed(expr)
                 if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
                     return Val(literal(fixed.value, "bool"), "bool", 1)
-                if isinstance(fixed, Binary) and (lanes := self._decided(fixed)) is not None:
+                if isinstance(fixed, Binary) and (lanes := self._decided(fixed) or self._compared(fixed)) is not None:
                     return lanes
         assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
         return self._binary(expr)
@@ -147,33 +147,23 @@ class Values:
 
     def _converted_index(self, a: Expr, dtype: str) -> Val:
         """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
-        if all(-(1 << 31) <= end < 1 << 31 for end in self.addresses.interval(a, self.lanes)):
-            return self.arithmetic.cast(self._narrow_index(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
-        return self.arithmetic.cast(self.emit(a), dtype)
+        if not fits_32(*self.addresses.interval(a, self.lanes)):
+            return self.arithmetic.cast(self.emit(a), dtype)
+        even = self.addresses.evenly(a)
+        narrow = self.arithmetic.cast(self.emit(a), "int32") if even is None else self._sum(*even)
+        return self.arithmetic.cast(narrow, dtype)
 
-    def _narrow_index(self, expr: Expr) -> Val | None:
-        """An index whose lanes are evenly apart, in 32 bits: its start is narrowed, as a scalar; None for others."""
-        vector = [v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes)]
-        if len(vector) != 1:
+    def _sum(self, numbers: tuple[int, ...], start: str) -> Val:
+        return self.arithmetic.binary("add", literal_lanes(numbers), Val(start, "int32", 1))
+
+    def _compared(self, comparison: Binary) -> Val | None:
+        """The lanes against what they share, in 32 bits: half the registers, and in AVX2 no more masks to join. None
+        where that does not fit."""
+        even = self.addresses.evenly(comparison.b - comparison.a)
+        if even is None or not fits_32(*even[0], *self.addresses.interval(comparison.b - comparison.a, self.lanes)):
             return None
-        var, bound = vector[0], self.addresses.env[vector[0]]
-        terms = self.addresses.simplify.affine(expr).terms
-        assert isinstance(bound, Lanes)
-        if bound.chunk is not None or any(var in free_vars(a) for a, _ in terms if a is not var):
-            return None
-        step = dict(terms).get(var, 0)
-        text = ", ".join(f"i32 {step * (bound.base + n)}" for n in range(bound.lanes))
-        numbers = Val(f"<{text}>" if bound.lanes > 1 else str(step * bound.base), "int32", bound.lanes)
-        start = self.addresses.scalar(substitute(expr, {var: Const(0, INDEX)}))
-        if isinstance(start, int):
-            narrow = str(start)
-        else:
-            memo, key = self.writer.frames[start.depth].memo, ("narrow", start.name)
-            if key not in memo:
-                with self.writer.hoisted(start.depth):
-                    memo[key] = self.writer.value(f"trunc i64 {start.name} to i32")
-            narrow = memo[key]
-        return self.arithmetic.binary("add", numbers, Val(narrow, "int32", 1))
+        numbers = tuple(-n for n in even[0])
+        return self.arithmetic.binary(comparison.op, literal_lanes(numbers), Val(even[1], "int32", 1))
 
     def lane_numbers(self, var: Var) -> Val:
         """The values of the vectorised variable."""
@@ -232,8 +222,7 @@ class Values:
         if not starts:
             return None
         known = self._loaded.setdefault(load.buffer, {})
-        if self.in_window and not masked:
-            assert step is not None
+        if self.in_window and not masked and step is not None and step > 0:
             taken = [key[0] for key in known if key[1:] == ("whole", lanes)]
             beside = [at for at in taken if isinstance(at, Access) and at.pointer == access.pointer]
             near = [at.offset - access.offset for at in beside]
@@ -491,6 +480,12 @@ class Values:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
         return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
+
+
+def literal_lanes(numbers: tuple[int, ...]) -> Val:
+    """A number of 32 bits for each lane."""
+    text = ", ".join(f"i32 {n}" for n in numbers)
+    return Val(f"<{text}>" if len(numbers) > 1 else str(numbers[0]), "int32", len(numbers))
 
 
 def _is_product(expr: Expr) -> bool:
