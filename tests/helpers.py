@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from autosched.ir.interpret import interpret
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Func
 from autosched.te.dag import ComputeDAG
 from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
+from autosched.te.reference import Reference, evaluate, within
+from search_spaces.space import Sketch, sample
+
+SAMPLED = 16  # rows drawn to find one of not too much code
 
 
 def check_nest(func: Func, dag: ComputeDAG, seed: int = 0) -> dict[str, int]:
@@ -19,10 +27,9 @@ def check_nest(func: Func, dag: ComputeDAG, seed: int = 0) -> dict[str, int]:
     Parallel loops run in a random order, and tasks that meet in memory fail.
     """
     rng = np.random.default_rng(seed)
-    inputs = make_inputs(dag, seed, "integers")
+    inputs, expected = _small_integers(dag, seed)
     counts: dict[str, int] = {}
     results = interpret(func, inputs, parallel_order=lambda n: rng.permutation(n).tolist(), counts=counts)
-    expected = evaluate(dag, inputs)
     for tensor, got, reference in zip(dag.outputs, results, expected, strict=True):
         seen = got.reshape(tensor.public_shape)
         wrong = np.argwhere(~within(reference, seen))
@@ -33,3 +40,31 @@ def check_nest(func: Func, dag: ComputeDAG, seed: int = 0) -> dict[str, int]:
                 f"{len(wrong)} of {seen.size} elements are wrong in\n{func_text(func)}"
             )
     return counts
+
+
+@lru_cache(maxsize=4)
+def _small_integers(dag: ComputeDAG, seed: int) -> tuple[dict[str, npt.NDArray[Any]], tuple[Reference, ...]]:
+    """Inputs and their reference, once for the candidates of a program."""
+    inputs = make_inputs(dag, seed, "integers")
+    for array in inputs.values():
+        array.flags.writeable = False
+    return inputs, evaluate(dag, inputs)
+
+
+def little_rows(sketch: Sketch, n: int, rng: np.random.Generator, copies: int = 512) -> list[dict[str, int]]:
+    """`n` random rows that write the code of a stage out at most `copies` times, vectors by their elements; where too
+    few are found, the row of the smallest tiles. Of many more copies are rows that no search would build."""
+    names = [p.name for p in sketch.params]
+    drawn = (dict(zip(names, map(int, values), strict=True)) for values in sample(sketch, SAMPLED * n, rng))
+    rows = [row for row in drawn if copies_of(row) <= copies]
+    return [*rows[:n], *[{p.name: p.domain[0] for p in sketch.params}] * (n - len(rows))]
+
+
+def copies_of(row: Mapping[str, int]) -> int:
+    """About how often the code of the largest stage is written out, vectors by their elements."""
+    found: dict[str, int] = {}
+    for name, value in row.items():
+        if name.endswith((".r", ".u", ".l")):
+            stage = name.split(".")[0]
+            found[stage] = found.get(stage, 1) * value
+    return max(found.values(), default=1)

@@ -32,7 +32,10 @@ def window(name: str, target: Target, dtype: str = "float32", **settings: int) -
 
 
 def tile(sketch: Sketch, rows: int, columns: int, vectors: int, steps: int = 3) -> dict[str, int]:
-    """Tiles of rows x columns outputs; the reduction written out in `steps` of each loop."""
+    """Tiles of rows x columns outputs, each of `vectors` vectors, where two of what halves are summed in are one of
+    halves; the reduction written out in `steps` of each loop."""
+    if sketch.state.outputs[0].dtype == "float16":
+        vectors = -(-vectors // 2)
     sizes = {"oh": rows, "ow": columns, "i1": rows, "i2": columns}
     values = {}
     for param in sketch.params:
@@ -52,9 +55,12 @@ def tile(sketch: Sketch, rows: int, columns: int, vectors: int, steps: int = 3) 
     ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"),
     ("max_pool2d", "float32"), ("max_pool2d", "uint8"), ("avg_pool2d", "float32"),
 ])  # fmt: skip
-@pytest.mark.parametrize(("sizes", "stride"), [((2, 3, 1, 3), 1), ((3, 2, 2, 3), 2), ((4, 4, 2, 2), 1)])
-def test_windows_compute_what_the_reference_does(name, dtype, sizes, stride, target):
-    dag, sketch = window(name, target, dtype, N=1, H=9, W=7, C=37, k=3, stride=stride, pad=1)
+@pytest.mark.parametrize(
+    ("sizes", "height", "stride"), [((2, 3, 1, 3), 9, 1), ((3, 2, 2, 3), 9, 2), ((4, 4, 2, 2), 8, 1)]
+)
+def test_windows_compute_what_the_reference_does(name, dtype, sizes, height, stride, target):
+    """The sides of an image are no multiples of a tile's, both, one or (with large tiles) the other."""
+    dag, sketch = window(name, target, dtype, N=1, H=height, W=7, C=37, k=3, stride=stride, pad=1)
     values = tile(sketch, *sizes)
     data = make_inputs(dag, 0, "normal")
     check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
@@ -88,13 +94,12 @@ def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
     ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"), ("avg_pool2d", "float32"),
     ("max_pool2d", "float32"),
 ])  # fmt: skip
-@pytest.mark.parametrize(("size", "stride", "pad"), [((7, 7), 1, 1), ((7, 5), 1, 0), ((9, 7), 2, 1)])
+@pytest.mark.parametrize(("size", "stride", "pad"), [((6, 6), 1, 1), ((7, 5), 1, 0), ((9, 7), 2, 1)])
 def test_outputs_that_pass_by_are_what_the_reference_says(name, dtype, size, stride, pad, target):
     """All outputs of an image are one tile: more than there are registers."""
     dag, sketch = window(name, target, dtype, N=2, H=size[0], W=size[1], C=37, k=3, stride=stride, pad=pad)
-    for vectors in (1, 2):
-        values = tile(sketch, 7, 7, vectors)
-        data = make_inputs(dag, 0, "normal")
+    data = make_inputs(dag, 0, "normal")
+    for values in (tile(sketch, 7, 7, 1), tile(sketch, 7, 7, 2)):
         check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
@@ -214,7 +219,7 @@ def test_what_does_not_fit_is_loaded_in_every_step_and_not_kept_on_the_stack():
 @pytest.mark.parametrize("name", ["dep", "max_pool2d"])
 @pytest.mark.parametrize(("rows", "columns", "stride"), [(2, 8, 1), (4, 4, 2)])
 def test_tiles_swept_along_either_side_are_what_the_reference_says(name, rows, columns, stride, target):
-    dag, sketch = window(name, target, N=1, H=17, W=19, C=29, k=3, stride=stride, pad=1)
+    dag, sketch = window(name, target, N=1, H=16, W=19, C=29, k=3, stride=stride, pad=1)
     data = make_inputs(dag, 0, "normal")
     values = tile(sketch, rows, columns, 2)
     check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")

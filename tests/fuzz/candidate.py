@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from autosched.codegen import build_gpu_source, build_source
 from autosched.device import check_dtypes
@@ -36,10 +35,9 @@ from cost_model.model import CostModel
 from search_spaces import cpu, gpu
 from search_spaces.space import Sketch, sample
 from tests.codegen.elsewhere import compile_here
-from tests.helpers import check_nest
+from tests.helpers import SAMPLED, check_nest, little_rows
 
 DATA_SETS = ("normal", "structured", "integers")
-SAMPLED = 16  # rows drawn to find one of not too much code
 SAMPLED_FOR_GPU = 1000  # to find a legal one
 MAX_COPIES = 4096
 MAX_LINES = (
@@ -134,10 +132,8 @@ def draw(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) ->
     """
     if is_gpu(target):
         return _draw_legal(sketch, target, threads, rng)
-    rows = sample(sketch, SAMPLED, rng)
-    row = next((r for r in rows if _copies(sketch, r) <= MAX_COPIES), [p.domain[0] for p in sketch.params])
-    values = tuple((p.name, int(v)) for p, v in zip(sketch.params, row, strict=True))
-    return Candidate(target, threads, sketch.name, values)
+    (row,) = little_rows(sketch, 1, rng, MAX_COPIES)
+    return Candidate(target, threads, sketch.name, tuple(row.items()))
 
 
 def _draw_legal(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> Candidate:
@@ -156,16 +152,6 @@ def _model(sketch: Sketch, target: str, threads: int) -> CostModel:
     func = _lowered(sketch)
     with step("cost model"):
         return CostModel([func], [tuple(p.name for p in sketch.params)], parse_target(target), threads)
-
-
-def _copies(sketch: Sketch, row: npt.NDArray[np.int64]) -> int:
-    """About how often the code of the largest stage is written out, vectors by their elements."""
-    copies: dict[str, int] = {}
-    for param, value in zip(sketch.params, row, strict=True):
-        if param.name.endswith((".r", ".u", ".l")):
-            stage = param.name.split(".")[0]
-            copies[stage] = copies.get(stage, 1) * int(value)
-    return max(copies.values(), default=1)
 
 
 def check_model(sketch: Sketch, target: str, threads: int, rng: np.random.Generator) -> None:

@@ -41,6 +41,7 @@ from search_spaces.cpu import sketches
 from search_spaces.space import Sketch, sample
 from tests.codegen.running import build as kernel_of
 from tests.codegen.running import check_candidate, check_kernel, check_outputs, run
+from tests.helpers import little_rows
 
 HOST = parse_target("cpu")
 
@@ -52,8 +53,7 @@ def workload(name: str, **settings: int | str) -> ComputeDAG:
 def compiled(dag: ComputeDAG, sketch: Sketch, threads: int, rows: int = 2) -> Iterator[dict[str, int]]:
     """Random candidates of a sketch, each checked against the reference."""
     data = make_inputs(dag, 0, "normal")
-    for values in sample(sketch, rows, np.random.default_rng(1)):
-        row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+    for row in little_rows(sketch, rows, np.random.default_rng(1)):
         check_outputs(dag, data, run(kernel_of(sketch.state, HOST, threads, row), dag, data, HOST), f"{row}")
         yield row
 
