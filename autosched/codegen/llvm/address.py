@@ -81,7 +81,7 @@ class Placed:
     buffer: Buffer
     pointer: str
     depth: int = 0
-    blends: bool = True  # whether an update of some lanes leaves the others of a vector as they are
+    blends: bool = True  # whether an update of some lanes of a row leaves the others as they are
 
 
 @dataclass

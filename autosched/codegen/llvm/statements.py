@@ -21,7 +21,7 @@ from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS, reduces_lanes
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.storage import element_count
+from autosched.codegen.storage import REGISTER_PAD, element_count
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute, vector_tile
@@ -409,7 +409,7 @@ class Statements:
         value = self.arithmetic.spread(value, lanes)
         mask = self.values.mask if lanes > 1 else None
         if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
-            if blend and self.addresses.placed[name].blends:
+            if blend and (self.addresses.placed[name].blends or lanes > REGISTER_PAD):  # longer ones reach the next row
                 old = self.values.emit(Load(name, indices, buffer.dtype))
                 value = self.arithmetic.select(Val(mask, "bool", lanes), value, old)
             mask = None
