@@ -1,6 +1,7 @@
 """What a stage must satisfy before anything else sees it.
 
-Indices are quasi-affine: sums of constant * axis, and floordiv and mod of such by positive constants.
+Indices are quasi-affine: sums of constant * axis, and floordiv and mod of such by positive constants. (Choices in them
+have become selects of loads by then: `Tensor.__getitem__`.)
 Every load lies within its tensor for all values of the axes, or stands in a branch of a select whose
 condition keeps it there. The proof is by intervals: a form g is at least L over the axes' ranges,
 and, under a condition f >= 0, at least the bound of g - f.
@@ -91,8 +92,9 @@ def _check_affine(op: ComputeOp, load: Load) -> None:
         where = f"stage {op.name} reads {load}, whose index {dim} is {index}"
         if any(isinstance(n, Load) for n in postorder((index,))):
             raise ExpressionError(
-                f"{where}: it depends on data; an index must be a sum of constants times axes, "
-                "so a gather or scatter cannot be expressed"
+                f"{where}: it depends on data; an index must be a sum of constants times axes, so a gather or scatter "
+                "cannot be expressed; of a few elements one can be summed up, over an axis k that runs over them: "
+                "te.sum(te.select(te.equal(k, index), element, 0.0), axis=k)"
             )
         if index.dtype not in _INT_DTYPES:
             raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; use // instead of /")
@@ -100,8 +102,8 @@ def _check_affine(op: ComputeOp, load: Load) -> None:
         culprit = next((n for n in nodes if not _is_affine_node(n)), None)
         if culprit is not None:
             raise ExpressionError(
-                f"{where}: {culprit} is not affine; only sums of constants times axes, and // and % of such "
-                "by positive constants, are possible"
+                f"{where}: {culprit} is not affine; only sums of constants times axes, // and % of such by positive "
+                "constants, and te.min, te.max, te.abs and te.select of these are possible"
             )
 
 
