@@ -179,7 +179,8 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     lanes = machine.lanes(statement.itemsize) if _vectorised(inner) else 1
     unrolled = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
     chunks = factor(ceildiv(x.bound, lanes) for x in inner if x.kind is ForKind.VECTORIZE)
-    arithmetic = times(times(unrolled, chunks), statement.ops.slots)
+    slots = statement.ops.slots + statement.ops.extremes * machine.nan_test
+    arithmetic = times(times(unrolled, chunks), slots)
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
     whole = [a for a in reads if _is_whole(statement, a)]

@@ -82,6 +82,9 @@ CROWDED_WAYS, LINE_FOUND = 48.0, 1.5
 # every piece. On Zen 3 3x3 maxima of 56 x 56 x 64 take 1.2 to 1.6 times as long by half pixels; on Zen 4 counting it
 # gained nothing.
 BESIDE = {16: 128.0, 32: 128.0, 64: 0.0}
+# Slots more of a minimum or a maximum that is NaN where an operand is, by the bytes of a vector: a comparison and what
+# puts the two together. On Zen 3 maxima of windows take one cycle each; with AVX-512 it is another instruction, not counted yet.
+NAN_TEST = {16: 1.0, 32: 1.0, 64: 0.0}
 DRAM_BANDWIDTH = 8.0  # one core
 DRAM_SHARED = 30.0  # all cores together
 OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
@@ -118,6 +121,11 @@ class Machine:
     def page_visit(self) -> float:
         """Cycles of going to a page that the second level cache does not hold."""
         return PAGE_VISIT.get(self.target.vector_bytes, 0.0)
+
+    @property
+    def nan_test(self) -> float:
+        """Slots of finding NaN among the operands of a minimum or a maximum."""
+        return NAN_TEST.get(self.target.vector_bytes, 0.0)
 
     @property
     def beside(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Expr, Load, Select, Var
+from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Store
 from autosched.ir.visit import free_vars, loads, substitute
 from cost_model.machine import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
@@ -29,10 +29,12 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class Operations:
-    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes."""
+    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes, `extremes`
+    the minima and maxima of floats of which each may be NaN."""
 
     counts: tuple[tuple[str, int], ...]
     slots: float
+    extremes: int = 0
 
     def count(self, kind: str) -> int:
         return dict(self.counts).get(kind, 0)
@@ -61,7 +63,12 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
             counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
             shared = kind == "float_divmod" and vectors and not free_vars(expr.children[1]) & vectors
             slots += 0.0 if expr in free else OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
-    return Operations(tuple(sorted(counts.items())), slots)
+    return Operations(tuple(sorted(counts.items())), slots, sum(map(_is_extreme, _nodes(values))))
+
+
+def _is_extreme(expr: Expr) -> bool:
+    plain = isinstance(expr, Binary) and expr.op in ("min", "max") and DTYPES[expr.dtype][0] == "f"
+    return plain and not any(isinstance(x, Const) for x in expr.children)
 
 
 def _is_decided(expr: Expr, lanes: frozenset[Var]) -> bool:

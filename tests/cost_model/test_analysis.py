@@ -421,3 +421,15 @@ def test_a_tile_has_registers_for_a_row_or_a_column_of_operands(rows: int, vecto
     update = next(s for s in analyse(nests.matmul(96, 96, 64, parallel=False)).statements if s.updates)
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 8 * vectors, "kc": 4}
     assert evaluate([make_block(update, machine(nests.AVX2, 1)).spills], values) == [spills]
+
+
+@pytest.mark.parametrize(("name", "slots"), [("haswell", 2.0), ("skylake-avx512", 1.0)])
+def test_maxima_of_what_may_be_nan_take_more_slots_before_avx512(name: str, slots: float) -> None:
+    """A comparison beside the maximum, but not where one of the two is a number."""
+    target = machine(parse_target(f"llvm -mcpu={name}"), 1)
+    update = next(s for s in analyse(nests.row_maximum(8, 64)).statements if s.updates)
+    block = make_block(update, target)
+    assert evaluate([block.arithmetic], {"t": 1}) == [pytest.approx(slots * 64 / target.lanes(4))]
+    assert update.ops.extremes == 1
+    relu = analyse(lower(sketches(collapse(build("elementwise")[0]), target.target, 1)[0].state)).statements
+    assert all(s.ops.extremes == 0 for s in relu)
