@@ -6,6 +6,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu
          Atomic                                                             (atomic.py)
 places   NarrowPlaces                                                       (places.py)
 axes     Flatten                                                            (flatten.py)
+windows  Separate                                                           (separate.py)
 types    Widen                                                              (widen.py)
 words    Tensorize                                                          (tensorize.py)
 whole    Winograd                                                           (winograd.py)
@@ -27,6 +28,7 @@ from autosched.schedule.loop_steps import (
 )
 from autosched.schedule.places import NarrowPlaces
 from autosched.schedule.record import largest_tile, replay, steps_from_json, steps_text, steps_to_json
+from autosched.schedule.separate import Separate, window_axes
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
@@ -37,7 +39,8 @@ from autosched.schedule.winograd import Winograd
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
     "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Pack", "Pad", "Parallel",
-    "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Split", "Stage", "StageAxis", "StageOp", "State", "Step",
-    "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd", "can_flatten", "initial_state",
-    "largest_tile", "replay", "steps_from_json", "steps_text", "steps_to_json", "widened",
+    "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis", "StageOp",
+    "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd", "can_flatten",
+    "initial_state", "largest_tile", "replay", "steps_from_json", "steps_text", "steps_to_json", "widened",
+    "window_axes",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from autosched.schedule.loop_steps import (
     Vectorize,
 )
 from autosched.schedule.places import NarrowPlaces
+from autosched.schedule.separate import Separate
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
@@ -37,7 +38,7 @@ STEPS: dict[str, type[Any]] = {
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
-        Flatten, Widen,
+        Flatten, Widen, Separate,
     )
 }  # fmt: skip
 

@@ -22,6 +22,8 @@ Register tiles ask for large operands while they compute (`ahead.py`).
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).
 
+Windows whose rows serve several outputs also come in two stages, where that halves the operations (`Separate`).
+
 Where the workload accepts Winograd's error, all of this comes once for each way to compute its 3x3 convolutions.
 
 Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.

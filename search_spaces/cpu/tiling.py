@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES
+from autosched.ir.expr import DTYPES, Load
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import (
     ComputeAt,
@@ -81,13 +81,15 @@ class Copy:
 
 @dataclass(frozen=True)
 class Plan:
-    """One alternative: `v` is the vectorised axis (its number); `whole`: all of the reduction is written out."""
+    """One alternative: `v` is the vectorised axis (its number); `whole`: all of the reduction is written out; `flat`:
+    register tiles follow each other as the axes do, for a task is small enough."""
 
     v: int
     panel_first: bool
     copies: tuple[Copy, ...] = ()
     words: Tensorize | None = None
     whole: bool = False
+    flat: bool = False
 
     @property
     def note(self) -> str:
@@ -134,6 +136,8 @@ class MultiLevelTiling:
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
+            if at_root and _is_part(draft.state, stage):
+                return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
             drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
         more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
         more += [thin, inner_products(draft, stage, context)]
@@ -165,12 +169,19 @@ def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
         return None
     tasks = [x.name for x in host.loops if x.kind is ForKind.PARALLEL]
     row = dict(draft.row_loops)[host.name]
-    if not tasks or row not in (x.name for x in host.loops[len(tasks) :]):  # one row a task
+    one_row = row not in (x.name for x in host.loops[len(tasks) :])
+    if not tasks or (one_row and not _is_part(state, stage)):
         return None
     try:
         return draft.apply(ComputeAt(stage.name, host.name, tasks[-1])).finish(note=f"{stage.name}@{host.name}-tasks")
     except ScheduleError:
         return None
+
+
+def _is_part(state: State, stage: Stage) -> bool:
+    """Whether a reader goes on with the reduction: what its tasks read need not leave their cache."""
+    readers = (r.op for r in state.consumers(stage) if r.op.reducer is stage.op.reducer)
+    return any(all(isinstance(v, Load) and v.buffer in stage.op.buffers for v in op.body) for op in readers)
 
 
 def _in_tasks(plan: Plan, state: State, stage: Stage, rows: tuple[Read, ...]) -> Plan:
@@ -292,7 +303,7 @@ class _Tiling:
         """Names of the inner factors of host axis `n`: middle (if any) and register tile."""
         axis = host.op.axes[n]
         tile = f"{host.name}.{axis.name}.r"
-        return (tile,) if extent(axis) <= SMALL_AXIS else (f"{host.name}.{axis.name}.m", tile)
+        return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{host.name}.{axis.name}.m", tile)
 
     def _tile_host(self, draft: Draft, host: Stage) -> Draft:
         params: list[Param] = []

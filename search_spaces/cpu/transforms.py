@@ -7,6 +7,7 @@ parallel p.0, p.1, c.0            the second dimension's nest
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autosched.ir.expr import DTYPES, Const
@@ -16,6 +17,7 @@ from autosched.schedule import (
     NarrowPlaces,
     Parallel,
     Reorder,
+    Separate,
     Split,
     Stage,
     State,
@@ -26,6 +28,7 @@ from autosched.schedule import (
     Winograd,
     initial_state,
     widened,
+    window_axes,
 )
 from autosched.schedule.places import narrow_places
 from autosched.schedule.winograd import convolution
@@ -38,22 +41,35 @@ from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, points, reads_of, switch_axes, users
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
+LESS = 0.5  # what is written in between costs a store and a load of each row
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
 def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
-    """The schedule as written, with places of 32 bits and operands that are converted once, and the same, where that is
-    accepted, with the convolutions by Winograd's tiles of each size."""
+    """The schedule as written, with places of 32 bits and operands that are converted once; the same with the windows
+    that can be in two stages; and, where that is accepted, with the convolutions by Winograd's tiles of each size."""
     draft = Draft(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
     draft = draft.apply(*places)
     for stage in draft.state.stages:
         draft = draft.apply(*_conversions(draft.state, stage, context))
     found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
+    windows = [step for s in draft.state.stages for step in _in_parts(s)]
+    parts = [draft.apply(*windows).finish(note="parts")] if windows else []
     if not found:
-        return [draft]
+        return [draft, *parts]
     by_tiles = [draft.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
-    return [draft, *by_tiles]
+    return [draft, *parts, *by_tiles]
+
+
+def _in_parts(stage: Stage) -> list[Step]:
+    """The step for a window that takes LESS of the operations in two stages: each output has `by` rows of the first."""
+    for axis, shared in window_axes(stage.op).items():
+        by, length = shared.step, extent(stage.op.axis(axis))
+        whole = math.prod(extent(a) for a in stage.op.reduce_axes)
+        if by * (whole // length - 1) + length - 1 <= LESS * (whole - 1):
+            return [Separate(stage.name, axis)]
+    return []
 
 
 def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:

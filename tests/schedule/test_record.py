@@ -77,11 +77,12 @@ def test_every_step_goes_out_and_comes_back():
         "NarrowPlaces",
         "Pad",
         "Pipeline",
+        "Separate",
         "Team",
         "Tensorize",
         "Widen",
         "Winograd",
-    }  # test_gpu_steps.py, test_(winograd|places|flatten|widen)_step.py, test_pipelining.py, test_cpu_intrinsics.py
+    }  # test_gpu_steps.py, test_(winograd|places|flatten|widen|separate)_step.py, test_pipelining.py, ...
     assert {type(s).__name__ for s in STEPS_OF_ALL_KINDS} == set(STEPS) - elsewhere
     state = initial_state(DAG).apply(*STEPS_OF_ALL_KINDS)
     text = steps_to_json(state, VALUES)
