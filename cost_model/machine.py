@@ -83,7 +83,7 @@ CROWDED_WAYS, LINE_FOUND = 48.0, 1.5
 # gained nothing.
 BESIDE = {16: 128.0, 32: 128.0, 64: 0.0}
 # Slots more of a minimum or a maximum that is NaN where an operand is, by the bytes of a vector: a comparison and what
-# puts the two together. On Zen 3 maxima of windows take one cycle each; with AVX-512 it is one instruction, not counted.
+# puts the two together. On Zen 3 maxima of windows take one cycle each; with AVX-512 it is one instruction, left out.
 NAN_TEST = {16: 1.0, 32: 1.0, 64: 0.0}
 DRAM_BANDWIDTH = 8.0  # one core
 DRAM_SHARED = 30.0  # all cores together

@@ -22,7 +22,7 @@ from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_w
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, has_reuse, lane_reduction, points, reads_of
+from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reduction, points, reads_of
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
@@ -113,7 +113,10 @@ class LaneReduction:
             placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
         lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
         tiles = inner_products(draft, stage, context) if has_reuse(stage, reads_of(draft.state, stage)) else None
-        return [lanes, *(d for d in (tiles, short_rows_across(draft, stage, context)) if d is not None)]
+        host = fused_consumer(draft.state, stage)
+        alone = is_root or (host is not None and host.at is None)  # others stay with the rows that use them
+        across = short_rows_across(draft, stage, context) if alone else None
+        return [lanes, *(d for d in (tiles, across) if d is not None)]
 
 
 @dataclass(frozen=True)

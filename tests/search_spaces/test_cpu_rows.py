@@ -114,6 +114,11 @@ def test_short_rows_that_are_reduced_are_read_across(shape: tuple[int, int], dty
         check_candidate(dag, sketch, row, make_inputs(dag, 0, "normal"))
 
 
+def test_the_mean_of_short_rows_is_read_across_and_those_of_a_normalisation_stay_with_their_rows() -> None:
+    assert rows_across(workload("global_avg_pool2d", N=2, H=5, W=6, C=19, layout="NCHW"), HOST)
+    assert not rows_across(workload("layer_norm", M=12, N=17), HOST)
+
+
 @pytest.mark.parametrize(("length", "dtype"), [(3, "float32"), (4, "float32"), (33, "float32"), (7, "float16")])
 def test_rows_of_less_than_a_block_or_of_many_vectors_are_not_read_across(length: int, dtype: str) -> None:
     assert not rows_across(reduced_rows(100, length, "sum", dtype), HOST)
