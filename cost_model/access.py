@@ -40,7 +40,7 @@ PAGE_BYTES = 4096
 SPARE = (
     3.5  # lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do
 )
-KNOWN = 1 << 11  # accesses that are remembered; a workload has dozens
+KNOWN = 1 << 11  # accesses, and transfers of them, that are remembered; a workload has dozens
 WAYS = 8  # lines of a set of the first level
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
@@ -273,6 +273,30 @@ def make_access(
         buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, settled,
         line_bytes, extents,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=KNOWN)  # it is asked for several times, and by sketches that have the loops in common
+def transferred(
+    footprint: tuple[Expr, ...], runs: tuple[Expr, ...], working_set: tuple[Expr, ...], capacity: float
+) -> Expr:
+    """What an access moves into a cache, by its footprint and all accesses' at each depth.
+
+    With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
+    the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
+    transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
+    with an excess that is negative where the working set fits and enormous where it does not.
+    """
+    depth = len(runs) - 1
+    moved = [real(0), *(times(footprint[d], runs[d]) for d in range(depth))]
+    result = moved[depth]  # one iteration: always fits
+    for d in range(depth - 1, -1, -1):
+        result = least(result, most(moved[d], excess(working_set[d], capacity)))
+    return result
+
+
+def excess(working_set: Expr, capacity: float) -> Expr:
+    """Not positive where a working set fits into `capacity`, else larger than any traffic."""
+    return minus(times(working_set, 1e14), capacity * 1e14)
 
 
 def width(expr: Expr, loops: Sequence[Free]) -> Expr:

@@ -52,7 +52,7 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
 from autosched.target import Target
-from cost_model.access import Access, Free, Moving, Widths, make_access, same_but_constants, width
+from cost_model.access import Access, Free, Moving, Widths, make_access, same_but_constants, transferred, width
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -133,10 +133,11 @@ class Statement:
 
     def iterations(self, depth: int) -> Expr:
         """How often the body of the outer `depth` loops runs, real."""
-        return self._prefixes[depth]
+        return self.runs[depth]
 
     @cached_property
-    def _prefixes(self) -> tuple[Expr, ...]:
+    def runs(self) -> tuple[Expr, ...]:
+        """`iterations` of each depth."""
         return tuple(accumulate((loop.trips for loop in self.loops), times, initial=ONE))
 
     @cached_property
@@ -469,7 +470,7 @@ def traffic(statement: Statement, access: Access, caches: Sequence[float], level
     if access.in_registers:
         return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, [times(n, per_line) for n in access.lines], caches, level)
+    return _moved(statement, tuple([times(n, per_line) for n in access.lines]), caches, level)
 
 
 def page_visits(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
@@ -477,22 +478,6 @@ def page_visits(statement: Statement, access: Access, caches: Sequence[float], l
     return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
 
 
-def _moved(statement: Statement, footprint: Sequence[Expr], caches: Sequence[float], level: int) -> Expr:
-    """What an access moves into a cache, by its footprint and all accesses' at each depth.
-
-    With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
-    the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
-    transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
-    with an excess that is negative where the working set fits and enormous where it does not.
-    """
-    capacity, working_set = caches[level], statement.settled_set if level else statement.working_set
-    moved = [ZERO, *(times(footprint[d], statement.iterations(d)) for d in range(statement.depth))]
-    result = moved[statement.depth]  # one iteration: always fits
-    for depth in range(statement.depth - 1, -1, -1):
-        result = least(result, most(moved[depth], excess(working_set[depth], capacity)))
-    return times(result, statement.weight)
-
-
-def excess(working_set: Expr, capacity: float) -> Expr:
-    """Not positive where a working set fits into `capacity`, else larger than any traffic."""
-    return minus(times(working_set, 1e14), capacity * 1e14)
+def _moved(statement: Statement, footprint: tuple[Expr, ...], caches: Sequence[float], level: int) -> Expr:
+    working_set = statement.settled_set if level else statement.working_set
+    return times(transferred(footprint, statement.runs, working_set, caches[level]), statement.weight)

@@ -31,8 +31,8 @@ from autosched.ir.expr import Const, Expr, Param, call, product
 from autosched.ir.program import BLOCK_ROWS, Ints, Program
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import subexpressions
-from cost_model.access import Access
-from cost_model.analysis import Analysis, Statement, excess, traffic
+from cost_model.access import Access, excess
+from cost_model.analysis import Analysis, Statement, traffic
 from cost_model.draft import Cost, Draft
 from cost_model.formula import (
     NEVER,

@@ -27,6 +27,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -76,6 +77,7 @@ KERNELS: dict[str, _Kernel] = {
     "select": _select, "real": _real,
 }  # fmt: skip
 NUMBER = {op: i for i, op in enumerate(("const", "param", *KERNELS))}
+PLAIN = frozenset({"add", "sub", "mul", "div", "min", "max"})
 BOOLEAN = COMPARISON | {"and", "or", "not"}
 _UNKNOWN = [None, None]
 
@@ -88,6 +90,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.ops: list[str] = []
+        self.numbers: list[int] = []  # of the operations
         self.args: list[tuple[int, ...]] = []
         self.value: list[float | None] = []  # of constants
         self.boolean: list[bool] = []
@@ -105,6 +108,7 @@ class Graph:
         if node is None:
             node = self._numbers[key] = len(self.ops)
             self.ops.append(op)
+            self.numbers.append(NUMBER[op])
             self.args.append(args)
             self.value.append(value)
             self.boolean.append(op in BOOLEAN)
@@ -113,6 +117,12 @@ class Graph:
 
     def emit(self, op: str, *args: int) -> int:
         """The node of `op(args)`: folded, simplified, or shared with an equal one."""
+        if op in PLAIN:  # what most nodes are, of numbers that are not known
+            a, b = args
+            known = self.value[a] is not None or self.value[b] is not None
+            if not known and a != b and not self.boolean[a] and not self.boolean[b]:
+                args = (b, a) if a > b and op in COMMUTATIVE else args
+                return self._number((op, *args), op, args)
         if op == "floordiv":
             return self._integral("floor", *args)
         if op == "ceildiv":
@@ -128,9 +138,9 @@ class Graph:
         if op not in BOOLEAN and op not in ("real", "select"):
             args = tuple([self.emit("real", a) if self.boolean[a] else a for a in args])
         value = [self.value[a] for a in args]
-        known = [v for v in value if v is not None]
-        if len(known) == len(value):
-            return self.constant(_fold(op, known))
+        constants = [v for v in value if v is not None]
+        if len(constants) == len(value):
+            return self.constant(_fold(op, constants))
         same = self._neutral(op, args, value)
         if same is not None:
             return same
@@ -182,7 +192,14 @@ class Graph:
             if expr in done:
                 stack.pop()
                 continue
-            children = (expr.a, expr.b) if isinstance(expr, Binary) else expr.children
+            if isinstance(expr, Binary):  # what most nodes are
+                a, b = done.get(expr.a), done.get(expr.b)
+                if a is not None and b is not None:
+                    done[stack.pop()] = self.emit(expr.op, a, b)
+                else:
+                    stack += [c for c, arg in ((expr.a, a), (expr.b, b)) if arg is None]
+                continue
+            children = expr.children
             args = [done.get(c) for c in children]
             if None in args:
                 stack += [c for c, arg in zip(children, args, strict=True) if arg is None]
@@ -193,8 +210,6 @@ class Graph:
 
     def _node(self, expr: Expr, args: tuple[int, ...]) -> int:
         match expr:
-            case Binary(op):  # what most nodes are
-                return self.emit(op, *args)
             case Const(value):
                 return self.constant(value)
             case Param(name):
@@ -290,20 +305,23 @@ class Levels:
     """A call for all nodes of one operation and level: each has a row of values, those of a call lie together."""
 
     def __init__(self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int]) -> None:
-        number = np.array([NUMBER[graph.ops[n]] for n in order], dtype=np.intp)
-        level = np.array([graph.level[n] for n in order], dtype=np.intp)
+        number = np.array([*map(graph.numbers.__getitem__, order)], dtype=np.intp)
+        level = np.array([*map(graph.level.__getitem__, order)], dtype=np.intp)
         by_call = np.lexsort((number, level))
         nodes = np.array(order, dtype=np.intp)[by_call]
         place = np.empty(len(graph.ops), dtype=np.intp)
         place[nodes] = np.arange(len(nodes))
+        args = place[[*chain.from_iterable(map(graph.args.__getitem__, nodes.tolist()))]]
         first = np.flatnonzero(np.diff(level[by_call], prepend=-1) | np.diff(number[by_call], prepend=-1))
         self.code: list[tuple[_Kernel, int, int, int, Index]] = []  # a call's rows, and of each argument theirs
+        taken = 0
         for start, end in zip(first.tolist(), [*first[1:].tolist(), len(nodes)], strict=True):
-            members = nodes[start:end].tolist()
-            args = np.array([graph.args[n] for n in members], dtype=np.intp).T
-            if len(args):
-                self.code.append((KERNELS[graph.ops[members[0]]], start, end, len(args), place[args].ravel()))
-        given = nodes[: sum(not graph.args[n] for n in order)].tolist()
+            n_args = len(graph.args[nodes[start]])
+            if n_args:
+                places = args[taken : taken + n_args * (end - start)].reshape(-1, n_args).T.ravel()
+                self.code.append((KERNELS[graph.ops[nodes[start]]], start, end, n_args, places))
+                taken += len(places)
+        given = nodes[: (level == 0).sum()].tolist()
         self._constants = np.array([v for n in given if (v := graph.value[n]) is not None])[:, None]
         self._columns = [columns[n] for n in given if n in columns]
         self._results = place[roots]

@@ -17,7 +17,7 @@ from autosched.lower import lower
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
-from cost_model.access import Access
+from cost_model.access import Access, transferred
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import make_block, statement_cost
 from cost_model.machine import ACROSS, L2_BANDWIDTH, LINE_FOUND, PAGE_FOUND, machine
@@ -213,6 +213,17 @@ def test_accesses_that_nests_have_in_common_are_analysed_once() -> None:
     one, again, larger = (analyse(nests.packed_matmul(8, n, 6)).statements for n in (12, 12, 16))
     assert [s.accesses for s in one] == [s.accesses for s in again]
     assert not {a for s in one for a in s.accesses} & {a for s in larger for a in s.accesses}
+
+
+def test_transfers_that_nests_have_in_common_are_derived_once() -> None:
+    transferred.cache_clear()
+    costs, misses = [], []
+    for _ in range(2):
+        statement = main_statement(analyse(nests.packed_matmul(8, 12, 6)))
+        costs.append(statement_cost(statement, machine(parse_target("llvm -mcpu=haswell"), 1)))
+        misses.append(transferred.cache_info().misses)
+    assert costs[0].cycles is costs[1].cycles
+    assert misses[0] == misses[1] <= 3 * len(costs[0].statement.accesses)  # caches
 
 
 def test_multiply_add_is_one_operation() -> None:
