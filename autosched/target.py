@@ -24,6 +24,10 @@ from pathlib import Path
 from autosched.errors import TargetError
 
 KINDS = ("cpu", "cuda", "opencl")
+# Of processors of either architecture.
+PAGE_BYTES = 4096  # the sets of a first level cache of 32 or 48 KB, one after another, are as long
+L1_WAYS = 8  # lines of such a set
+PIECE_BYTES = 16  # what shuffles within a vector stay in, however long it is
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, V
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
+from autosched.target import L1_WAYS, PAGE_BYTES
 from cost_model.formula import absolute, is_one, is_zero, least, minus, most, over, plus, real, times
 
 ZERO: Expr = Const(0, INDEX)
@@ -36,12 +37,9 @@ ONE: Expr = Const(1, INDEX)
 UNKNOWN_WIDTH = Const(1 << 40, INDEX)
 UNKNOWN_STRIDE = Const(64, INDEX)
 
-PAGE_BYTES = 4096
-SPARE = (
-    3.5  # lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do
-)
+# Lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do.
+SPARE = 3.5
 KNOWN = 1 << 11  # accesses, and transfers of them, that are remembered; a workload has dozens
-WAYS = 8  # lines of a set of the first level
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
@@ -93,7 +91,7 @@ class Access:
         piece, row = self.extents[-1][0][depth], self.extents[-2][2]
         return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
 
-    def crowds(self, depth: int, ways: float = WAYS) -> Expr:
+    def crowds(self, depth: int, ways: float = L1_WAYS) -> Expr:
         """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool."""
         taken = (ways - SPARE) * (PAGE_BYTES // self.line_bytes)
         return self.resident[depth] > most(taken, self.lines[depth])

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.target import PIECE_BYTES
 from cost_model import machine as m
 from cost_model.access import Access
 from cost_model.analysis import Analysis, Loop, Statement, page_visits, traffic
@@ -298,7 +299,7 @@ def _across(statement: Statement, access: Access) -> Expr:
     if not _is_across(statement, access):
         return ONE
     rows = (x.trips for x in statement.loops[statement.block :] if x.kind is ForKind.UNROLL)
-    block = m.PIECE_BYTES / access.buffer.itemsize
+    block = PIECE_BYTES / access.buffer.itemsize
     return where(factor(rows) >= block, m.ACROSS / block, 1.0)
 
 

@@ -57,8 +57,7 @@ WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted
 
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
 STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
-PIECE_BYTES = 16  # what is transposed in registers is loaded in pieces of so many bytes
-ACROSS = 1.6  # load slots of such a piece, its share of the shuffles with it
+ACROSS = 1.6  # load slots of a piece of what is transposed in registers, its share of the shuffles with it
 PICKED_STEP = 4  # elements between lanes that are picked from whole vectors
 TESTS = 18.0  # more instructions for a read in a register tile at a border: its conditions, the choice of an address
 SPILL = 1.5  # cycles of a spilled register, each time the innermost block runs

@@ -6,43 +6,15 @@ from autosched.ir.expr import Const, Expr
 from autosched.ir.expr import Param as Number
 from autosched.ir.linear import ONE
 from autosched.ir.visit import subexpressions, substitute
+from autosched.target import PIECE_BYTES
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
 MAX_DOTS = 8  # points of an axis that have a vector each
-PIECE_BYTES = 16  # what is transposed by shuffles is read in pieces of so many bytes
 ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
 _COUNTS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    10,
-    12,
-    14,
-    16,
-    20,
-    24,
-    28,
-    32,
-    40,
-    48,
-    56,
-    64,
-    80,
-    96,
-    112,
-    128,
-    192,
-    256,
-    384,
-    512,
-    1024,
-)
+    *range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024,
+)  # fmt: skip
 _VECTORS = (1, 2, 3, 4, 5, 6)
 
 

@@ -31,9 +31,10 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.stage import StageAxis
+from autosched.target import PIECE_BYTES
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reduction
-from search_spaces.cpu.domains import PIECE_BYTES, register_tile, tile_count, vector_width
+from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels

@@ -9,7 +9,7 @@ v = B q + j. log2 B rounds of shuffles within 128 bits transpose the B x B piece
 instructions for. What else is read and computed is as everywhere. Where B does not divide the neighbours the last
 block begins earlier: what it has in common with the one before is read again, which is less than reading lane by lane.
 
-Rows that lie SET_BYTES apart meet in one set of the first cache, where sixteen lines do not stay for several readings.
+Rows that lie PAGE_BYTES apart meet in one set of the first cache, where sixteen lines do not stay for several readings.
 Where a vector is a line long, and as many neighbours are read, such lines are read as a whole, once: the B x B pieces
 are transposed first and then change places, as 128 bits each, in further rounds. Transposes of such rows are
 1.6 to 1.9 times as fast with it, some of other rows up to 3 % slower.
@@ -27,10 +27,9 @@ from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
+from autosched.target import PAGE_BYTES, PIECE_BYTES
 
-PIECE_BYTES = 16  # what shuffles stay within
 LINE_BYTES = 64
-SET_BYTES = 4096  # 64 sets of lines of 64 bytes: what first level caches of 32 and 48 KB have
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def _stride_of_lanes(tile: Tile, load: Load, addresses: Addresses) -> int | None
 def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
     """(first row, rows) read across at a time in vectors of `lanes`; the last may begin in the one before."""
     line, itemsize = LINE_BYTES * tile.block // PIECE_BYTES, PIECE_BYTES // tile.block
-    in_sets = len(tile.strides) == 1 and tile.strides[0] * itemsize % SET_BYTES == 0
+    in_sets = len(tile.strides) == 1 and tile.strides[0] * itemsize % PAGE_BYTES == 0
     rows = len(tile.points)
     lines = rows // line * line if in_sets and lanes == line else 0
     yield from ((first, line) for first in range(0, lines, line))

@@ -26,8 +26,8 @@ from autosched.codegen.storage import flat_index
 from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import free_vars, loads, vector_tile
+from autosched.target import L1_WAYS, PAGE_BYTES
 
-WAYS, PAGE_BYTES = 8, 4096  # lines of a set of the first level; what decides about the set
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 
 Point = tuple[int, ...]
@@ -90,7 +90,7 @@ class Window:
     def crowds(self, line_bytes: int) -> bool:
         """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
         lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
-        return len(lines) > WAYS * len({line % (PAGE_BYTES // line_bytes) for line in lines})
+        return len(lines) > L1_WAYS * len({line % (PAGE_BYTES // line_bytes) for line in lines})
 
     @property
     def last(self) -> dict[Point, int]:
