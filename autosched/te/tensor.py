@@ -23,6 +23,8 @@ from autosched.ir.interning import N, interned
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import rebuild
 
+MAX_CHOSEN = 256  # elements that an index chooses between; three clamped dimensions have 27
+
 _CREATED = itertools.count()
 
 
@@ -122,16 +124,23 @@ class Tensor:
                 f"tensor {self.name} has {len(self.shape)} dimensions but is indexed with {len(items)}: "
                 f"{self.name}[{', '.join(map(str, items))}]"
             )
-        return self._element(tuple(self._index(d, item) for d, item in enumerate(items)))
+        return self._element(tuple(self._index(d, item) for d, item in enumerate(items)), [])
 
-    def _element(self, indices: tuple[Expr, ...]) -> Expr:
-        """The load at `indices`, below one select for each choice in them."""
+    def _element(self, indices: tuple[Expr, ...], among: list[Expr]) -> Expr:
+        """The load at `indices`, below one select for each choice in them; it is put to those `among` which is chosen.
+        Choices that do not know of each other multiply."""
         for node in postorder(indices):
             made = choice(node)
             if made is not None:
                 cond, a, b = made
-                return select(cond, *(self._element(_replaced(indices, node, way)) for way in (a, b)))
+                return select(cond, *(self._element(_replaced(indices, node, way), among) for way in (a, b)))
+        if len(among) == MAX_CHOSEN:
+            raise ExpressionError(
+                f"tensor {self.name}: the choices (te.min, te.max, te.abs, te.select) in an index are between more than "
+                f"{MAX_CHOSEN} elements; compute a stage that makes some of them first, and index that"
+            )
         load: TensorLoad = TensorLoad(self.name, indices, self.dtype, self)
+        among.append(load)
         return load
 
     def seen_as(self, shape: tuple[int, ...]) -> Tensor:

@@ -54,6 +54,7 @@ NOT_AFFINE = {
     "product of axes": (lambda i: V[(i * i) % 8], r"whose index 0 is i\*i%8: i\*i is not affine"),
     "float": (lambda i: V[i * 0.5], r"of type float32 but must be an integer; use // instead of /"),
     "clamped product": (lambda i: V[te.min(i * i, 7)], r"whose index 0 is i\*i: i\*i is not affine.*te\.min"),
+    "ten choices": (lambda i: V[sum(te.min(i, n) for n in range(10)) % 8], r"between more than 256 elements; compute"),
     "bool": (lambda i: V[i < 1], r"whose index 0 is i < 1 of type bool but must be an integer"),
     "division by an axis": (lambda i: V[i // (i + 1)], r"is not affine"),
     "division by a negative": (lambda i: V[i // -2], r"is not affine"),
