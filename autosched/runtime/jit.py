@@ -58,9 +58,10 @@ class LoadedKernel:
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
-def compile_object(ir: str, target: Target) -> bytes:
-    """The relocatable object file of a module of IR text. Malformed IR raises RuntimeError with LLVM's message."""
-    machine = _machine(target)
+def compile_object(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
+    """The relocatable object file of a module of IR text; `level`: LLVM's of optimisation, 0 to 3. Malformed IR raises
+    RuntimeError with LLVM's message."""
+    machine = _machine(target, level)
     module = _optimised(ir, target, machine)
     with _options(target):
         return bytes(machine.emit_object(module))
@@ -143,7 +144,7 @@ def _llvm() -> Any:
 
 
 @lru_cache(maxsize=16)
-def _machine(target: Target) -> Any:
+def _machine(target: Target, level: int = CODEGEN_LEVEL) -> Any:
     """LLVM's target machine: position-independent code, as JITLink and shared objects need."""
     llvm = _llvm()
     if target.kind != "cpu":
@@ -152,7 +153,7 @@ def _machine(target: Target) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.mcpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
+        cpu=target.mcpu, features=target.features, opt=level, reloc="pic", codemodel="default"
     )
 
 

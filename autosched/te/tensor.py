@@ -136,7 +136,7 @@ class Tensor:
                 return select(cond, *(self._element(_replaced(indices, node, way), among) for way in (a, b)))
         if len(among) == MAX_CHOSEN:
             raise ExpressionError(
-                f"tensor {self.name}: the choices (te.min, te.max, te.abs, te.select) in an index are between more than "
+                f"tensor {self.name}: choices (te.min, te.max, te.abs, te.select) in an index are between more than "
                 f"{MAX_CHOSEN} elements; compute a stage that makes some of them first, and index that"
             )
         load: TensorLoad = TensorLoad(self.name, indices, self.dtype, self)

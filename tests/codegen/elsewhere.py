@@ -44,8 +44,9 @@ def can_run(target: Target) -> bool:
 
 
 def compile_here(ir: str, target: Target) -> bytes:
-    """The object file of a text for `target` that this machine can run."""
-    return compile_object(ir, target) if target.runs_here else compile_object(emulated(ir), parse_target("cpu"))
+    """The object file of a text for `target` that this machine can run; with little optimisation where what LLVM makes
+    of the text is nobody's code."""
+    return compile_object(ir, target) if target.runs_here else compile_object(emulated(ir), parse_target("cpu"), 0)
 
 
 def emulated(ir: str) -> str:
