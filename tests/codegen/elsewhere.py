@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable
 
 from autosched.codegen.source import function_attributes
-from autosched.runtime.jit import compile_object
+from autosched.runtime.jit import CODEGEN_LEVEL, compile_object
 from autosched.target import Target, host_arch, parse_target
 
+HOST = parse_target("cpu")
 PREFIX = "elsewhere."
 _CALL = re.compile(r"call (<\d+ x \w+>) @llvm\.x86\.(avx512[\w.]+)\(")
 _DECLARATION = re.compile(r"^declare .*@llvm\.x86\.avx512.*\n", re.MULTILINE)
@@ -43,16 +44,16 @@ def can_run(target: Target) -> bool:
     return target.runs_here or (target.kind == "cpu" and host_arch() == "x86_64")
 
 
-def compile_here(ir: str, target: Target) -> bytes:
-    """The object file of a text for `target` that this machine can run; with little optimisation where what LLVM makes
-    of the text is nobody's code."""
-    return compile_object(ir, target) if target.runs_here else compile_object(emulated(ir), parse_target("cpu"), 0)
+def compile_here(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
+    """The object file of a text for `target` that this machine can run; of one for another machine, whose code will be
+    something else, with as little optimisation as LLVM has."""
+    return compile_object(ir, target, level) if target.runs_here else compile_object(emulated(ir), HOST, 0)
 
 
 def emulated(ir: str) -> str:
     """The text without intrinsics of AVX-512, for the host."""
     calls = sorted({(name, of) for of, name in _CALL.findall(ir)})
-    attributes = f"attributes #0 = {{ {function_attributes(parse_target('cpu'))} }}"
+    attributes = f"attributes #0 = {{ {function_attributes(HOST)} }}"
     text = _ATTRIBUTES.sub(attributes, _DECLARATION.sub("", ir)).replace("@llvm.x86.avx512", f"@{PREFIX}avx512")
     return "\n".join([text, _TO_BFLOAT, *(_definition(name, of) for name, of in calls)])
 

@@ -18,14 +18,14 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.ir.stmt import For, ForKind, walk
 from autosched.lower import concretise, lower
-from autosched.runtime.jit import load_object
+from autosched.runtime.jit import CODEGEN_LEVEL, load_object
 from autosched.schedule import State, replay, steps_to_json
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import Reference, evaluate, within
 from search_spaces.space import Sketch
-from tests.codegen.elsewhere import can_run, compile_here
+from tests.codegen.elsewhere import HOST, can_run, compile_here
 from tests.helpers import check_nest
 
 Array = npt.NDArray[Any]
@@ -62,8 +62,11 @@ def kind_of(target: Target) -> tuple[object, ...]:
 
 @lru_cache(maxsize=16)
 def machine_code(text: str, target: Target) -> bytes:
-    """Compiled once for kernels whose number of threads or values of parameters make no difference to the text."""
-    return compile_here(text, target)
+    """Compiled once for kernels whose number of threads or values of parameters make no difference to the text.
+
+    The host's text as users have it. Of the other kinds' it is the text that is checked, not what LLVM makes of it: they
+    are not optimised, which takes a third of the time. (The fuzzer optimises all that the machine runs as it is.)"""
+    return compile_here(text, target, CODEGEN_LEVEL if target == HOST else 0)
 
 
 def without_comments(text: str) -> str:

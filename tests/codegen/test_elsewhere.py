@@ -16,13 +16,12 @@ from autosched.te.inputs import make_inputs
 from search_spaces import cpu
 from search_spaces.space import sample
 from tests.codegen import running
-from tests.codegen.elsewhere import BODIES, emulated
+from tests.codegen.elsewhere import BODIES, HOST, emulated
 from tests.codegen.running import build, check_outputs, run
 
 pytestmark = pytest.mark.skipif(host_arch() != "x86_64", reason="LLVM has these texts for x86-64 only")
 WIDE = parse_target("llvm -mcpu=cooperlake")
 WITHOUT_VNNI = parse_target("llvm -mcpu=skylake-avx512")
-HOST = parse_target("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +30,11 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     compiled = running.compile_here
 
-    def compile_emulated(ir: str, target: object) -> bytes:
+    def compile_emulated(ir: str, target: Target, level: int) -> bytes:
         text = emulated(ir)
         assert "@llvm.x86.avx512" not in text
         found.update(stem for stem in BODIES if re.search(rf"@llvm\.x86\.{stem}", ir))
-        return compiled(text, HOST)
+        return compiled(text, HOST, level)
 
     monkeypatch.setattr(running, "compile_here", compile_emulated)
     running.machine_code.cache_clear()
