@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from autosched.codegen.source import function_attributes
 from autosched.runtime.jit import CODEGEN_LEVEL, compile_object
-from autosched.target import Target, host_arch, parse_target
+from autosched.target import Target, parse_target
 
 HOST = parse_target("cpu")
 PREFIX = "elsewhere."
-_CALL = re.compile(r"call (<\d+ x \w+>) @llvm\.x86\.(avx512[\w.]+)\(")
+_CALL = re.compile(r"call <(\d+) x (\w+)> @llvm\.x86\.(avx512[\w.]+)\(")
 _DECLARATION = re.compile(r"^declare .*@llvm\.x86\.avx512.*\n", re.MULTILINE)
 _ATTRIBUTES = re.compile(r"^attributes #0 = .*$", re.MULTILINE)
 # What LLVM calls to round a float where no instruction does: to nearest, to even in the middle.
@@ -39,9 +39,8 @@ define hidden bfloat @__truncsfbf2(float %x) #0 {
 
 
 def can_run(target: Target) -> bool:
-    """Whether `compile_here` gives code for this machine; intrinsics of other processors than AVX-512's are only known
-    to those of x86-64."""
-    return target.runs_here or (target.kind == "cpu" and host_arch() == "x86_64")
+    """Whether `compile_here` gives code for this machine: intrinsics of AVX2 are not replaced."""
+    return target.runs_here or (target.kind == "cpu" and HOST.has("avx2"))
 
 
 def compile_here(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
@@ -52,18 +51,17 @@ def compile_here(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
 
 def emulated(ir: str) -> str:
     """The text without intrinsics of AVX-512, for the host."""
-    calls = sorted({(name, of) for of, name in _CALL.findall(ir)})
+    calls = sorted({(name, int(lanes), element) for lanes, element, name in _CALL.findall(ir)})
     attributes = f"attributes #0 = {{ {function_attributes(HOST)} }}"
     text = _ATTRIBUTES.sub(attributes, _DECLARATION.sub("", ir)).replace("@llvm.x86.avx512", f"@{PREFIX}avx512")
-    return "\n".join([text, _TO_BFLOAT, *(_definition(name, of) for name, of in calls)])
+    return "\n".join([text, _TO_BFLOAT, *(_definition(*call) for call in calls)])
 
 
-def _definition(name: str, result: str) -> str:
-    """LLVM IR of the intrinsic `llvm.x86.<name>` with the result `<n x type>`."""
-    lanes, element = re.fullmatch(r"<(\d+) x (\w+)>", result).groups()  # type: ignore[union-attr]
+def _definition(name: str, lanes: int, element: str) -> str:
+    """LLVM IR of the intrinsic `llvm.x86.<name>` with that result."""
     stem = next(s for s in BODIES if name.startswith(s))
-    parameters, body = BODIES[stem](int(lanes), element)
-    return f"define internal {result} @{PREFIX}{name}({parameters}) #0 {{\n{body}\n}}"
+    parameters, body = BODIES[stem](lanes, element)
+    return f"define internal <{lanes} x {element}> @{PREFIX}{name}({parameters}) #0 {{\n{body}\n}}"
 
 
 class _Lanes:
@@ -99,7 +97,7 @@ class _Lanes:
 def _scalef(lanes: int, element: str) -> tuple[str, str]:
     """x * 2**floor(y)."""
     w, v = _Lanes(lanes, element), f"<{lanes} x {element}>"
-    t, s = element, f"{_Lanes(lanes, element).suffix}"
+    t, s = element, w.suffix
 
     def lane(n: int) -> str:
         x, y = w.take("x", v, t, n), w.take("y", v, t, n)
