@@ -1,7 +1,7 @@
 """Runs the texts for processors that this machine is not: vectors in LLVM may be wider than the registers.
 
 What only AVX-512 has are some intrinsics (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2). Here
-they are functions in LLVM IR, lane by lane. So the texts for wide processors are checked on a narrow one; what LLVM
+they are functions in LLVM IR. So the texts for wide processors are checked on a narrow one; what LLVM
 makes of them for their own processor is not.
 """
 
@@ -60,158 +60,129 @@ def emulated(ir: str) -> str:
 def _definition(name: str, lanes: int, element: str) -> str:
     """LLVM IR of the intrinsic `llvm.x86.<name>` with that result."""
     stem = next(s for s in BODIES if name.startswith(s))
-    parameters, body = BODIES[stem](lanes, element)
-    return f"define internal <{lanes} x {element}> @{PREFIX}{name}({parameters}) #0 {{\n{body}\n}}"
+    parameters, lines = BODIES[stem](lanes, element)
+    body = "".join(f"  {line}\n" for line in (*lines, f"ret <{lanes} x {element}> %r"))
+    return f"define internal <{lanes} x {element}> @{PREFIX}{name}({parameters}) #0 {{\n{body}}}"
 
 
-class _Lanes:
-    """Writes a function that does the same in each lane; `%r` at the end."""
-
-    def __init__(self, lanes: int, element: str) -> None:
-        self.lanes, self.element = lanes, element
-        self.lines: list[str] = []
-        self.word = {"float": "i32", "double": "i64"}.get(element, element)
-        self.suffix = {"float": "f32", "double": "f64"}.get(element, element)
-
-    def each(self, lane: Callable[[int], str]) -> str:
-        """`lane(n)` adds the lines for lane n and returns its value."""
-        vector = f"<{self.lanes} x {self.element}>"
-        value = "poison"
-        for n in range(self.lanes):
-            element = lane(n)
-            self.emit(f"%r{n} = insertelement {vector} {value}, {self.element} {element}, i32 {n}")
-            value = f"%r{n}"
-        self.emit(f"ret {vector} {value}")
-        return "\n".join(self.lines)
-
-    def emit(self, line: str) -> None:
-        self.lines.append(f"  {line}")
-
-    def take(self, name: str, vector: str, of: str, n: int) -> str:
-        """Element n of an argument `<lanes x of>`."""
-        taken = f"%{name}{n}"
-        self.emit(f"{taken} = extractelement {vector} %{name}, i32 {n}")
-        return taken
+Body = tuple[str, list[str]]  # parameters, and the lines that make %r
 
 
-def _scalef(lanes: int, element: str) -> tuple[str, str]:
+def _of_floats(lanes: int, element: str) -> tuple[str, str, str]:
+    """(the vector, the vector of as long integers, how names of LLVM's own functions for it end)."""
+    bits = {"float": 32, "double": 64}[element]
+    return f"<{lanes} x {element}>", f"<{lanes} x i{bits}>", f"v{lanes}f{bits}"
+
+
+def _scalef(lanes: int, element: str) -> Body:
     """x * 2**floor(y)."""
-    w, v = _Lanes(lanes, element), f"<{lanes} x {element}>"
-    t, s = element, w.suffix
-
-    def lane(n: int) -> str:
-        x, y = w.take("x", v, t, n), w.take("y", v, t, n)
-        w.emit(f"%down{n} = call {t} @llvm.floor.{s}({t} {y})")
-        w.emit(f"%power{n} = call i32 @llvm.fptosi.sat.i32.{s}({t} %down{n})")
-        w.emit(f"%big{n} = icmp sgt i32 %power{n}, 9999")
-        w.emit(f"%most{n} = select i1 %big{n}, i32 9999, i32 %power{n}")
-        w.emit(f"%small{n} = icmp slt i32 %most{n}, -9999")
-        w.emit(f"%exponent{n} = select i1 %small{n}, i32 -9999, i32 %most{n}")
-        w.emit(f"%scaled{n} = call {t} @llvm.ldexp.{s}.i32({t} {x}, i32 %exponent{n})")
-        w.emit(f"%nan{n} = fcmp uno {t} {y}, {y}")
-        w.emit(f"%result{n} = select i1 %nan{n}, {t} {y}, {t} %scaled{n}")
-        return f"%result{n}"
-
-    return f"{v} %x, {v} %y, {v}, i{lanes}, i32", w.each(lane)
+    v, _, s = _of_floats(lanes, element)
+    i, ends = f"<{lanes} x i32>", f"v{lanes}i32"
+    return f"{v} %x, {v} %y, {v}, i{lanes}, i32", [
+        f"%down = call {v} @llvm.floor.{s}({v} %y)",
+        f"%power = call {i} @llvm.fptosi.sat.{ends}.{s}({v} %down)",
+        f"%most = call {i} @llvm.smin.{ends}({i} %power, {i} splat (i32 9999))",
+        f"%n = call {i} @llvm.smax.{ends}({i} %most, {i} splat (i32 -9999))",
+        f"%scaled = call {v} @llvm.ldexp.{s}.{ends}({v} %x, {i} %n)",
+        f"%nan = fcmp uno {v} %y, %y",
+        f"%r = select <{lanes} x i1> %nan, {v} %y, {v} %scaled",
+    ]
 
 
-def _range(lanes: int, element: str) -> tuple[str, str]:
+def _range(lanes: int, element: str) -> Body:
     """The smaller magnitude, the number where the other is none, with the sign of x: what control 2 says."""
-    w, v = _Lanes(lanes, element), f"<{lanes} x {element}>"
-    t, s = element, w.suffix
-
-    def lane(n: int) -> str:
-        x, y = w.take("x", v, t, n), w.take("y", v, t, n)
-        w.emit(f"%a{n} = call {t} @llvm.fabs.{s}({t} {x})")
-        w.emit(f"%b{n} = call {t} @llvm.fabs.{s}({t} {y})")
-        w.emit(f"%least{n} = call {t} @llvm.minnum.{s}({t} %a{n}, {t} %b{n})")
-        w.emit(f"%signed{n} = call {t} @llvm.copysign.{s}({t} %least{n}, {t} {x})")
-        return f"%signed{n}"
-
-    return f"{v} %x, {v} %y, i32, {v}, i{lanes}, i32", w.each(lane)
+    v, _, s = _of_floats(lanes, element)
+    return f"{v} %x, {v} %y, i32, {v}, i{lanes}, i32", [
+        f"%a = call {v} @llvm.fabs.{s}({v} %x)",
+        f"%b = call {v} @llvm.fabs.{s}({v} %y)",
+        f"%least = call {v} @llvm.minnum.{s}({v} %a, {v} %b)",
+        f"%r = call {v} @llvm.copysign.{s}({v} %least, {v} %x)",
+    ]
 
 
-def _fixupimm(lanes: int, element: str) -> tuple[str, str]:
+def _fixupimm(lanes: int, element: str) -> Body:
     """x, but y where y is NaN: what the table 0x22 says."""
-    w, v = _Lanes(lanes, element), f"<{lanes} x {element}>"
-
-    def lane(n: int) -> str:
-        x, y = w.take("x", v, element, n), w.take("y", v, element, n)
-        w.emit(f"%nan{n} = fcmp uno {element} {y}, {y}")
-        w.emit(f"%result{n} = select i1 %nan{n}, {element} {y}, {element} {x}")
-        return f"%result{n}"
-
-    return f"{v} %x, {v} %y, <{lanes} x {w.word}>, i32, i{lanes}, i32", w.each(lane)
+    v, i, _ = _of_floats(lanes, element)
+    return f"{v} %x, {v} %y, {i}, i32, i{lanes}, i32", [
+        f"%nan = fcmp uno {v} %y, %y",
+        f"%r = select <{lanes} x i1> %nan, {v} %y, {v} %x",
+    ]
 
 
-def _vpermi2var(lanes: int, element: str) -> tuple[str, str]:
+def _vpermi2var(lanes: int, element: str) -> Body:
     """The element of the two tables, one behind the other, at the low bits of the index."""
-    w, v = _Lanes(lanes, element), f"<{lanes} x {element}>"
-    table = f"<{2 * lanes} x {element}>"
+    v, i, _ = _of_floats(lanes, element)
+    word = i.split()[-1].rstrip(">")
     order = ", ".join(f"i32 {n}" for n in range(2 * lanes))
-    w.emit(f"%table = shufflevector {v} %low, {v} %high, <{2 * lanes} x i32> <{order}>")
+    lines = [
+        f"%table = shufflevector {v} %low, {v} %high, <{2 * lanes} x i32> <{order}>",
+        f"%place = and {i} %at, splat ({word} {2 * lanes - 1})",
+    ]
+    for n in range(lanes):
+        before, after = f"%r{n}" if n else "poison", f"%r{n + 1}" if n + 1 < lanes else "%r"
+        lines += [
+            f"%p{n} = extractelement {i} %place, i32 {n}",
+            f"%e{n} = extractelement <{2 * lanes} x {element}> %table, {word} %p{n}",
+            f"{after} = insertelement {v} {before}, {element} %e{n}, i32 {n}",
+        ]
+    return f"{v} %low, {i} %at, {v} %high", lines
 
-    def lane(n: int) -> str:
-        index = w.take("at", f"<{lanes} x {w.word}>", w.word, n)
-        w.emit(f"%place{n} = and {w.word} {index}, {2 * lanes - 1}")
-        w.emit(f"%result{n} = extractelement {table} %table, {w.word} %place{n}")
-        return f"%result{n}"
 
-    return f"{v} %low, <{lanes} x {w.word}> %at, {v} %high", w.each(lane)
+def _parts(name: str, lanes: int, element: str, depth: int, extended: str) -> list[str]:
+    """Lines that make %name0, %name1, ...: of each lane's `depth` elements of `%name` the first, the second, ..."""
+    lines = []
+    for k in range(depth):
+        order = ", ".join(f"i32 {n * depth + k}" for n in range(lanes))
+        whole = f"<{lanes * depth} x {element}>"
+        lines += [
+            f"%{name}s{k} = shufflevector {whole} %{name}, {whole} poison, <{lanes} x i32> <{order}>",
+            f"%{name}{k} = {extended.split()[0]} <{lanes} x {element}> %{name}s{k} to <{lanes} x {extended.split()[1]}>",
+        ]
+    return lines
 
 
-def _pmaddwd(lanes: int, element: str) -> tuple[str, str]:
+def _sums(lanes: int, depth: int, start: str) -> list[str]:
+    """start + a0 b0 + a1 b1 + ... of integers."""
+    v, total, lines = f"<{lanes} x i32>", start, []
+    for k in range(depth):
+        after = f"%sum{k}" if k + 1 < depth else "%r"
+        lines += [f"%product{k} = mul {v} %a{k}, %b{k}", f"{after} = add {v} {total}, %product{k}"]
+        total = after
+    return lines
+
+
+def _pmaddwd(lanes: int, element: str) -> Body:
     """a[2 n] * b[2 n] + a[2 n + 1] * b[2 n + 1] of signed words."""
     words = f"<{2 * lanes} x i16>"
-    w = _Lanes(lanes, element)
-
-    def lane(n: int) -> str:
-        return _products(w, n, ("a", words, "i16", "sext"), ("b", words, "i16", "sext"), 2, "0")
-
-    return f"{words} %a, {words} %b", w.each(lane)
+    parts = [line for name in "ab" for line in _parts(name, lanes, "i16", 2, "sext i32")]
+    return f"{words} %a, {words} %b", [*parts, *_sums(lanes, 2, "zeroinitializer")]
 
 
-def _vpdpbusd(lanes: int, element: str) -> tuple[str, str]:
+def _vpdpbusd(lanes: int, element: str) -> Body:
     """c[n] + the products of four unsigned with four signed bytes."""
-    w, v, octets = _Lanes(lanes, element), f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-    w.emit(f"%a = bitcast {v} %aw to {octets}")
-    w.emit(f"%b = bitcast {v} %bw to {octets}")
-
-    def lane(n: int) -> str:
-        return _products(w, n, ("a", octets, "i8", "zext"), ("b", octets, "i8", "sext"), 4, w.take("c", v, "i32", n))
-
-    return f"{v} %c, {v} %aw, {v} %bw", w.each(lane)
-
-
-def _products(
-    w: _Lanes, n: int, a: tuple[str, str, str, str], b: tuple[str, str, str, str], depth: int, total: str
-) -> str:
-    for k in range(n * depth, n * depth + depth):
-        for name, vector, of, extend in (a, b):
-            w.emit(f"%{name}wide{k} = {extend} {of} {w.take(name, vector, of, k)} to i32")
-        w.emit(f"%product{k} = mul i32 %awide{k}, %bwide{k}")
-        w.emit(f"%sum{k} = add i32 {total}, %product{k}")
-        total = f"%sum{k}"
-    return total
+    v, octets = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    return f"{v} %c, {v} %aw, {v} %bw", [
+        f"%a = bitcast {v} %aw to {octets}",
+        f"%b = bitcast {v} %bw to {octets}",
+        *_parts("a", lanes, "i8", 4, "zext i32"),
+        *_parts("b", lanes, "i8", 4, "sext i32"),
+        *_sums(lanes, 4, "%c"),
+    ]
 
 
-def _dpbf16ps(lanes: int, element: str) -> tuple[str, str]:
+def _dpbf16ps(lanes: int, element: str) -> Body:
     """c[n] + a[2 n + 1] * b[2 n + 1] + a[2 n] * b[2 n]."""
-    w, v, halves = _Lanes(lanes, element), f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
-
-    def lane(n: int) -> str:
-        total = w.take("c", v, "float", n)
-        for k in (2 * n + 1, 2 * n):
-            for name in ("a", "b"):
-                w.emit(f"%{name}wide{k} = fpext bfloat {w.take(name, halves, 'bfloat', k)} to float")
-            w.emit(f"%sum{k} = call float @llvm.fma.f32(float %awide{k}, float %bwide{k}, float {total})")
-            total = f"%sum{k}"
-        return total
-
-    return f"{v} %c, {halves} %a, {halves} %b", w.each(lane)
+    v, halves = f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
+    fma = f"call {v} @llvm.fma.v{lanes}f32"
+    return f"{v} %c, {halves} %a, {halves} %b", [
+        *_parts("a", lanes, "bfloat", 2, "fpext float"),
+        *_parts("b", lanes, "bfloat", 2, "fpext float"),
+        f"%odd = {fma}({v} %a1, {v} %b1, {v} %c)",
+        f"%r = {fma}({v} %a0, {v} %b0, {v} %odd)",
+    ]
 
 
-BODIES: dict[str, Callable[[int, str], tuple[str, str]]] = {
+BODIES: dict[str, Callable[[int, str], Body]] = {
     "avx512.mask.scalef": _scalef,
     "avx512.mask.range": _range,
     "avx512.mask.fixupimm": _fixupimm,

@@ -40,9 +40,8 @@ from tests.helpers import SAMPLED, check_nest, little_rows
 DATA_SETS = ("normal", "structured", "integers")
 SAMPLED_FOR_GPU = 1000  # to find a legal one
 MAX_COPIES = 4096
-MAX_LINES = (
-    20_000  # of LLVM IR: some seconds of compiling. What the search finds legal has fewer, other rows up to 300,000
-)
+# Of LLVM IR: some seconds of compiling. What the search finds legal has fewer, other rows up to 300,000.
+MAX_LINES = 20_000
 MAX_INTERPRETED = 1500  # points of all stages; the interpreter does about a million a second
 
 
