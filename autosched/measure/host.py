@@ -39,7 +39,8 @@ def _try_lock(descriptor: int) -> bool:
 def device_lock(name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
     """Holds the device `name` of this host for this user: nobody else times on it meanwhile.
 
-    The system drops the lock of a dead process. Raises DeviceError when it is not free within `wait_s` seconds.
+    The system drops the lock of a dead process, but not of one that Ctrl-Z stopped: the file has its holder's number.
+    Raises DeviceError when the lock is not free within `wait_s` seconds.
     """
     path = state_directory() / f"{name}.lock"
     descriptor = _open_lock(path)
@@ -48,13 +49,21 @@ def device_lock(name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
         while not _try_lock(descriptor):
             if time.monotonic() > give_up:
                 raise DeviceError(
-                    f"another tuner has held {path} for {wait_s:.0f} s, so nothing can be timed on {name}; end it"
+                    f"another tuner, {_holder(descriptor)}, has held {path} for {wait_s:.0f} s, "
+                    f"so nothing can be timed on {name}; end it, or let it go on if it is stopped"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    number = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+    return f"process {number}" if number.isdecimal() else "of an older version"
 
 
 class ScratchDirectory:

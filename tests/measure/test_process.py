@@ -151,7 +151,8 @@ def test_workers_die_with_a_killed_tuner(tmp_path: Path) -> None:
 
 def test_device_lock_is_exclusive(tmp_path: Path) -> None:
     with device_lock("cpu"):
-        with pytest.raises(DeviceError, match=r"another tuner has held .*cpu\.lock"), device_lock("cpu", wait_s=0.02):
+        held = rf"another tuner, process {os.getpid()}, has held .*cpu\.lock"
+        with pytest.raises(DeviceError, match=held), device_lock("cpu", wait_s=0.02):
             pass
         with device_lock("other", wait_s=0.0):
             pass
