@@ -16,6 +16,8 @@ a line now and then.
                    two meet in a few sets of the caches, where a whole panel would not wait to be read
     a packed one   a share of the next panel's source
 
+In blocks of a reduction the same is asked for the panels that are made for each tile of columns.
+
 A reduction of few steps has its next tile's place in a large output asked for as well, to be written: a store to a line
 that is elsewhere waits for it, and those of a short tile are as many as a processor keeps waiting.
 
@@ -58,13 +60,36 @@ def follow_operands(draft: Draft, context: Context) -> Draft:
     for stage in draft.state.stages:
         if _is_tile(stage):
             state = _follow_output(_ask(state, stage, _ask_for_operand, large), stage, large)
+        elif _is_tile_of_block(stage):
+            state = _follow_block(state, stage, large)
     return draft if state is draft.state else replace(draft, state=state)
 
 
 def _is_tile(stage: Stage) -> bool:
-    """A register tile over the whole reduction; blocks of one are as long as a parameter says."""
-    whole = all(isinstance(a.extent, Const) for a in stage.op.all_axes)
-    return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None and whole
+    """A register tile over the whole reduction."""
+    return _is_in_registers(stage) and all(isinstance(a.extent, Const) for a in stage.op.all_axes)
+
+
+def _is_tile_of_block(stage: Stage) -> bool:
+    """A register tile over a block of the reduction, as long as a parameter says."""
+    return _is_in_registers(stage) and not _is_tile(stage)
+
+
+def _is_in_registers(stage: Stage) -> bool:
+    return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None
+
+
+def _follow_block(state: State, tile: Stage, large: float) -> State:
+    """The schedule with the tile asking for the source of the next panel inside the block, a few lines for each point
+    of a window: to number them takes some twenty instructions. Panels of a whole block are made in long rows."""
+    *taps, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
+    for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None]:
+        if copy.at is None or not is_copy(copy) or state.stage(copy.at.stage).loop(copy.at.loop).reduce:
+            continue
+        step = _ask_for_source(state, tile, taps[-1] if taps else last, copy)
+        if step is not None and _n_bytes(state, step.buffer) >= large:
+            state = state.apply(step)
+    return state
 
 
 Asking = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchAhead | None]

@@ -9,10 +9,11 @@
 
 It is Rfactor over the outer part of K, the partial sums living in registers.
 
-Where there are few rows, nothing is packed and K runs in short blocks: a long operand that is read once or a few times
-passes by in a handful of streams, each along its memory, while the sums wait in the cache. In whole columns of it each
-step would be on another page, and rows whose distance is a power of two would meet in a few sets of the caches; a copy
-of the weights of a 7x7 image takes a fifth of the time that their products take.
+Where there are few rows, K runs in short blocks: a long operand that is read once or a few times passes by in a handful
+of streams, each along its memory, while the sums wait in the cache. In whole columns of it each step would be on
+another page. Rows whose distance is a power of two meet in a few sets of the first cache, from which every register
+tile reads them again: a panel of the block, made for each tile of columns, stays there. On Zen 3 such a product of
+32 x 1024 x 2048 takes 5.4 million cycles with panels and 8.3 without, of 8 rows 2.1 and 1.6.
 
 What is read once and is larger than the second level cache (sums of columns) always passes by in rows: 24 MB of rows of
 3 KB in a third of the time that strips of columns take.
@@ -39,6 +40,7 @@ MIN_REDUCTION = 256  # shorter reductions need no blocks
 MIN_CHANNELS = 64  # of a window's last axis, to be cut where all of the window is as long
 LONG_ROW = 8192  # bytes; parts of a row that are as long are read as fast as whole rows
 FEW_ROWS = 64  # that use an element of the vectorised operand, which then passes by
+ROWS_TO_COPY = 16  # that use an element, for a copy in a panel of the block to pay
 
 
 def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
@@ -62,17 +64,37 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
     return tiles.finish(draft, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 
-def thin_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
-    """The alternative for few rows, or None where there are many, K is short, or rows are not along the memory."""
+def thin_reductions(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> list[Draft]:
+    """The alternatives for few rows; none where there are many, K is short, or rows are not along the memory."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
     users = [math.prod(extent(a) for a in stage.op.axes if not r.moves(a.name)) for r in wide]
     far = [r for r in wide if r.strides[v.name] == 1 and (r.strides[k.name] or 0) >= extent(v)]
     if not _is_long(stage) or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
-        return None
+        return []
     in_rows = passes_by(draft, stage, v, context)
-    draft, tiles, acc = _blocks(draft, stage, v, context, few_streams if in_rows else short_block, in_rows)
-    return tiles.finish(draft, acc, f"{acc}.rf", f"{stage.name}:v{tiles.v}-thin")
+    dims = {r.load.buffer: d for r in wide if (d := panel_dim(r, stage, v)) is not None}
+    pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & draft.state.constants
+    domain = few_streams if in_rows else short_block
+    return [_thin(draft, stage, v, context, domain, in_rows, panels) for panels in ({}, dims)[: 1 + pays]]
+
+
+def _thin(
+    draft: Draft,
+    stage: Stage,
+    v: StageAxis,
+    context: Context,
+    domain: Callable[[str, int], Param],
+    in_rows: bool,
+    panels: dict[str, int],
+) -> Draft:
+    """Short blocks of K; the buffers of `panels`, along these dimensions, in one for each tile of columns."""
+    draft, tiles, acc = _blocks(draft, stage, v, context, domain, in_rows)
+    columns = f"{draft.state.stage(acc).op.axes[tiles.v].name}.0"
+    for name, dim in panels.items():
+        draft = pack_panels(draft, name, f"{acc}.rf", dim, tiles.width(tiles.v), (acc, columns))
+    note = "-".join([f"{stage.name}:v{tiles.v}-thin", *(f"{name}@panel" for name in panels)])
+    return tiles.finish(draft, acc, f"{acc}.rf", note)
 
 
 def _is_long(stage: Stage) -> bool:
@@ -105,7 +127,9 @@ def _blocks(
     partial = f"{acc}.rf"
     block = domain(f"{acc}.{k.name}.b", extent(k))
     draft = draft.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer"))
-    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context, in_rows)
+    wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
+    held = tuple(a.name for a in stage.op.axes if not any(r.moves(a.name) for r in wide))
+    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context, in_rows, held)
     draft = tiles.split_host(draft)
     draft = draft.apply(ComputeAt(acc, host, tiles.task_loop))
     draft = tiles.split_tile(draft, acc, f"{k.name}.o")
@@ -126,10 +150,14 @@ def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | No
 
 
 class _Tiles:
-    """The host's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile."""
+    """The host's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile. Its
+    tiles along axes that the vectorised operand is `held` for follow each other: they find it in the first cache."""
 
-    def __init__(self, host: Stage, v: int, context: Context, in_rows: bool = False) -> None:
+    def __init__(
+        self, host: Stage, v: int, context: Context, in_rows: bool = False, held: tuple[str, ...] = ()
+    ) -> None:
         self.host = host
+        self.held = held
         self.in_rows = in_rows
         self.v = v
         self.context = context
@@ -179,7 +207,7 @@ class _Tiles:
         v = names[self.v]
         others = [n for n in names if n != v]
         steps: list[Step] = [Split(acc, n, (self.width(i),)) for i, n in enumerate(names)]
-        outer = [f"{v}.0", *(f"{n}.0" for n in others)]
+        outer = [f"{n}.0" for n in (v, *sorted(others, key=lambda n: n in self.held))]
         steps.append(Reorder(acc, (block_loop, *outer, *(f"{n}.1" for n in others), f"{v}.1")))
         steps += [Unroll(acc, f"{n}.1") for n in others]
         steps.append(Vectorize(acc, f"{v}.1"))

@@ -33,7 +33,7 @@ from autosched.schedule import (
 from autosched.schedule.stage import StageAxis
 from autosched.target import PIECE_BYTES
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reduction
+from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
@@ -130,9 +130,9 @@ class MultiLevelTiling:
             tiled = [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
         paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
-        thin = thin_reduction(draft, stage, paneled[0], context) if paneled else None
-        if thin is not None and passes_by(draft, stage, paneled[0], context):
-            return [thin]
+        thin = thin_reductions(draft, stage, paneled[0], context) if paneled else []
+        if thin and passes_by(draft, stage, paneled[0], context):
+            return thin
         drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
@@ -141,7 +141,7 @@ class MultiLevelTiling:
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
             drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
         more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
-        more += [thin, inner_products(draft, stage, context)]
+        more += [*thin, inner_products(draft, stage, context)]
         return [*drafts, *(d for d in more if d is not None)]
 
 

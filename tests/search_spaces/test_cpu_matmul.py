@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -52,6 +53,41 @@ def test_the_weights_of_a_small_image_pass_by_in_blocks_of_channels(size, channe
     assert bool(found) == is_thin
     for sketch in found[:1]:
         check(sketch, collapse(dag), space.sample(sketch, 1, np.random.default_rng(4))[0])
+
+
+@pytest.mark.parametrize(
+    ("case", "loop"),
+    [
+        (("c2d", (1, 4, 4, 64, 19, 3, 1, 1)), "kw"),
+        (("t2d", (1, 4, 5, 64, 19, 4, 2, 1)), "tw"),
+        (("matmul", (16, 37, 261)), "k.i.0"),
+        (("matmul", (15, 37, 261)), None),
+    ],
+)
+def test_few_rows_read_panels_of_the_block_and_ask_for_the_next_one(case, loop):
+    """Made for each tile of columns, next to the tiles that read one panel; a copy for 15 rows would not pay."""
+    dag = collapse(build(*case)[0])
+    found = [s for s in sketches(dag, replace(NARROW, l2_bytes=1 << 10), 1) if re.search(r"thin-\w+@panel", s.name)]
+    assert bool(found) == (loop is not None)
+    rng = np.random.default_rng(5)
+    for sketch in found[:1]:
+        (copy,) = [s for s in sketch.state.stages if s.name.endswith(".pack")]
+        host = sketch.state.stage(copy.at.stage)
+        *_, columns = host.loops[: host.position(copy.at.loop) + 1]
+        assert [x.reduce for x in host.loops[:2]] == [True, False]
+        assert columns is host.loops[1]
+        (hint,) = [h for stage in sketch.state.stages for h in stage.ahead]
+        assert (hint.reader, hint.buffer, hint.loop) == (copy.name, copy.name.removesuffix(".pack"), loop)
+        for values in space.sample(sketch, 2, rng):
+            check(sketch, dag, values)
+
+
+def test_tiles_that_read_one_panel_follow_each_other():
+    """The phases of a transposed convolution have weights of their own: they change before the pixels do."""
+    dag = collapse(build("t2d", (1, 4, 5, 64, 19, 4, 2, 1))[0])
+    (thin,) = [s for s in sketches(dag, NARROW, 1) if s.name.endswith("thin/pad@inline")]
+    loops = [x.name for x in thin.state.stage("phases.acc").loops if x.name.endswith(".0")]
+    assert loops == ["co.0", "rh.0", "rw.0", "qh.0", "qw.0"]
 
 
 @pytest.mark.parametrize(("target", "dtype"), [(WIDE, "float32"), (NARROW, "float64")])
