@@ -228,3 +228,30 @@ def test_lanes_backwards_are_one_vector_under_a_condition_as_well(dtype):
         check_kernel(dag, state)
         gathers = "masked.gather" in build(state, parse_target("llvm -mcpu=haswell"), 1).ir
         assert columns > 24 or gathers == (dtype not in ("float32", "float64", "int64"))
+
+
+@pytest.mark.parametrize(("step", "d"), [(1, 2), (1, 3), (2, 5), (63, 129), (-1, 3), (5, 100)])
+@pytest.mark.parametrize("extent", [1, 37, 200])
+def test_lanes_are_divided_by_numbers_without_divisions_of_vectors(extent, step, d):
+    """Of neither quotients nor remainders is known where in a period vectors begin."""
+    least = min(0, step * (extent - 1))
+    most = (6 + step * (extent - 1) * (step > 0) - least) // d
+    x, z = te.placeholder((most + 1,), name="X"), te.placeholder((1,), name="Z")
+
+    def value(i, j):
+        at = i + step * j - least
+        return te.select(te.equal(at % d, 1), x[at // d], te.cast(at % d - at // d, "float32") * z[0])
+
+    dag = ComputeDAG(te.compute((7, extent), value, name="Y"))
+    for steps in ((Vectorize("Y", "j"),), (Split("Y", "j", (16,)), Vectorize("Y", "j.1"))):
+        state = initial_state(dag).apply(*steps)
+        check_kernel(dag, state)
+        text = build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+        assert not re.search(r"[us](div|rem) <", text)
+
+
+def test_gathers_have_indices_of_32_bits_where_they_fit():
+    x = te.placeholder((300,), name="X")
+    dag = ComputeDAG(te.compute((7, 64), lambda i, j: x[(i + 9 * j) // 2], name="Y"))
+    text = build(initial_state(dag).apply(Vectorize("Y", "j")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    assert text.count("getelementptr float, ptr %b0, <16 x i32>") == 4

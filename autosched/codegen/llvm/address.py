@@ -200,15 +200,11 @@ class Addresses:
         found = self._patterns[key]
         if found is None:
             return None
-        if bound.chunk is not None:
-            self.env[CHUNK] = bound.chunk
+        self._origin(bound)
         return self.scalar(found[0]), found[1]
 
     def _lane_numbers(self, expr: Expr, var: Var, bound: Lanes) -> tuple[Expr, tuple[int, ...]] | None:
-        origin: Expr = Const(bound.base, INDEX)
-        if bound.chunk is not None:
-            self.simplify.ranges[CHUNK] = (0, UNKNOWN[1])
-            origin = CHUNK * bound.lanes + origin
+        origin = self._origin(bound) + bound.base
         numbers, shared = list[int](), None
         for n in range(bound.lanes):
             form = self.simplify.affine(substitute(expr, {var: origin + n}))
@@ -274,22 +270,30 @@ class Addresses:
             found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
         return found
 
-    def evenly(self, expr: Expr) -> tuple[tuple[int, ...], str] | None:
-        """An index whose lanes are evenly apart: a number for each, and what is added to all, the lowest 32 bits of it.
-        None for others."""
+    def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
+        """An index whose lanes are evenly apart: a number for each, and what is added to all. None for others."""
         vector = [v for v in free_vars(expr) if isinstance(self.env[v], Lanes)]
         if len(vector) != 1:
             return None
         var, bound = vector[0], self.env[vector[0]]
         terms = self.simplify.affine(expr).terms
         assert isinstance(bound, Lanes)
-        if bound.chunk is not None or any(var in free_vars(a) for a, _ in terms if a is not var):
+        if any(var in free_vars(a) for a, _ in terms if a is not var):
             return None
         step = dict(terms).get(var, 0)
-        start = self.scalar(substitute(expr, {var: Const(0, INDEX)}))
-        return tuple(step * (bound.base + n) for n in range(bound.lanes)), self._narrow(start)
+        start = substitute(expr, {var: self._origin(bound)})
+        return tuple(step * (bound.base + n) for n in range(bound.lanes)), start
 
-    def _narrow(self, number: int | Runtime) -> str:
+    def _origin(self, bound: Lanes) -> Expr:
+        """The vectorised variable in the first lane, less `base`."""
+        if bound.chunk is None:
+            return Const(0, INDEX)
+        self.env[CHUNK] = bound.chunk
+        self.simplify.ranges[CHUNK] = (0, UNKNOWN[1])
+        return CHUNK * bound.lanes
+
+    def narrowed(self, number: int | Runtime) -> str:
+        """The lowest 32 bits of a number."""
         if isinstance(number, int):
             return str(number)
         memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)

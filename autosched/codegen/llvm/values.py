@@ -15,6 +15,7 @@ from functools import reduce
 from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Access, Addresses, Lanes, fits_32, is_adjacent, is_index
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.indices import literal_lanes, narrow_index
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
@@ -134,12 +135,16 @@ class Values:
         if isinstance(expr, Var):
             return self.lane_numbers(expr)
         assert isinstance(expr, Binary), f"no lane code for {expr}"
-        known = self.addresses.pattern(expr) if expr.op in ("floordiv", "mod") else None
-        if known is not None:
-            start, numbers = known
-            name = str(start) if isinstance(start, int) else start.name
-            text = ", ".join(f"i64 {n}" for n in numbers)
-            return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
+        if expr.op in ("floordiv", "mod"):
+            known = self.addresses.pattern(expr)
+            if known is not None:
+                start, numbers = known
+                name = str(start) if isinstance(start, int) else start.name
+                text = ", ".join(f"i64 {n}" for n in numbers)
+                return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
+            narrow = self._narrow(expr)
+            if narrow is not None:
+                return self.arithmetic.cast(narrow, INDEX)
         return self.arithmetic.binary(expr.op, self._index_operand(expr.a), self._index_operand(expr.b))
 
     def _index_operand(self, expr: Expr) -> Val:
@@ -149,21 +154,22 @@ class Values:
         """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
         if not fits_32(*self.addresses.interval(a, self.lanes)):
             return self.arithmetic.cast(self.emit(a), dtype)
-        even = self.addresses.evenly(a)
-        narrow = self.arithmetic.cast(self.emit(a), "int32") if even is None else self._sum(*even)
-        return self.arithmetic.cast(narrow, dtype)
+        return self.arithmetic.cast(self._narrow(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
 
-    def _sum(self, numbers: tuple[int, ...], start: str) -> Val:
-        return self.arithmetic.binary("add", literal_lanes(numbers), Val(start, "int32", 1))
+    def _narrow(self, expr: Expr) -> Val | None:
+        return narrow_index(self.arithmetic, self.addresses, expr, self.lanes)
 
     def _compared(self, comparison: Binary) -> Val | None:
-        """The lanes against what they share, in 32 bits: half the registers, and in AVX2 no more masks to join. None
-        where that does not fit."""
-        even = self.addresses.evenly(comparison.b - comparison.a)
-        if even is None or not fits_32(*even[0], *self.addresses.interval(comparison.b - comparison.a, self.lanes)):
+        """The lanes against what they share, in 32 bits. None where that does not fit."""
+        difference = comparison.b - comparison.a
+        even = self.addresses.evenly(difference)
+        if even is None:
+            narrow = self._narrow(comparison.a - comparison.b)
+            return None if narrow is None else self.arithmetic.binary(comparison.op, narrow, Val("0", "int32", 1))
+        if not fits_32(*even[0], *self.addresses.interval(difference, self.lanes)):
             return None
-        numbers = tuple(-n for n in even[0])
-        return self.arithmetic.binary(comparison.op, literal_lanes(numbers), Val(even[1], "int32", 1))
+        start = self.addresses.narrowed(self.addresses.scalar(even[1]))
+        return self.arithmetic.binary(comparison.op, literal_lanes([-n for n in even[0]]), Val(start, "int32", 1))
 
     def lane_numbers(self, var: Var) -> Val:
         """The values of the vectorised variable."""
@@ -361,11 +367,13 @@ class Values:
         """A vector of pointers, one for each lane."""
         base = self.pointer(access, dtype)
         if access.lane_index is not None:
-            index = self.arithmetic.spread(self._index(access.lane_index), self.lanes).name
+            lanes = self._narrow(access.lane_index) or self._index(access.lane_index)
+            index = self.arithmetic.spread(lanes, self.lanes)
         else:
-            index = f"<{', '.join(f'i64 {step}' for step in access.lane_steps(self.lanes))}>"
-        element = memory_type(dtype)
-        return self.writer.value(f"getelementptr {element}, ptr {base}, <{self.lanes} x i64> {index}")
+            steps = ", ".join(f"i64 {step}" for step in access.lane_steps(self.lanes))
+            index = Val(f"<{steps}>", INDEX, self.lanes)
+        kind = value_type(index.dtype, self.lanes)
+        return self.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
 
     # select
 
@@ -480,12 +488,6 @@ class Values:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
         return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
-
-
-def literal_lanes(numbers: tuple[int, ...]) -> Val:
-    """A number of 32 bits for each lane."""
-    text = ", ".join(f"i32 {n}" for n in numbers)
-    return Val(f"<{text}>" if len(numbers) > 1 else str(numbers[0]), "int32", len(numbers))
 
 
 def _is_product(expr: Expr) -> bool:
