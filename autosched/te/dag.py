@@ -7,7 +7,8 @@ topological order keeps the user's, later ones become `name_1`, `name_2`) and th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,25 @@ class ComputeDAG:
     def with_winograd(self) -> ComputeDAG:
         """The same with Winograd's error accepted, which makes it another workload."""
         return ComputeDAG(self.outputs, weights=self.weights, winograd=True)
+
+    def remade(self, make: Callable[[ComputeOp], tuple[Tensor, ...] | None]) -> ComputeDAG:
+        """The same workload from what `make` gives for each stage, in whose inputs the earlier ones are remade; None
+        leaves it as it is. This DAG where all stay."""
+        table, changed = dict(self.tensors), False
+        for op in self.stages:
+            linked = replace(op, inputs=tuple(table[t.name] for t in op.inputs))
+            made = make(linked)
+            changed = changed or made is not None
+            table.update(zip((t.name for t in op.outputs), made or linked.outputs, strict=True))
+        if not changed:
+            return self
+        outputs = [table[t.name].seen_as(t.public_shape) for t in self.outputs]
+        return ComputeDAG(outputs, self.content_hash, self.weights, self.winograd)
+
+    @property
+    def names(self) -> set[str]:
+        """Of its inputs and stages."""
+        return {op.name for op in (*(t.op for t in self.inputs), *self.stages)}
 
     @cached_property
     def flops(self) -> int:

@@ -14,7 +14,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import rebuild
 from autosched.te.dag import ComputeDAG
-from autosched.te.tensor import Axis, ComputeOp, Tensor, fresh_name, postorder, rewrite
+from autosched.te.tensor import Axis, ComputeOp, fresh_name, postorder, rewrite
 
 LONG_PERIOD = 64  # elements: what is shorter is known lane by lane in a chunk of vectors
 
@@ -29,13 +29,7 @@ def split_groups(dag: ComputeDAG) -> ComputeDAG:
             reached = None if n is None else _read_as(dag, op, axis)
             if n is not None and reached is not None and all(split.get(place, n) == n for place in reached):
                 split.update(dict.fromkeys(reached, n))
-    if not split:
-        return dag
-    table: dict[str, Tensor] = {}
-    for op in dag.stages:
-        table.update((t.name, t) for t in _in_groups(dag, op, split, table).outputs)
-    outputs = [table[t.name].seen_as(t.public_shape) for t in dag.outputs]
-    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
+    return dag.remade(lambda op: _in_groups(dag, op, split).outputs) if split else dag
 
 
 def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]] | None:
@@ -61,23 +55,21 @@ def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]]
     return found
 
 
-def _in_groups(
-    dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], int], table: Mapping[str, Tensor]
-) -> ComputeOp:
-    """The stage with its axes that `split` names in two, o = g n + c, reading what is in `table`."""
+def _in_groups(dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], int]) -> ComputeOp:
+    """The stage with its axes that `split` names in two, o = g n + c, reading inputs of which that is done already."""
     taken = {a.name for a in (*op.axes, *op.reduce_axes)}
     parts: dict[Expr, tuple[Axis, ...]] = {}
     for axis in (*op.axes, *op.reduce_axes):
         n = split.get((op.name, axis.var))
         parts[axis.var] = (axis,) if n is None else _in_two(axis, n, taken)
     whole: dict[Expr, Expr] = {o: p[0].var * p[1].extent + p[1].var for o, p in parts.items() if len(p) > 1}
+    ranks = {t.name: len(t.shape) for t in op.inputs}
     simplify = Simplifier({a.var: (0, a.extent - 1) for pair in parts.values() for a in pair})
 
     def convert(node: Expr, new: Expr) -> Expr:
         if not isinstance(node, Load):
             return whole.get(node, new)
-        shape = table[node.buffer].shape if node.buffer in table else dag.tensors[node.buffer].shape
-        if len(shape) == len(node.indices):
+        if ranks[node.buffer] == len(node.indices):
             return rebuild(new, simplify)
         producer, indices = dag.producer(node.buffer), list[Expr]()
         assert producer is not None
@@ -88,8 +80,7 @@ def _in_groups(
         return load
 
     axes, reduce_axes = (tuple(a for axis in old for a in parts[axis.var]) for old in (op.axes, op.reduce_axes))
-    inputs = tuple(table.get(t.name, t) for t in op.inputs)
-    return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), op.reducer, inputs)
+    return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), op.reducer, op.inputs)
 
 
 def _in_two(axis: Axis, n: int, taken: set[str]) -> tuple[Axis, Axis]:
