@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select
-from autosched.ir.stmt import Store
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, const
+from autosched.ir.stmt import Reducer, Store
 from autosched.ir.visit import loads, rebuild, subexpressions
 
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
@@ -19,6 +20,11 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
         yield from conjuncts(cond.b)
     else:
         yield cond
+
+
+def every(conditions: Iterable[Expr]) -> Expr:
+    """What holds where all conditions hold."""
+    return reduce(lambda a, b: a & b, conditions, const(True, "bool"))
 
 
 def comparisons(stores: Iterable[Store]) -> list[Binary]:
@@ -35,9 +41,12 @@ def adds_nothing(store: Store, comparison: Expr) -> bool:
 
     A product with zero counts as zero, whatever the other factor.
     """
-    if store.reducer is None:
-        return False
-    pairs = zip((outside(v, comparison) for v in store.values), store.reducer.identity, strict=True)
+    return store.reducer is not None and leaves_identity(store.values, store.reducer, comparison)
+
+
+def leaves_identity(values: Iterable[Expr], reducer: Reducer, comparison: Expr) -> bool:
+    """Whether what is reduced is the reducer's identity where the comparison does not hold."""
+    pairs = zip((outside(v, comparison) for v in values), reducer.identity, strict=True)
     return all(value is start or (_is_zero(value) and _is_zero(start)) for value, start in pairs)
 
 

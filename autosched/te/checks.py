@@ -78,6 +78,15 @@ def check_op(op: ComputeOp) -> None:
     _check_bounds(op)
 
 
+def is_inside(op: ComputeOp) -> bool:
+    """Whether a stage that was made from another one satisfies it: what it reads is known to lie within its tensors."""
+    try:
+        check_op(op)
+    except ExpressionError:
+        return False
+    return True
+
+
 def _is_zero(node: Expr) -> bool:
     return isinstance(node, Const) and node.value == 0
 
