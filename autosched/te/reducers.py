@@ -197,6 +197,11 @@ _ANY = TupleReducer("any", lambda x, y: x | y, False)
 _ALL = TupleReducer("all", lambda x, y: x & y, True)
 
 
+def sum_reducer(dtype: str) -> Reducer:
+    """What adds up numbers of a type."""
+    return _SUM._specialise((dtype,), True)
+
+
 def sum(expr: Any, axis: Any) -> Expr:
     """Sum over `axis`; bool, int8 and uint8 are added up in int32."""
     return _accumulate(_SUM, expr, axis)
