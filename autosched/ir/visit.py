@@ -144,6 +144,16 @@ def is_copy(store: Store, outside: Callable[[str], bool]) -> bool:
     return outside(element[0].buffer) and DTYPES[element[0].dtype][1] in (4, 8)
 
 
+def reduces_lanes(loop: For) -> bool:
+    """Whether the loop is one store that all lanes update together."""
+    store = loop.body
+    return (
+        isinstance(store, Store)
+        and store.reducer is not None
+        and not any(loop.var in free_vars(i) for i in store.indices)
+    )
+
+
 def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
     """The unrolled loops from `stmt` on with their extents, and the vectorised one directly inside; None without it."""
     unrolled: list[tuple[Var, int]] = []

@@ -7,7 +7,8 @@
 A nest moves into a later one, past what has nothing to do with it, if their loops pair up with equal extents down to
 the vectors, nobody writes what the other one touches, and what the later one reads of the buffer is, in each iteration,
 in the block that the same iteration of the first one writes: along some dimension both step by c and stay within c.
-So a search joins passes by giving them vectors of the same width, and keeps them apart otherwise.
+So a search joins passes by giving them vectors of the same width, and keeps them apart otherwise. What combines the
+lanes of vectors into one value stays a loop of its own: there vectors are combined with each other first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import INDEX, Const, Expr, Load
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads
+from autosched.ir.visit import free_vars, loads, reduces_lanes
 from autosched.lower.instantiate import simplify_stmt
 
 Place = tuple[Expr, ...]
@@ -89,15 +90,27 @@ def _pair(first: For, second: For, simplify: Simplifier) -> Stmt | None:
     vectors = first.kind is ForKind.VECTORIZE
     if first.kind is not second.kind or not (vectors or first.kind is ForKind.SERIAL) or first.overlap or first.reduce:
         return None
-    if first.extent is not second.extent or not _in_step(first, second, simplify):
+    if first.extent is not second.extent:
         return None
     body = simplify_stmt(first.body, simplify, {first.var: second.var})
-    if body is None:
+    if body is not None and vectors and _begins(body, second.body):
+        assert isinstance(second.body, Store)
+        return replace(second, body=replace(second.body, reducer=None))
+    if body is None or not _in_step(first, second, simplify) or (vectors and reduces_lanes(second)):
         return None
     if vectors:
         return replace(second, body=Seq((*_flat(body), *_flat(second.body))))
     inside = _into(body, second.body, simplify) if isinstance(body, For) else None
     return None if inside is None else replace(second, body=inside)
+
+
+def _begins(start: Stmt, first: Stmt) -> bool:
+    """Whether one store is the start of what the other one updates, so that the first term can be stored instead."""
+    if not (isinstance(start, Store) and isinstance(first, Store)) or first.reducer is None:
+        return False
+    same = start.buffers == first.buffers and start.indices == first.indices and start.reducer is None
+    read = {load.buffer for load in _loads((*first.values, *first.indices))}
+    return same and start.values == first.reducer.identity and read.isdisjoint(first.buffers)
 
 
 def _flat(stmt: Stmt) -> tuple[Stmt, ...]:

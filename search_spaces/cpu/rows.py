@@ -10,7 +10,7 @@ at a time, so that several reductions over the same rows (maximum, sum, normalis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
@@ -27,6 +27,7 @@ from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reductio
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
 MIN_SPLIT_LENGTH = 1024
+MAX_VECTORS = 16  # of accumulators
 MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they save
 
 
@@ -140,7 +141,9 @@ def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Cont
     axis in blocks of `rows`."""
     itemsize = max(DTYPES[d][1] for d in stage.op.dtypes)
     lanes = context.lanes(itemsize)
-    width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, 16))
+    width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, MAX_VECTORS))
+    if lanes < length <= MAX_VECTORS * lanes:  # all of a short row, without a loop
+        width = replace(width, domain=tuple(sorted({*(w for w in width.domain if w < length), length})))
     inner = f"{stage.name}.rf"
     draft = draft.with_params([width]).apply(Rfactor(stage.name, axis, width.name, "inner"))
     partial = draft.state.stage(inner)

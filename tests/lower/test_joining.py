@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from autosched import te
 from autosched.ir.stmt import For, Stmt, Store, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, State, Vectorize, initial_state
+from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from tests.codegen.running import check_kernel
+from tests.codegen.running import build, check_kernel
 from tests.helpers import check_nest
 
 
@@ -71,3 +74,28 @@ def test_what_is_needed_before_it_is_there_is_not_joined(width, lanes, ahead):
     assert any(name.startswith("power.") for name in loops_around(func.body, "power"))
     check_nest(func, dag)
     check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize("columns", [33, 64, 100, 128])
+@pytest.mark.parametrize("reducer", [te.sum, te.max, te.argmax])
+def test_rows_of_a_few_vectors_are_combined_before_their_lanes_and_begin_with_a_term(columns, reducer):
+    x, k = te.placeholder((6, columns), name="X"), te.reduce_axis(columns, name="k")
+    made = te.compute((6,), lambda i: reducer(x[i, k], axis=k), name="S")
+    dag = ComputeDAG(made)
+    name = dag.stages[0].name
+    state = initial_state(dag).apply(
+        Rfactor(name, "k", columns, "inner"),
+        Reorder(f"{name}.rf", ("i", "k.o", "k.i")),
+        Vectorize(f"{name}.rf", "k.i"),
+        ComputeAt(f"{name}.rf", name, "i", "register"),
+        Vectorize(name, "k.i"),
+    )
+    func, _ = concretise(lower(state), {})
+    stores = {s.stage: s for s in walk(func.body) if isinstance(s, Store)}
+    assert (f"{name}.rf.init" in stores) is (reducer is te.argmax)  # which begins with the first place
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
+    if reducer is te.sum and columns % 16 == 0:
+        text = build(state, parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+        assert len(re.findall(r"fadd <16 x float>", text)) == columns // 16 - 1
+        assert len(re.findall(r"fadd <8 x float>", text)) == 1

@@ -26,13 +26,13 @@ from typing import Protocol
 
 from autosched.codegen.llvm.address import Addresses, Lanes
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window, reduces_lanes
+from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import flat_index
 from autosched.ir.conditions import adds_nothing, conjuncts
 from autosched.ir.expr import INDEX, Const, Expr, Select, Var
 from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute, vector_tile
+from autosched.ir.visit import free_vars, loads, reduces_lanes, subexpressions, substitute, vector_tile
 from autosched.target import Target
 
 

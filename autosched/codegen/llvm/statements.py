@@ -18,13 +18,13 @@ from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.passing import emit_columns, emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.windows import MAX_CHUNKS, reduces_lanes
+from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import REGISTER_PAD, element_count
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute, vector_tile
+from autosched.ir.visit import free_vars, loads, reduces_lanes, subexpressions, substitute, vector_tile
 from autosched.target import Target
 from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest

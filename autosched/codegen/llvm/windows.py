@@ -125,16 +125,6 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     return window if _keeps_order(window.points, window.places) else None
 
 
-def reduces_lanes(loop: For) -> bool:
-    """Whether the loop is one store that all lanes update together."""
-    store = loop.body
-    return (
-        isinstance(store, Store)
-        and store.reducer is not None
-        and not any(loop.var in free_vars(i) for i in store.indices)
-    )
-
-
 def _reads(
     store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses
 ) -> list[tuple[Steps, int, int]] | None:
