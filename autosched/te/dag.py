@@ -122,7 +122,9 @@ class ComputeDAG:
         if not changed:
             return self
         outputs = [table[t.name].seen_as(t.public_shape) for t in self.outputs]
-        return ComputeDAG(outputs, self.content_hash, self.weights, self.winograd)
+        dag = ComputeDAG(outputs, self.content_hash, self.weights, self.winograd)
+        assert [t.name for t in dag.inputs] == [t.name for t in self.inputs], "an input of the kernel is lost"
+        return dag
 
     @property
     def names(self) -> set[str]:

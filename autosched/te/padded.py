@@ -55,7 +55,9 @@ def _with_pads(op: ComputeOp, taken: set[str]) -> tuple[Tensor, ...] | None:
         reads[e] = Load(made[key].name, place.indices, e.dtype)
     body = rewrite(op.body, lambda node, new: reads.get(node, new))
     used = {load.buffer for value in body for load in loads(value)}
-    inputs = tuple(t for t in (*op.inputs, *made.values()) if t.name in used)
+    pads = tuple(t for t in made.values() if t.name in used)
+    padded = {t.name for pad in pads if isinstance(pad.op, ComputeOp) for t in pad.op.inputs}
+    inputs = (*(t for t in op.inputs if t.name in used or t.name not in padded), *pads)
     return replace(op, body=body, inputs=inputs).outputs if reads else None
 
 

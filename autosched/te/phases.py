@@ -126,10 +126,9 @@ def _read_through(op: ComputeOp) -> ComputeOp:
         source = made[node.buffer]
         return substitute(source.body[0], dict(zip((a.var for a in source.axes), new.children, strict=True)))
 
-    tensors = {t.name: t for s in made.values() for t in s.inputs} | {t.name: t for t in op.inputs}
-    body = rewrite(op.body, element)
-    inputs = tuple(tensors[name] for name in dict.fromkeys(load.buffer for value in body for load in loads(value)))
-    return _read_through(replace(op, body=body, inputs=inputs))
+    sources = (t for s in made.values() for t in s.inputs)
+    inputs = {t.name: t for t in (*op.inputs, *sources) if t.name not in made}
+    return _read_through(replace(op, body=rewrite(op.body, element), inputs=tuple(inputs.values())))
 
 
 def _spreads(op: ComputeOp) -> bool:

@@ -23,7 +23,8 @@ def check(outputs):
     for before, after in zip(evaluate(dag, inputs), evaluate(small, inputs), strict=True):
         assert before.shape == after.shape
         np.testing.assert_allclose(before, after)
-    assert [t.name for t in small.outputs] == [t.name for t in dag.outputs]
+    for kind in ("inputs", "outputs"):
+        assert [t.name for t in getattr(small, kind)] == [t.name for t in getattr(dag, kind)]
     assert small.content_hash == dag.content_hash
     assert [s.name for s in collapse(small).stages] == [s.name for s in small.stages]
     return {s.name: s for s in small.stages}
@@ -116,6 +117,11 @@ def test_all_phases_in_order_are_the_result():
 )
 def test_steps_of_taps_have_phases_where_one_follows_another(s, dilation, found):
     assert ("Y.phases" in check(transposed((4,), 3, s, 1, dilation=dilation))) is found
+
+
+def test_data_of_which_nothing_counts_are_an_input_all_the_same():
+    stages = check(transposed((2, 3), 1, 2, 1, last=True, forward=True))
+    assert "X.pad" not in stages
 
 
 def test_readers_read_the_phases():
