@@ -18,7 +18,6 @@ def interned(cls: type[N], key: tuple[Any, ...], fields: tuple[Any, ...]) -> N:
     node: N | None = None if known is None else known()
     if node is None:
         node = object.__new__(cls)
-        for name, value in zip(cls.__match_args__, fields, strict=True):  # type: ignore[attr-defined]
-            object.__setattr__(node, name, value)
+        node.__dict__.update(zip(cls.__match_args__, fields, strict=True))  # type: ignore[attr-defined]
         TABLE[key] = node
     return node

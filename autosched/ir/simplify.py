@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import (
@@ -28,14 +30,13 @@ from autosched.ir.expr import (
     Var,
     binary,
 )
-from autosched.ir.visit import rebuild
+from autosched.ir.visit import KNOWN, rebuild
 
 Bounds = tuple[int, int]
 UNKNOWN: Bounds = (-(1 << 62), 1 << 62)
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(NamedTuple):
     """sum of coefficient * atom + constant."""
 
     terms: tuple[tuple[Expr, int], ...]
@@ -52,6 +53,7 @@ class Affine:
         return total if self.constant == 0 else Binary("add", total, result)
 
 
+@lru_cache(maxsize=KNOWN)
 def _order(atom: Expr) -> tuple[int, str]:
     return (0, atom.name) if isinstance(atom, Var) else (1, str(atom))
 
@@ -158,6 +160,8 @@ class Simplifier:
         return self.affine(rebuilt) if self._is_int(rebuilt) else _atom(rebuilt)
 
     def _combine(self, x: Affine, y: Affine, sign: int) -> Affine:
+        if not y.terms:
+            return Affine(x.terms, x.constant + sign * y.constant)
         terms = dict(x.terms)
         for atom, c in y.terms:
             terms[atom] = terms.get(atom, 0) + sign * c

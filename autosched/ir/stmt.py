@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from autosched.ir.expr import DTYPES, Binary, Const, Expr, Var
 
@@ -91,6 +92,23 @@ class Reducer:
             return False
         total = self.results[0]
         return isinstance(total, Binary) and total.op == "add" and {total.a, total.b} == {self.lhs[0], self.rhs[0]}
+
+
+T = TypeVar("T")
+
+
+def changed(node: T, **values: object) -> T:
+    """The dataclass with these values in its fields, itself where it has them.
+
+    As `dataclasses.replace`, in a tenth of its time: lowering does little else.
+    """
+    fields = node.__dict__
+    for name, value in values.items():
+        if fields[name] is not value:
+            other = object.__new__(type(node))
+            other.__dict__.update(fields, **values)
+            return other
+    return node
 
 
 class Stmt:

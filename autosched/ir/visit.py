@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 from autosched.ir.dots import Dot, Word
@@ -37,6 +36,7 @@ from autosched.ir.stmt import (
     Stmt,
     Store,
     Wait,
+    changed,
 )
 
 KNOWN = 1 << 14  # expressions whose variables and loads are remembered: code generation asks for the same ones again
@@ -165,44 +165,49 @@ def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
     return None
 
 
+def _mapped(exprs: tuple[Expr, ...], fn: Callable[[Expr], Expr]) -> tuple[Expr, ...]:
+    """`fn` of each; the tuple itself where that changes none."""
+    found = tuple(map(fn, exprs))
+    return exprs if found == exprs else found
+
+
 def map_layout(layout: Layout | None, fn: Callable[[Expr], Expr]) -> Layout | None:
     if layout is None:
         return None
     pad = None if layout.pad is None else fn(layout.pad)
-    return replace(layout, tiles=tuple((dim, fn(factor)) for dim, factor in layout.tiles), pad=pad)
+    tiles = tuple((dim, fn(factor)) for dim, factor in layout.tiles)
+    return changed(layout, tiles=layout.tiles if tiles == layout.tiles else tiles, pad=pad)
 
 
 def map_buffer(buffer: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
-    return replace(buffer, shape=tuple(fn(e) for e in buffer.shape), layout=map_layout(buffer.layout, fn))
+    return changed(buffer, shape=_mapped(buffer.shape, fn), layout=map_layout(buffer.layout, fn))
 
 
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it (extents, bounds, indices, values, shapes).
 
-    A store that this changes nothing in is returned itself.
+    A statement that this changes nothing in is returned itself, unless it is a sequence or a branch.
     """
     match stmt:
         case For():
-            overlap = None if stmt.overlap is None else replace(stmt.overlap, stages=fn(stmt.overlap.stages))
+            overlap = None if stmt.overlap is None else changed(stmt.overlap, stages=fn(stmt.overlap.stages))
             body = map_exprs(stmt.body, fn)
             resident = None if stmt.resident is None else fn(stmt.resident)
             extent, bound = fn(stmt.extent), fn(stmt.bound)
-            return replace(stmt, extent=extent, bound=bound, body=body, overlap=overlap, resident=resident)
+            return changed(stmt, extent=extent, bound=bound, body=body, overlap=overlap, resident=resident)
         case Seq(stmts=stmts):
             return Seq(tuple(map_exprs(s, fn) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
             return If(fn(c), map_exprs(t, fn), None if o is None else map_exprs(o, fn))
         case Allocate(buffer=b, body=body):
-            return Allocate(map_buffer(b, fn), map_exprs(body, fn))
+            return changed(stmt, buffer=map_buffer(b, fn), body=map_exprs(body, fn))
         case Store():
-            where, what = tuple(map(fn, stmt.indices)), tuple(map(fn, stmt.values))
-            same = where == stmt.indices and what == stmt.values
-            return stmt if same else replace(stmt, indices=where, values=what)
+            return changed(stmt, indices=_mapped(stmt.indices, fn), values=_mapped(stmt.values, fn))
         case Prefetch(indices=indices):
-            return replace(stmt, indices=tuple(map(fn, indices)))
+            return changed(stmt, indices=_mapped(indices, fn))
         case Shuffle():
-            indices, values = tuple(map(fn, stmt.indices)), tuple(map(fn, stmt.values))
-            return replace(stmt, indices=indices, values=values, lane=fn(stmt.lane))
+            indices, values = _mapped(stmt.indices, fn), _mapped(stmt.values, fn)
+            return changed(stmt, indices=indices, values=values, lane=fn(stmt.lane))
         case Barrier() | Commit() | Wait():
             return stmt
     raise TypeError(f"unknown statement {type(stmt).__name__}")

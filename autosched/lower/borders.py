@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
+
 from autosched.ir.conditions import adds_nothing, comparisons, given
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, imax, imin
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary, imax, imin
+from autosched.ir.program import Program
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, map_exprs, substitute
 from autosched.lower.instantiate import simplify_stmt
 
@@ -62,12 +65,11 @@ class Cut:
         if math.prod(high - low + 1 for low, high in bounds) > MAX_POINTS:
             lows, highs = self._between(self.lo, simplify), self._between(self.hi, simplify)
             return {_interval(low, high) for low in lows for high in highs}
-        found = set()
-        for point in product(*(range(low, high + 1) for low, high in bounds)):
-            at: dict[Expr, Expr] = {v: Const(n, INDEX) for v, n in zip(outer, point, strict=True)}
-            low, high = (simplify.bounds(substitute(end, at))[0] for end in (self.lo, self.hi))
-            found.add(_interval(max(low, 0), min(high, self.extent)))
-        return found
+        number: dict[Expr, Expr] = {v: Param(v.name) for v in outer}
+        ends = Program([substitute(end, number) for end in (self.lo, self.hi)], [v.name for v in outer])
+        points = list(product(*(range(low, high + 1) for low, high in bounds)))
+        found = ends(np.array(points, dtype=np.int64).reshape(len(points), len(outer))).astype(np.int64).T.tolist()
+        return {_interval(max(low, 0), min(high, self.extent)) for low, high in found}
 
     def _between(self, end: Expr, simplify: Simplifier) -> range:
         least, most = simplify.bounds(end)
@@ -83,9 +85,9 @@ def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=True):
             body = _settled(stmt.body, simplify, copies)
-            return Seq(()) if body is None else replace(stmt, body=body)
+            return Seq(()) if body is None else changed(stmt, body=body)
         case Allocate() | For(kind=ForKind.SERIAL):
-            return replace(stmt, body=settle_borders(stmt.body, simplify, copies))
+            return changed(stmt, body=settle_borders(stmt.body, simplify, copies))
         case Seq(stmts=stmts):
             return Seq(tuple(settle_borders(s, simplify, copies) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):
@@ -141,9 +143,9 @@ def _shortened(stmt: Stmt, var: Var, low: int, high: int) -> Stmt:
         case For() if stmt.var is var:
             number = Const(high - low, INDEX)
             body = stmt.body if low == 0 else map_exprs(stmt.body, lambda e: substitute(e, {var: var + low}))
-            return replace(stmt, extent=number, bound=number, body=body)
+            return changed(stmt, extent=number, bound=number, body=body)
         case For():
-            return replace(stmt, body=_shortened(stmt.body, var, low, high))
+            return changed(stmt, body=_shortened(stmt.body, var, low, high))
         case Seq(stmts=stmts):
             return Seq(tuple(_shortened(s, var, low, high) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):

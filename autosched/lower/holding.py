@@ -8,11 +8,10 @@ LLVM moves no load past a store, and of what depends on registers alone some div
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions
 
 MOST = 4  # registers that a loop may take for it
@@ -30,7 +29,7 @@ def _held(stmt: Stmt, names: frozenset[str]) -> Stmt:
         case For() if _is_over_vectors(stmt):
             return _with_registers(stmt, names)
         case For(body=body) | Allocate(body=body):
-            return replace(stmt, body=_held(body, names))
+            return changed(stmt, body=_held(body, names))
         case Seq(stmts=stmts):
             return Seq(tuple(_held(s, names) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):
@@ -53,7 +52,7 @@ def _with_registers(loop: For, names: frozenset[str]) -> Stmt:
     found = dict.fromkeys(x for s in stores for v in s.values for x in _standing(v, names - written, moving))
     fixed = list(found)
     if not 0 < len(fixed) <= MOST:
-        return replace(loop, body=_held(loop.body, names))  # perhaps there is something for an inner loop
+        return changed(loop, body=_held(loop.body, names))  # perhaps there is something for an inner loop
     result: Stmt = _renamed(loop, {x: Load(_name(x, n), _FIRST, x.dtype) for n, x in enumerate(fixed)})
     before = (Store((_name(x, n),), _FIRST, (x,), None, loads(x)[0].buffer) for n, x in enumerate(fixed))
     result = Seq((*before, result))
@@ -89,11 +88,11 @@ def _renamed(loop: For, held: dict[Expr, Load]) -> For:
     def go(stmt: Stmt) -> Stmt:
         match stmt:
             case For(body=body):
-                return replace(stmt, body=go(body))
+                return changed(stmt, body=go(body))
             case Seq(stmts=stmts):
                 return Seq(tuple(go(s) for s in stmts))
             case Store(values=values):
-                return replace(stmt, values=tuple(map(expr, values)))
+                return changed(stmt, values=tuple(map(expr, values)))
         return stmt
 
-    return replace(loop, body=go(loop.body))
+    return changed(loop, body=go(loop.body))

@@ -14,11 +14,10 @@ Outputs that go around the caches are written once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv, imin
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, loads, map_exprs, rebuild
 
 _SERIAL = (ForKind.SERIAL, ForKind.UNROLL, ForKind.VECTORIZE)
@@ -30,9 +29,9 @@ def compute_in_place(stmt: Stmt, outputs: Mapping[str, Buffer], simplify: Simpli
         case Allocate(buffer=buffer, body=body):
             body = compute_in_place(body, outputs, simplify)
             moved = _moved(buffer, body, outputs, simplify)
-            return replace(stmt, body=body) if moved is None else moved
+            return changed(stmt, body=body) if moved is None else moved
         case For(body=body):
-            return replace(stmt, body=compute_in_place(body, outputs, simplify))
+            return changed(stmt, body=compute_in_place(body, outputs, simplify))
         case Seq(stmts=stmts):
             return Seq(tuple(compute_in_place(s, outputs, simplify) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):
@@ -122,13 +121,13 @@ def _renamed(stmt: Stmt, old: str, new: str, shift: tuple[Expr, ...], simplify: 
     def go(s: Stmt) -> Stmt:
         match s:
             case For(body=body) | Allocate(body=body):
-                return replace(s, body=go(body))
+                return changed(s, body=go(body))
             case Seq(stmts=stmts):
                 return Seq(tuple(go(x) for x in stmts))
             case If(cond=cond, then=then, otherwise=other):
                 return If(expr(cond), go(then), None if other is None else go(other))
             case Store(buffers=buffers, indices=indices) if old in buffers:
-                s = replace(s, buffers=tuple(new if b == old else b for b in buffers), indices=at(indices))
+                s = changed(s, buffers=tuple(new if b == old else b for b in buffers), indices=at(indices))
         return map_exprs(s, expr)
 
     return go(stmt)

@@ -7,11 +7,10 @@ are gone with their bodies, and equal extents are the same node.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Param, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Buffer, For, Func, If, Seq, Stmt
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Buffer, For, Func, If, Seq, Stmt, changed
 from autosched.ir.visit import map_buffer, map_exprs, substitute
 
 
@@ -31,7 +30,7 @@ def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier
         return simplify_stmt(map_exprs(stmt, lambda e: substitute(e, params, memo)), simplify) or Seq(())
 
     prepare = None if func.prepare is None else concrete(func.prepare)
-    made = replace(
+    made = changed(
         func, params=buffers(func.params), body=concrete(func.body), prepared=buffers(func.prepared), prepare=prepare
     )
     return made, simplify
@@ -71,7 +70,7 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
     if isinstance(extent, Const) and extent.value == 1:
         inner = simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
         is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # it says what is one kernel
-        return replace(stmt, extent=extent, bound=extent, body=inner) if is_bound and inner is not None else inner
+        return changed(stmt, extent=extent, bound=extent, body=inner) if is_bound and inner is not None else inner
     assert isinstance(bound, Const), f"the bound {bound} of loop {stmt.var} is not a number"
     if isinstance(extent, Const):
         bound = extent
@@ -79,4 +78,4 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
     _, old = simplify.ranges.get(var, (0, -1))
     simplify.ranges[var] = (0, max(old, int(bound.value) - 1))
     body = simplify_stmt(stmt.body, simplify, env)
-    return None if body is None else replace(stmt, extent=extent, bound=bound, body=body)
+    return None if body is None else changed(stmt, extent=extent, bound=bound, body=body)

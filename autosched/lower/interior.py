@@ -17,7 +17,6 @@ dimensions, and what is left in the tile are comparisons of its unrolled loops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 
@@ -37,6 +36,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
+    changed,
     walk,
 )
 from autosched.ir.visit import free_vars, map_exprs, subexpressions
@@ -58,7 +58,7 @@ def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
         case For(kind=ForKind.UNROLL | ForKind.VECTORIZE):
             return _block(stmt, simplify)
         case Allocate() | For():
-            return replace(stmt, body=specialise_interior(stmt.body, simplify))
+            return changed(stmt, body=specialise_interior(stmt.body, simplify))
         case Seq(stmts=stmts):
             return Seq(tuple(specialise_interior(s, simplify) for s in stmts))
         case If(cond=c, then=t, otherwise=o):

@@ -17,11 +17,11 @@ of row 0 a whole step to be combined in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, walk
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, changed, walk
 from autosched.lower.instantiate import simplify_stmt
 from autosched.lower.joining import Accesses, accesses, block_of
 
@@ -35,7 +35,7 @@ def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt`, concrete and in canonical form, with passes over rows interleaved."""
     match stmt:
         case For(body=body):
-            return replace(stmt, body=interleave_rows(body, simplify))
+            return changed(stmt, body=interleave_rows(body, simplify))
         case If(cond=cond, then=then, otherwise=other):
             rest = None if other is None else interleave_rows(other, simplify)
             return If(cond, interleave_rows(then, simplify), rest)
@@ -52,7 +52,7 @@ def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
 
 def _inside(stmt: Seq | Allocate, simplify: Simplifier) -> Stmt:
     if isinstance(stmt, Allocate):
-        return replace(stmt, body=interleave_rows(stmt.body, simplify))
+        return changed(stmt, body=interleave_rows(stmt.body, simplify))
     return Seq(tuple(interleave_rows(s, simplify) for s in stmt.stmts))
 
 
@@ -153,7 +153,7 @@ def _skewed(loops: Sequence[For], simplify: Simplifier) -> list[Stmt]:
         return _beside([_visit(loop, Const(row, INDEX), simplify) for loop, row in has_row], simplify)
 
     visits = [_visit(loop, var + (last - lag * n), simplify) for n, loop in enumerate(loops)]
-    all_of_them = replace(loops[0], var=var, extent=steady, bound=steady, body=_beside(visits, simplify))
+    all_of_them = changed(loops[0], var=var, extent=steady, bound=steady, body=_beside(visits, simplify))
     middle = simplify_stmt(all_of_them, simplify)
     assert middle is not None
     return [*(step(s) for s in range(last)), middle, *(step(s) for s in range(rows, rows + last))]
@@ -198,7 +198,7 @@ def _beside(visits: Sequence[_Visit], simplify: Simplifier) -> Stmt:
         if left:
             rest += _some(visit.vectors, Const(length - left, INDEX), left, simplify)
     reduce = any(v.vectors.reduce for v in visits)
-    loop = replace(common, extent=steps, bound=steps, body=Seq(tuple(parts)), reduce=reduce)
+    loop = changed(common, extent=steps, bound=steps, body=Seq(tuple(parts)), reduce=reduce)
     before, after = [s for v in visits for s in v.before], [s for v in visits for s in v.after]
     return _around([b for v in visits for b in v.buffers], [*before, loop, *rest, *after])
 
@@ -211,7 +211,7 @@ def _some(loop: For, first: Expr, count: int, simplify: Simplifier) -> list[Stmt
     simplify.ranges[number] = (0, max(count - 1, simplify.ranges.get(number, (0, 0))[1]))
     body = simplify_stmt(loop.body, simplify, {loop.var: first + number})
     times = Const(count, INDEX)
-    return [] if body is None else [replace(loop, var=number, extent=times, bound=times, body=body)]
+    return [] if body is None else [changed(loop, var=number, extent=times, bound=times, body=body)]
 
 
 def _flat_body(stmt: Stmt | None) -> list[Stmt]:

@@ -14,11 +14,11 @@ lanes of vectors into one value stays a loop of its own: there vectors are combi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Const, Expr, Load
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, walk
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, loads, reduces_lanes
 from autosched.lower.instantiate import simplify_stmt
 
@@ -48,7 +48,7 @@ def join_passes(stmt: Stmt, simplify: Simplifier) -> Stmt:
 def _joined(stmt: Stmt, simplify: Simplifier) -> Stmt:
     match stmt:
         case For() | Allocate():
-            return replace(stmt, body=_joined(stmt.body, simplify))
+            return changed(stmt, body=_joined(stmt.body, simplify))
         case If(cond=cond, then=then, otherwise=other):
             return If(cond, _joined(then, simplify), None if other is None else _joined(other, simplify))
         case Seq(stmts=stmts):
@@ -76,7 +76,7 @@ def _into(loop: For, stmt: Stmt, simplify: Simplifier) -> Stmt | None:
     match stmt:
         case Allocate(body=body):
             inside = _into(loop, body, simplify)
-            return None if inside is None else replace(stmt, body=inside)
+            return None if inside is None else changed(stmt, body=inside)
         case Seq(stmts=stmts):
             moved = _moved(loop, stmts, simplify)
             return None if moved is None else Seq(tuple(moved))
@@ -95,13 +95,13 @@ def _pair(first: For, second: For, simplify: Simplifier) -> Stmt | None:
     body = simplify_stmt(first.body, simplify, {first.var: second.var})
     if body is not None and vectors and _begins(body, second.body):
         assert isinstance(second.body, Store)
-        return replace(second, body=replace(second.body, reducer=None))
+        return changed(second, body=changed(second.body, reducer=None))
     if body is None or not _in_step(first, second, simplify) or (vectors and reduces_lanes(second)):
         return None
     if vectors:
-        return replace(second, body=Seq((*_flat(body), *_flat(second.body))))
+        return changed(second, body=Seq((*_flat(body), *_flat(second.body))))
     inside = _into(body, second.body, simplify) if isinstance(body, For) else None
-    return None if inside is None else replace(second, body=inside)
+    return None if inside is None else changed(second, body=inside)
 
 
 def _begins(start: Stmt, first: Stmt) -> bool:

@@ -11,11 +11,11 @@ Extents whose remainder is not constant stay dynamic: a vectorised loop is maske
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, ForKind, If, Scope, Seq, Stmt, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Scope, Seq, Stmt, changed, walk
 from autosched.ir.visit import free_vars, map_exprs
 from autosched.lower.instantiate import simplify_stmt
 
@@ -43,7 +43,7 @@ def specialise_tails(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...] = 
             split = _partition(stmt, simplify) if stmt.reduce else None
             if split is not None:
                 return inside(split)
-            return replace(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
+            return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
         case Seq(stmts=stmts):
             return Seq(tuple(inside(s) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
@@ -61,7 +61,7 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...]) -> Stmt:
         if isinstance(stmt, Allocate):
             return Allocate(stmt.buffer, specialise_tails(stmt.body, simplify, loops))
         assert isinstance(stmt, For)
-        return replace(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
+        return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
     sizes = [tail.tile, tail.size] if tail.size else [tail.tile]
     if not _is_positive(tail.rest, loops, simplify):
         sizes.append(0)  # there may be nothing left of the tile
@@ -133,7 +133,7 @@ def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
 def _parts(loop: For, tail: Tail, full: Const, left: Const, simplify: Simplifier) -> Stmt:
     number = Const(tail.tile, INDEX)
     main_body = map_exprs(loop.body, lambda e: number if e is tail.extent else e)
-    parts = [simplify_stmt(replace(loop, extent=full, body=main_body), simplify)]
+    parts = [simplify_stmt(changed(loop, extent=full, body=main_body), simplify)]
     for n in range(int(left.value)):  # at most one: the extent is ceil(rest / tile)
         parts.append(simplify_stmt(loop.body, simplify, {loop.var: Const(int(full.value) + n, INDEX)}))
     return Seq(tuple(s for s in parts if s is not None))

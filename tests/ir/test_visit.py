@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autosched.ir.expr import Call, Cast, Const, Expr, Load, Param, Select, Var
-from autosched.ir.stmt import Allocate, For, ForKind, If, Layout, Prefetch, Scope, Seq, Stmt, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Layout, Prefetch, Scope, Seq, Stmt, changed, walk
 from autosched.ir.visit import (
     exprs_of,
     free_vars,
@@ -43,6 +43,15 @@ def test_rebuilding_folds_constants():
     assert rebuild(i + 3, lambda e: num(4) if e is i else e) is num(7)
     assert rebuild(Select(i < j, i, j), lambda e: Const(True, "bool") if e.dtype == "bool" else e) is i
     assert rebuild(Cast(i, F32), lambda e: num(2)) is Const(2.0, F32)
+
+
+def test_a_statement_that_does_not_change_is_returned_itself():
+    stmt = loop(i, 4, store("A", (i, j), VALUE, reducer("add")))
+    assert map_exprs(stmt, lambda e: e) is stmt
+    other = map_exprs(stmt, lambda e: substitute(e, {j: num(1)}))
+    assert other == replace(stmt, body=replace(stmt.body, indices=(i, num(1)), values=other.body.values))
+    assert changed(stmt, kind=ForKind.UNROLL) == replace(stmt, kind=ForKind.UNROLL)
+    assert changed(stmt, kind=stmt.kind) is stmt
 
 
 def test_substitution():
