@@ -116,6 +116,11 @@ class Target:
         return feature in _required_features(self.mcpu)
 
     @property
+    def reduces_strength(self) -> bool:
+        """Whether LLVM looks for cheaper addresses in loops: with 16 registers it must, see `runtime/jit.py`."""
+        return (self.arch, self.vector_bytes) != ("x86_64", 64)
+
+    @property
     def runs_here(self) -> bool:
         """Whether this machine can execute the code; False for devices that are not processors."""
         return self.kind == "cpu" and self.arch == host_arch() and not self.missing_features

@@ -182,7 +182,7 @@ def _optimised(ir: str, target: Target, machine: Any) -> Any:
 def _options(target: Target) -> Iterator[None]:
     """LLVM's options for `target` while its code generator runs: they hold for the process, which may have other uses
     of LLVM."""
-    if (target.arch, target.vector_bytes) != ("x86_64", 64):
+    if target.reduces_strength:
         yield
         return
     llvm = _llvm()

@@ -100,6 +100,28 @@ def test_what_is_spread_is_loaded_for_each_vector_rather_than_spilled(mcpu, m, n
     assert instructions <= (2 * m + 1) * vectors * unroll + 10, "\n".join(loop.lines)
 
 
+@pytest.mark.parametrize(("mcpu", "n", "vector"), [("haswell", 16, "<8 x float>"), ("znver4", 32, "<16 x float>")])
+def test_accumulators_are_loaded_and_stored_once_in_a_block(mcpu, n, vector):
+    """However often it is written out: LLVM need not find that out."""
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    texts = [build(tile(6, n, unroll, 12, 2 * n), target, 1).ir for unroll in (1, 8)]
+    assert len({text.count(f"store {vector}") for text in texts}) == 1
+    once, often = (text.count(f"load {vector}") for text in texts)
+    assert often - once == 7 * 2, "the rows of the operand"
+
+
+@pytest.mark.parametrize(("mcpu", "expected"), [("haswell", True), ("skylake-avx512", False)])
+def test_where_strength_is_reduced_inner_loops_do_not_show_what_their_pointers_are_made_of(mcpu, expected):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    text = build(tile(6, 32, 1, 12, 64), target, 1).ir
+    hidden = set(re.findall(r"(%p\d+) = call ptr @llvm.strip.invariant.group", text))
+    assert bool(hidden) is expected
+    outer = re.findall(r"ptr (%p\d+), i64 %i", text)
+    assert outer
+    assert not expected or hidden.issuperset(outer)
+    assert "mul nsw" not in text, "a step is the size of an array"
+
+
 def test_short_tiles_at_the_edges_are_as_clean():
     target = parse_target("llvm -mcpu=haswell")
     assembly = emit_assembly(build(tile(6, 16, 1, 15, 41), target, 1).ir, target)

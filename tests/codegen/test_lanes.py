@@ -9,6 +9,7 @@ import pytest
 
 from autosched import te
 from autosched.codegen.llvm.strided import covering
+from autosched.codegen.llvm.writer import Writer
 from autosched.schedule import Split, Unroll, Vectorize, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
@@ -255,3 +256,22 @@ def test_gathers_have_indices_of_32_bits_where_they_fit():
     dag = ComputeDAG(te.compute((7, 64), lambda i, j: x[(i + 9 * j) // 2], name="Y"))
     text = build(initial_state(dag).apply(Vectorize("Y", "j")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
     assert text.count("getelementptr float, ptr %b0, <16 x i32>") == 4
+
+
+def test_what_lies_across_in_a_register_buffer_goes_by_way_of_memory():
+    """A block knows its vectors as long as they are of one length and do not overlap."""
+    w = Writer()
+    w.hold("%a", 0, 8, "%x", "store x")
+    w.hold("%a", 8, 8, "%y", "store y")
+    w.hold("%a", 8, 8, "%z", "store z")
+    w.hold("%b", 0, 8, "%u", "store u")
+    assert (w.held("%a", 0, 8), w.held("%a", 8, 8), w.held("%a", 16, 8)) == ("%x", "%z", None)
+    assert w.text() == ""
+    assert w.held("%a", 8, 4) is None
+    assert w.text() == "  store x\n  store z"
+    assert w.held("%a", 0, 8) is None
+    w.hold("%a", 4, 8, "%v", "store v")
+    assert w.held("%a", 4, 8) is None, "it overlaps with two others"
+    w.branch("label %next")
+    assert w.text().endswith("  store v\n  store u\n  br label %next")
+    assert w.held("%b", 0, 8) is None

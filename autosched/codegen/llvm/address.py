@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autosched.codegen.llvm.words import memory_type
-from autosched.codegen.llvm.writer import Writer
+from autosched.codegen.llvm.writer import Frame, Writer
 from autosched.codegen.storage import element_count, flat_index
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
+from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
-from autosched.ir.stmt import Buffer
-from autosched.ir.visit import free_vars, substitute
+from autosched.ir.stmt import Buffer, Stmt, Store, walk
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.target import Target
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
 CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
@@ -80,15 +81,14 @@ class Placed:
 
     buffer: Buffer
     pointer: str
-    depth: int = 0
     blends: bool = True  # whether an update of some lanes of a row leaves the others as they are
 
 
 @dataclass
 class Plan:
-    """What an access is, whatever its loop variables are bound to; and its pointer, for the registers in `running`.
+    """What an access is, whatever its loop variables are bound to; and what it is in `frame`, an innermost loop.
 
-    Copies of an unrolled body differ in numbers alone, so nearly always the pointer is the one of the copy before.
+    Which variables are registers is the same everywhere in a frame: copies of an unrolled body differ in numbers alone.
     """
 
     place: Placed
@@ -96,7 +96,9 @@ class Plan:
     constant: int
     terms: list[tuple[Var, int]]
     atoms: list[tuple[Expr, int]]  # the terms that are no variables
-    running: list[tuple[Runtime, int]] | None = None
+    frame: Frame | None = None
+    numbers: list[tuple[Var, int]] = field(default_factory=list)  # the other terms
+    running: list[tuple[Runtime, int]] = field(default_factory=list)
     pointer: str = ""
     multiple: int = 0  # of which all steps in `running` are multiples
 
@@ -108,6 +110,7 @@ class Addresses:
     writer: Writer
     simplify: Simplifier
     placed: dict[str, Placed]
+    reduces_strength: bool  # whether LLVM looks for cheaper addresses in loops
     env: dict[Var, Binding] = field(default_factory=dict)
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
     _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
@@ -118,26 +121,37 @@ class Addresses:
         place, key = self.placed[name], (name, indices)
         plan = self._plans.get(key)
         if plan is None or plan.place is not place:
-            plan = self._plans[key] = self._plan(place, indices)
+            if plan is None or plan.place.buffer != place.buffer:
+                plan = self._plans[key] = self._plan(place, indices)
+            plan.place, plan.frame = place, None  # the same elsewhere, as in each copy of a tile
+        if plan.frame is not self.writer.frames[-1]:
+            self._enter(plan)
         offset, stride = plan.constant, 0
-        running: list[tuple[Runtime, int]] = []
-        for var, c in plan.terms:
+        for var, c in plan.numbers:
             bound = self.env[var]
             if isinstance(bound, int):
                 offset += bound * c
             elif isinstance(bound, Lanes):
                 offset += bound.base * c
                 stride += c
-                if bound.chunk is not None:
-                    running.append((bound.chunk, c * bound.lanes))
-            else:
-                running.append((bound, c))
         if plan.atoms:
-            return self._irregular(plan, offset, stride, running)
-        if running != plan.running:
-            plan.pointer = self._pointer(place, sorted((at.depth, at.name, c) for at, c in running))
-            plan.running, plan.multiple = running, math.gcd(*(c for _, c in running))
+            return self._irregular(plan, offset, stride, plan.running.copy())
         return Access(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
+
+    def _enter(self, plan: Plan) -> None:
+        """What the access is in the innermost frame."""
+        plan.frame, plan.numbers, plan.running = self.writer.frames[-1], [], []
+        for var, c in plan.terms:
+            bound = self.env[var]
+            if isinstance(bound, Runtime):
+                plan.running.append((bound, c))
+                continue
+            plan.numbers.append((var, c))
+            if isinstance(bound, Lanes) and bound.chunk is not None:
+                plan.running.append((bound.chunk, c * bound.lanes))
+        if not plan.atoms:
+            plan.pointer = self._pointer(plan.place, sorted((at.depth, at.name, c) for at, c in plan.running))
+            plan.multiple = math.gcd(*(c for _, c in plan.running))
 
     def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> Plan:
         flat = flat_index(place.buffer, indices, self.simplify)
@@ -319,18 +333,89 @@ class Addresses:
                 return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
         raise AssertionError(f"no integer code for {expr}")
 
+    def at(self, access: Access, dtype: str) -> str:
+        """A pointer to the first element."""
+        if access.pointer in self.slots:
+            self.writer.settle(access.pointer)
+            return self._slot(access, dtype)
+        if access.offset == 0:
+            return access.pointer
+        nbytes = access.offset * DTYPES[dtype][1]
+        return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
+
+    def _slot(self, access: Access, dtype: str) -> str:
+        """A pointer into a register buffer; what it is there for is known to the writer."""
+        if access.offset == 0:
+            return access.pointer
+        nbytes = access.offset * DTYPES[dtype][1]
+        memo, key = self.writer.frames[0].memo, (access.pointer, nbytes)
+        name = memo.get(key)  # it is asked for again at every step of a reduction
+        if name is None:
+            name = memo[key] = self.writer.fresh("p")
+            line = f"  {name} = getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}"
+            self.writer.frames[0].header.append(line)
+        return name
+
+    def read(self, access: Access, dtype: str, lanes: int) -> str:
+        """So many adjacent elements, or one, as they are in memory."""
+        held = access.pointer in self.slots
+        name = self.writer.held(access.pointer, access.offset, lanes) if held else None
+        if name is None:
+            place = (self._slot if held else self.at)(access, dtype)
+            name = self.writer.value(f"load {memory_type(dtype, lanes)}, ptr {place}, align {DTYPES[dtype][1]}")
+            if held:
+                self.writer.hold(access.pointer, access.offset, lanes, name)
+        return name
+
+    def write(self, access: Access, dtype: str, lanes: int, text: str, note: str = "") -> None:
+        """Writes `text` to so many adjacent elements, with a note on the line."""
+        held = access.pointer in self.slots
+        place = (self._slot if held else self.at)(access, dtype)
+        line = f"store {memory_type(dtype, lanes)} {text}, ptr {place}, align {DTYPES[dtype][1]}{note}"
+        if held:
+            self.writer.hold(access.pointer, access.offset, lanes, text, line)
+        else:
+            self.writer.emit(line)
+
     def _pointer(self, place: Placed, terms: list[tuple[int, str, int]]) -> str:
-        pointer = place.pointer
+        pointer, made = place.pointer, 0
         element = memory_type(place.buffer.dtype)
         for depth, name, coefficient in terms:
-            at = max(depth, place.depth)
-            memo, key = self.writer.frames[at].memo, (pointer, name, coefficient)
+            if self.reduces_strength and depth > made and pointer != place.pointer:
+                pointer = self._opaque(pointer, made)
+            made = depth
+            memo, key = self.writer.frames[depth].memo, (pointer, name, coefficient)
             if key not in memo:
-                with self.writer.hoisted(at):
-                    step = name if coefficient == 1 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
-                    memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {step}", "p")
+                with self.writer.hoisted(depth):
+                    size = f"[{coefficient} x {element}]" if coefficient > 1 else element
+                    step = name if coefficient > 0 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
+                    memo[key] = self.writer.value(f"getelementptr inbounds {size}, ptr {pointer}, i64 {step}", "p")
             pointer = memo[key]
         return pointer
+
+    def _opaque(self, pointer: str, depth: int) -> str:
+        """The pointer, made in frame `depth`, for the loops inside: as one from nowhere.
+
+        Strength reduction takes an address apart into the variables of all loops around it. That is a quarter of LLVM's
+        time, and what it then keeps for the outer loops are more integers than there are registers.
+        """
+        memo, key = self.writer.frames[depth].memo, ("opaque", pointer)
+        if key not in memo:
+            with self.writer.hoisted(depth):
+                memo[key] = self.writer.value(f"call ptr @llvm.strip.invariant.group.p0(ptr {pointer})", "p")
+        return memo[key]
+
+
+def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
+    """Lanes so that the widest element handled in the loop fills one vector register."""
+    sizes = {1}
+    for stmt in walk(body):
+        if isinstance(stmt, Store):
+            sizes |= {addresses.placed[b].buffer.itemsize for b in stmt.buffers}
+            for value in stmt.values:
+                sizes |= {DTYPES[x.dtype][1] for x in loads(value)}
+                sizes |= {DTYPES[x.dtype][1] for x in subexpressions(value) if isinstance(x, Cast) and x.dtype != INDEX}
+    return max(1, target.vector_bytes // max(sizes))
 
 
 def fits_32(*numbers: int) -> bool:

@@ -55,7 +55,7 @@ class Arithmetic:
 
     def match(self, *values: Val) -> list[Val]:
         lanes = max(v.lanes for v in values)
-        return [self.spread(v, lanes) for v in values]
+        return [v if v.lanes == lanes else self.spread(v, lanes) for v in values]
 
     def binary(self, op: str, lhs: Val, rhs: Val) -> Val:
         a, b = self.match(lhs, rhs)

@@ -144,7 +144,7 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     """The nest's text, stores around the caches marked, and the private bytes it needs."""
     writer = Writer()
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
-    addresses = Addresses(writer, simplify, placed)
+    addresses = Addresses(writer, simplify, placed, target.reduces_strength)
     local = LocalMemory("%local")
     statements = Statements(writer, addresses, target, local)
     body = nest.body

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autosched.codegen.llvm import masks
-from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime
+from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime, vector_lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.passing import emit_columns, emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
@@ -22,9 +22,9 @@ from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import REGISTER_PAD, element_count
-from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Reducer, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads, reduces_lanes, subexpressions, substitute, vector_tile
+from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.visit import free_vars, reduces_lanes, substitute, vector_tile
 from autosched.target import Target
 from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest
@@ -60,9 +60,11 @@ class Statements:
         self.local = local
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
-        # What copies of an unrolled body ask again: lanes, by the identity of a body that is kept with them; updates.
+        # What copies of an unrolled body ask again, by the identity of a statement that is kept with it: the lanes of
+        # a body, what is stored, unrolled loops whose copies follow each other.
         self._widths: dict[int, tuple[Stmt, int]] = {}
-        self._updates: dict[tuple[Expr, Expr, Expr], Expr] = {}
+        self._results: dict[int, tuple[Stmt, tuple[Expr, ...] | None]] = {}
+        self._in_order: dict[int, Stmt] = {}
 
     def emit(self, stmt: Stmt) -> None:
         match stmt:
@@ -98,13 +100,9 @@ class Statements:
         if stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            nest = vector_tile(stmt)
-            tile = None if nest is None else find_tile(*nest, self.addresses, self.width(nest[1].body))
-            if tile is not None:
-                self._across(tile)
+            if id(stmt) not in self._in_order and self._tile(stmt):
                 return
-            if emit_window(self, None, stmt) or (nest is not None and emit_columns(self, *nest)):
-                return
+            self._in_order[id(stmt)] = stmt
             for n in range(int(stmt.extent.value)):
                 self.addresses.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -118,6 +116,15 @@ class Statements:
 
             self.serial_loop(stmt.extent, body)
 
+    def _tile(self, stmt: For) -> bool:
+        """Emits unrolled loops that have a better order than their own."""
+        nest = vector_tile(stmt)
+        tile = None if nest is None else find_tile(*nest, self.addresses, self.width(nest[1].body))
+        if tile is not None:
+            self._across(tile)
+            return True
+        return emit_window(self, None, stmt) or (nest is not None and emit_columns(self, *nest))
+
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
         count = self.addresses.scalar(extent)
@@ -129,20 +136,20 @@ class Statements:
         head, done = w.new_label(stem), w.new_label(f"{stem}end")
         if may_skip:
             test = w.value(f"icmp sgt i64 {count}, 0")
-            w.emit(f"br i1 {test}, label %{head}, label %{done}")
+            w.branch(f"i1 {test}, label %{head}, label %{done}")
         else:
-            w.emit(f"br label %{head}")
+            w.branch(f"label %{head}")
         before = w.block
         w.label(head)
         name, following = w.fresh("i"), w.fresh("n")
-        phi = w.slot()
+        phi = w.gap()
         self.values.forget()
         with w.frame() as depth:
             body(Runtime(name, depth))
             phi.append(f"  {name} = phi i64 [ 0, %{before} ], [ {following}, %{w.block} ]")
             w.emit(f"{following} = add nuw nsw i64 {name}, 1")
             again = w.value(f"icmp slt i64 {following}, {count}")
-            w.emit(f"br i1 {again}, label %{head}, label %{done}")
+            w.branch(f"i1 {again}, label %{head}, label %{done}")
         w.label(done)
         self.values.forget()
 
@@ -239,7 +246,7 @@ class Statements:
         self._vector_chunks(stmt, whole, lanes, may_skip=True)
         rest = w.value(f"srem i64 {extent}, {lanes}")
         some, done = w.new_label("rest"), w.new_label("restend")
-        w.emit(f"br i1 {w.value(f'icmp sgt i64 {rest}, 0')}, label %{some}, label %{done}")
+        w.branch(f"i1 {w.value(f'icmp sgt i64 {rest}, 0')}, label %{some}, label %{done}")
         w.label(some)
         self.values.forget()
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
@@ -247,7 +254,7 @@ class Statements:
         mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {spread.name}")
         with w.frame() as depth:  # hoisted arithmetic stays inside this block
             self.vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
-        w.emit(f"br label %{done}")
+        w.branch(f"label %{done}")
         w.label(done)
         self.values.forget()
 
@@ -268,14 +275,14 @@ class Statements:
         self.values.begin()  # what an earlier condition has computed may stand in a branch not taken
         cond = self.values.emit(stmt.cond)
         then, other, done = (w.new_label(x) for x in ("full", "tail", "endif"))
-        w.emit(f"br i1 {cond.name}, label %{then}, label %{other if stmt.otherwise else done}")
+        w.branch(f"i1 {cond.name}, label %{then}, label %{other if stmt.otherwise else done}")
         for label, body in ((then, stmt.then), (other, stmt.otherwise)):
             if body is None:
                 continue
             w.label(label)
             self.values.forget()
             self.emit(body)
-            w.emit(f"br label %{done}")
+            w.branch(f"label %{done}")
         w.label(done)
         self.values.forget()
 
@@ -296,13 +303,14 @@ class Statements:
         blends = buffer.scope is not Scope.REGISTER or not masks.leaves_lanes_alone(stmt)
         self.addresses.placed[buffer.name] = Placed(buffer, pointer, blends=blends)
         self.emit(stmt.body)
+        self.writer.slots.pop(pointer, None)  # nobody reads it again
         self.local.used = used
         if outer is not None:
             self.addresses.placed[buffer.name] = outer
 
     def _prefetch(self, stmt: Prefetch) -> None:
         access = self.addresses.access(stmt.buffer, stmt.indices)
-        pointer = self.values.pointer(access, self.addresses.placed[stmt.buffer].buffer.dtype)
+        pointer = self.addresses.at(access, self.addresses.placed[stmt.buffer].buffer.dtype)
         hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
 
@@ -310,13 +318,11 @@ class Statements:
 
     def _store(self, stmt: Store) -> None:
         self.values.begin(stmt)
-        if stmt.reducer is None:
-            results = [self.values.emit(v) for v in stmt.values]
-        elif self._is_horizontal(stmt):
+        if stmt.reducer is not None and self._is_horizontal(stmt):
             parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
             results = self._horizontal(stmt, [parts], self.values.lanes)
-        elif len(stmt.values) == 1 and _uses(stmt.reducer.results[0], stmt.reducer.rhs[0]) == 1:
-            results = [self.values.emit(self._update(stmt.reducer, self._old(stmt)[0], stmt.values[0]))]
+        elif (written := self._written(stmt)) is not None:
+            results = [self.values.emit(v) for v in written]
         else:
             results = self._combine(
                 stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
@@ -324,14 +330,21 @@ class Statements:
         for name, value in zip(stmt.buffers, results, strict=True):
             self._write(name, stmt.indices, value, stmt.reducer is not None, stmt.streamed)
 
-    def _update(self, reducer: Reducer, old: Expr, value: Expr) -> Expr:
-        """`value` combined with `old`, as one expression."""
-        key = (reducer.results[0], old, value)
-        found = self._updates.get(key)
-        if found is None:
-            table: dict[Expr, Expr] = {reducer.lhs[0]: old, reducer.rhs[0]: value}
-            found = self._updates[key] = substitute(reducer.results[0], table)
-        return found
+    def _written(self, stmt: Store) -> tuple[Expr, ...] | None:
+        """What is stored, an update as one expression; None where that would compute a value twice."""
+        known = self._results.get(id(stmt))
+        if known is None:
+            known = self._results[id(stmt)] = (stmt, self._combined(stmt))
+        return known[1]
+
+    def _combined(self, stmt: Store) -> tuple[Expr, ...] | None:
+        reducer = stmt.reducer
+        if reducer is None:
+            return stmt.values
+        if len(stmt.values) > 1 or _uses(reducer.results[0], reducer.rhs[0]) != 1:
+            return None
+        table: dict[Expr, Expr] = {reducer.lhs[0]: self._old(stmt)[0], reducer.rhs[0]: stmt.values[0]}
+        return (substitute(reducer.results[0], table),)
 
     def _old(self, stmt: Store) -> list[Load]:
         return [Load(b, stmt.indices, self.addresses.placed[b].buffer.dtype) for b in stmt.buffers]
@@ -347,8 +360,11 @@ class Statements:
         return results
 
     def _is_horizontal(self, stmt: Store) -> bool:
-        lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
-        return bool(lanes) and not any(free_vars(i) & lanes for i in stmt.indices)
+        if self.values.lanes == 1:
+            return False
+        env = self.addresses.env
+        lane = next(v for v in reversed(env) if isinstance(env[v], Lanes))  # mostly the last one bound
+        return not any(lane in free_vars(i) for i in stmt.indices)
 
     def _horizontal(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> list[Val]:
         """Combine the vectors of `chunks` pairwise, then the lanes of the last, halving it, then with what is in
@@ -418,12 +434,11 @@ class Statements:
         kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
         if lanes == 1 or (access.lane_stride == 1 and mask is None):
             whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
-            where = f"ptr {self.values.pointer(access, buffer.dtype)}, align {align}{AROUND * (stream and whole)}"
-            self.writer.emit(f"store {kind} {text}, {where}")
+            self.addresses.write(access, buffer.dtype, lanes, text, AROUND * (stream and whole))
         elif access.lane_stride == 1 and (count := masks.leading(mask)) and not masks.has_stores(self.target):
             self._write_leading(access, buffer.dtype, text, lanes, count)
         elif access.lane_stride == 1:
-            pointer = self.values.pointer(access, buffer.dtype)
+            pointer = self.addresses.at(access, buffer.dtype)
             self.writer.emit(
                 f"call void @llvm.masked.store.{suffix(buffer.dtype, lanes)}.p0({kind} {text}, ptr align {align} "
                 f"{pointer}, <{lanes} x i1> {mask})"
@@ -443,7 +458,7 @@ class Statements:
             picks = ", ".join(f"i32 {start + n}" for n in range(size))
             part = f"shufflevector {whole} {text}, {whole} poison, <{size} x i32> <{picks}>"
             name = self.writer.value(part if size > 1 else f"extractelement {whole} {text}, i64 {start}")
-            pointer = self.values.pointer(access._replace(offset=access.offset + start), dtype)
+            pointer = self.addresses.at(access._replace(offset=access.offset + start), dtype)
             self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype][1]}")
             start += size
 
@@ -464,18 +479,6 @@ def streamed(text: str, vector_bytes: int) -> str:
 def plain(text: str) -> str:
     """The code of a nest whose outputs begin anywhere."""
     return text.replace(AROUND, "")
-
-
-def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
-    """Lanes so that the widest element handled in the loop fills one vector register."""
-    sizes = {1}
-    for stmt in walk(body):
-        if isinstance(stmt, Store):
-            sizes |= {addresses.placed[b].buffer.itemsize for b in stmt.buffers}
-            for value in stmt.values:
-                sizes |= {DTYPES[x.dtype][1] for x in loads(value)}
-                sizes |= {DTYPES[x.dtype][1] for x in subexpressions(value) if isinstance(x, Cast) and x.dtype != INDEX}
-    return max(1, target.vector_bytes // max(sizes))
 
 
 def _next_power(n: int) -> int:

@@ -68,6 +68,8 @@ class Values:
         return found
 
     def _emit(self, expr: Expr) -> Val:
+        if isinstance(expr, Binary) and DTYPES[expr.dtype][0] == "f":  # as most are
+            return self._binary(expr)
         match expr:
             case Var() if expr in self.bound:
                 return self.bound[expr]
@@ -204,9 +206,9 @@ class Values:
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
         if access.lane_stride == 0 and not (register and self._guarded):
             at = self._somewhere(access, dtype) if self.mask and self._guarded else access
-            return self._from_memory(self._plain_load(at, dtype, 1), dtype, 1)
+            return self._from_memory(self.addresses.read(at, dtype, 1), dtype, 1)
         if access.lane_stride == 1 and (self.mask is None or register):
-            return self._from_memory(self._plain_load(access, dtype, self.lanes), dtype, self.lanes)
+            return self._from_memory(self.addresses.read(access, dtype, self.lanes), dtype, self.lanes)
         if access.lane_stride == 1:
             return self._from_memory(self._masked_load(access, dtype), dtype, self.lanes)
         if register:
@@ -215,7 +217,7 @@ class Values:
 
     def _somewhere(self, access: Access, dtype: str) -> Access:
         """Of an element that all lanes share: itself where there is a lane that reads it, else a constant 1."""
-        read, place = masks.some(self.writer, str(self.mask), self.lanes), self.pointer(access, dtype)
+        read, place = masks.some(self.writer, str(self.mask), self.lanes), self.addresses.at(access, dtype)
         constant = fill_name(1, "uint8" if dtype == "bool" else dtype)
         return Access(self.writer.value(f"select i1 {read}, ptr {place}, ptr {constant}", "p"), 0, 0)
 
@@ -239,7 +241,7 @@ class Values:
             if not masked:
                 key = (at, "whole", lanes)
                 if key not in known:
-                    known[key] = Val(self._plain_load(at, dtype, lanes), dtype, lanes)
+                    known[key] = Val(self.addresses.read(at, dtype, lanes), dtype, lanes)
                 return known[key].name
             assert step is not None
             assert self.mask is not None
@@ -261,7 +263,7 @@ class Values:
             at = Access(access.pointer, access.offset + start, 1)
             key = (at, "whole", size)
             if key not in known:
-                known[key] = Val(self._plain_load(at, dtype, size), dtype, size)
+                known[key] = Val(self.addresses.read(at, dtype, size), dtype, size)
             return known[key].name
 
         return self._from_memory(strided.placed(self.writer, vectors, steps, (dtype, lanes), vector), dtype, lanes)
@@ -291,10 +293,10 @@ class Values:
         """The words that lie at `access`; `extends`: as bytes, which become the numbers of 16 bits of a word."""
         lanes = self.lanes if access.lane_stride else 1
         if extends:
-            kind, pointer = memory_type(dtype, 2 * lanes), self.pointer(access, dtype)
+            kind, pointer = memory_type(dtype, 2 * lanes), self.addresses.at(access, dtype)
             loaded = self.writer.value(f"load {kind}, ptr {pointer}, align 1")
             return dots.extend(self.arithmetic, Val(loaded, dtype, 2 * lanes))
-        kind, pointer, align = memory_type("int32", lanes), self.pointer(access, dtype), DTYPES[dtype][1]
+        kind, pointer, align = memory_type("int32", lanes), self.addresses.at(access, dtype), DTYPES[dtype][1]
         if self.mask is None or lanes == 1:
             return Val(self.writer.value(f"load {kind}, ptr {pointer}, align {align}"), "int32", lanes)
         name = self.writer.value(
@@ -307,31 +309,12 @@ class Values:
         """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
         return next((b for b in self.addresses.env.values() if isinstance(b, Lanes)), None)
 
-    def pointer(self, access: Access, dtype: str) -> str:
-        if access.offset == 0:
-            return access.pointer
-        nbytes = access.offset * DTYPES[dtype][1]
-        if access.pointer not in self.addresses.slots:
-            return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
-        memo, key = self.writer.frames[0].memo, (access.pointer, nbytes)
-        name = memo.get(key)  # a register is asked for again at every step of an unrolled body
-        if name is None:
-            name = memo[key] = self.writer.fresh("p")
-            line = f"  {name} = getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}"
-            self.writer.frames[0].header.append(line)
-        return name
-
-    def _plain_load(self, access: Access, dtype: str, lanes: int) -> str:
-        return self.writer.value(
-            f"load {memory_type(dtype, lanes)}, ptr {self.pointer(access, dtype)}, align {DTYPES[dtype][1]}"
-        )
-
     def _masked_load(self, access: Access, dtype: str, mask: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
         filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
         return self.writer.value(
             f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype][1]} "
-            f"{self.pointer(access, dtype)}, <{self.lanes} x i1> {mask or self.mask}, {kind} {filler})"
+            f"{self.addresses.at(access, dtype)}, <{self.lanes} x i1> {mask or self.mask}, {kind} {filler})"
         )
 
     def _from_memory(self, name: str, dtype: str, lanes: int) -> Val:
@@ -350,7 +333,7 @@ class Values:
             result = "poison"
             kind = memory_type(dtype, self.lanes)
             for n, step in enumerate(access.lane_steps(self.lanes)):
-                element = self._plain_load(Access(access.pointer, access.offset + step, 0), dtype, 1)
+                element = self.addresses.read(Access(access.pointer, access.offset + step, 0), dtype, 1)
                 result = self.writer.value(f"insertelement {kind} {result}, {memory_type(dtype)} {element}, i64 {n}")
             return self._from_memory(result, dtype, self.lanes)
         pointers = self.lane_pointers(access, dtype)
@@ -365,7 +348,7 @@ class Values:
 
     def lane_pointers(self, access: Access, dtype: str) -> str:
         """A vector of pointers, one for each lane."""
-        base = self.pointer(access, dtype)
+        base = self.addresses.at(access, dtype)
         if access.lane_index is not None:
             lanes = self._narrow(access.lane_index) or self._index(access.lane_index)
             index = self.arithmetic.spread(lanes, self.lanes)
@@ -458,7 +441,7 @@ class Values:
         key = (access, self.mask, lanes, self.addresses.fixed(expr.cond), fill)
         if key not in known:
             constant = fill_name(fill.value, fill.dtype)
-            place = self.pointer(access, load.dtype)
+            place = self.addresses.at(access, load.dtype)
             chosen = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
             known[key] = self._emit_load(load, Access(chosen, 0, access.lane_stride))
         return known[key]
@@ -467,7 +450,7 @@ class Values:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""
         then, other, join = (self.writer.new_label(x) for x in ("then", "else", "join"))
         loaded, memo = self._loaded, self._memo
-        self.writer.emit(f"br i1 {cond.name}, label %{then}, label %{other}")
+        self.writer.branch(f"i1 {cond.name}, label %{then}, label %{other}")
         arms: list[tuple[Val, str]] = []
         needs_lanes = self._has_lanes(expr)
         for label, arm in ((then, expr.a), (other, expr.b)):
@@ -476,7 +459,7 @@ class Values:
             value = self.emit(arm)
             value = self.arithmetic.spread(value, self.lanes) if needs_lanes else value
             arms.append((value, self.writer.block))
-            self.writer.emit(f"br label %{join}")
+            self.writer.branch(f"label %{join}")
         self.writer.label(join)
         self._loaded, self._memo = loaded, memo
         (a, at_a), (b, at_b) = arms

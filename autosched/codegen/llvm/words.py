@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
+from functools import cache
 
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES, bits
@@ -58,16 +59,19 @@ INTRINSICS: dict[str, str] = {
 }
 
 
+@cache
 def value_type(dtype: str, lanes: int = 1) -> str:
     scalar = TYPES[dtype][0]
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+@cache
 def memory_type(dtype: str, lanes: int = 1) -> str:
     scalar = TYPES[dtype][1]
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+@cache
 def suffix(dtype: str, lanes: int = 1) -> str:
     """The mangled type in an intrinsic's name: v16f32, i64."""
     scalar = {"float": "f32", "double": "f64"}.get(TYPES[dtype][1], TYPES[dtype][1])

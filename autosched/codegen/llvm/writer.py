@@ -3,6 +3,9 @@
 Each serial loop is a `Frame`: its `header` lines run at the start of every iteration, before the
 body, and dominate everything inside. Address arithmetic is put into the header of the innermost loop
 it depends on, so invariant code is outside of inner loops by construction and no LICM pass is needed.
+
+Register buffers are stack slots, which LLVM turns into values. Within a block that is done here: what a slot holds is
+not loaded again, and it is stored once, where the block ends. Of an unrolled reduction this is a third of the text.
 """
 
 from __future__ import annotations
@@ -22,6 +25,15 @@ class Frame:
     memo: dict[object, str] = field(default_factory=dict)
 
 
+@dataclass
+class Slot:
+    """What a block has put into a stack slot: vectors of `lanes` elements, by the number of their first."""
+
+    lanes: int
+    held: dict[int, str] = field(default_factory=dict)
+    stores: dict[int, str] = field(default_factory=dict)  # lines that are still to be emitted
+
+
 class Writer:
     """Fresh names, the current insertion point, and the stack of frames."""
 
@@ -31,6 +43,7 @@ class Writer:
         self._lines: Lines = []
         self.block = "entry"
         self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
+        self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
         self.top: Lines = [self.frames[0].header, self._lines]
 
@@ -43,8 +56,9 @@ class Writer:
 
     def value(self, text: str, prefix: str = "t") -> str:
         """Emit `%new = text` and return the name."""
-        name = self.fresh(prefix)
-        self.emit(f"{name} = {text}")
+        self._names += 1
+        name = f"%{prefix}{self._names}"
+        self._lines.append(f"  {name} = {text}")
         return name
 
     def new_label(self, prefix: str) -> str:
@@ -52,10 +66,48 @@ class Writer:
 
     def label(self, name: str) -> None:
         self._lines.append(f"{name}:")
+        assert not self.slots, "a block ends with a branch"
+        assert not self.slots, "a block ends with a branch"
         self.block = name
         self.spread = {}
 
-    def slot(self) -> list[str | Lines]:
+    def branch(self, where: str) -> None:
+        """The end of a block."""
+        for pointer in list(self.slots):
+            self.settle(pointer)
+        self.emit(f"br {where}")
+
+    def held(self, pointer: str, start: int, lanes: int) -> str | None:
+        """What a slot surely has in `lanes` elements from `start` on; else everything stored there is in memory now."""
+        slot = self.slots.get(pointer)
+        if slot is None:
+            return None
+        name = slot.held.get(start) if slot.lanes == lanes else None
+        if name is None and (slot.lanes != lanes or start % lanes):
+            self.settle(pointer)
+        return name
+
+    def hold(self, pointer: str, start: int, lanes: int, name: str, store: str | None = None) -> None:
+        """The slot has `name` there, in memory only after the line `store`, which may be replaced by a later one."""
+        slot = self.slots.get(pointer)
+        if slot is not None and (slot.lanes != lanes or start % lanes):  # they may overlap
+            self.settle(pointer)
+            slot = None
+        if start % lanes == 0:
+            slot = slot or self.slots.setdefault(pointer, Slot(lanes))
+            slot.held[start] = name
+            if store is not None:
+                slot.stores[start] = store
+        elif store is not None:
+            self.emit(store)
+
+    def settle(self, pointer: str) -> None:
+        """What a slot has is in memory from here on, and nothing is known of it."""
+        slot = self.slots.pop(pointer, None)
+        for store in () if slot is None else slot.stores.values():
+            self.emit(store)
+
+    def gap(self) -> list[str | Lines]:
         """A line to be filled in later."""
         hole: Lines = []
         self._lines.append(hole)
