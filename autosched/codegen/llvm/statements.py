@@ -61,9 +61,10 @@ class Statements:
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
         # What copies of an unrolled body ask again, by the identity of a statement that is kept with it: the lanes of
-        # a body, what is stored, unrolled loops whose copies follow each other.
+        # a body, what is stored, whether all lanes update one element, unrolled loops whose copies follow each other.
         self._widths: dict[int, tuple[Stmt, int]] = {}
         self._results: dict[int, tuple[Stmt, tuple[Expr, ...] | None]] = {}
+        self._horizontals: dict[int, tuple[Stmt, bool]] = {}
         self._in_order: dict[int, Stmt] = {}
 
     def emit(self, stmt: Stmt) -> None:
@@ -362,9 +363,11 @@ class Statements:
     def _is_horizontal(self, stmt: Store) -> bool:
         if self.values.lanes == 1:
             return False
-        env = self.addresses.env
-        lane = next(v for v in reversed(env) if isinstance(env[v], Lanes))  # mostly the last one bound
-        return not any(lane in free_vars(i) for i in stmt.indices)
+        known = self._horizontals.get(id(stmt))
+        if known is None:
+            lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
+            known = self._horizontals[id(stmt)] = (stmt, not any(free_vars(i) & lanes for i in stmt.indices))
+        return known[1]
 
     def _horizontal(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> list[Val]:
         """Combine the vectors of `chunks` pairwise, then the lanes of the last, halving it, then with what is in
@@ -422,7 +425,7 @@ class Statements:
         access = self.addresses.access(name, indices)
         buffer = self.addresses.placed[name].buffer
         lanes = 1 if access.lane_stride == 0 else self.values.lanes
-        value = self.arithmetic.spread(value, lanes)
+        value = value if value.lanes == lanes else self.arithmetic.spread(value, lanes)
         mask = self.values.mask if lanes > 1 else None
         if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
             if blend and (self.addresses.placed[name].blends or lanes > REGISTER_PAD):  # longer ones reach the next row
@@ -430,7 +433,7 @@ class Statements:
                 value = self.arithmetic.select(Val(mask, "bool", lanes), value, old)
             mask = None
         self.values.forget(name)
-        text = self._to_memory(value)
+        text = value.name if value.dtype != "bool" else self._to_memory(value)
         kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
         if lanes == 1 or (access.lane_stride == 1 and mask is None):
             whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
@@ -463,8 +466,7 @@ class Statements:
             start += size
 
     def _to_memory(self, value: Val) -> str:
-        if value.dtype != "bool":
-            return value.name
+        """Truth values, a byte each."""
         old, new = value_type("bool", value.lanes), memory_type("bool", value.lanes)
         return self.writer.value(f"zext {old} {value.name} to {new}")
 

@@ -42,7 +42,7 @@ class Values:
     in_window: bool = False  # what is loaded is soon needed again
     _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
-    _written: list[tuple[Exprs, Exprs]] = field(default_factory=list)  # indices and shape of what is stored
+    _store: Store | None = None  # that is emitted
 
     def forget(self, buffer: str | None = None) -> None:
         """Loads of `buffer` (of all) are emitted anew from here on."""
@@ -54,7 +54,7 @@ class Values:
     def begin(self, store: Store | None = None) -> None:
         """A new statement, `store` if it is one: no subexpression is known yet."""
         self._memo.clear()
-        self._written = [] if store is None else [(store.indices, self.addresses.placed[store.buffers[0]].buffer.shape)]
+        self._store = store
 
     def emit(self, expr: Expr) -> Val:
         """The value of `expr`; within a statement each subexpression is emitted once."""
@@ -194,6 +194,8 @@ class Values:
 
     def _load(self, load: Load) -> Val:
         access = self.addresses.access(load.buffer, load.indices)
+        if access.pointer in self.addresses.slots and access.lane_stride == 1 and load.dtype != "bool":
+            return Val(self.addresses.read(access, load.dtype, self.lanes), load.dtype, self.lanes)
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
         known, key = self._loaded.setdefault(load.buffer, {}), (access, self.mask, lanes)
         found = known.get(key)
@@ -372,8 +374,8 @@ class Values:
             return self.arithmetic.select(cond, self.emit(expr.a), self.emit(expr.b))
         if cond.lanes == 1:
             return self._filled(cond, expr) or self._branch(cond, expr)
-        read = [(x.indices, self.addresses.placed[x.buffer].buffer.shape) for x in loads(expr.cond)]
-        there = [*read, *self._written]
+        read = [(x.indices, self._shape(x.buffer)) for x in loads(expr.cond)]
+        there = read if self._store is None else [*read, (self._store.indices, self._shape(self._store.buffers[0]))]
         if self._is_harmless(expr.a, there):
             a = self.emit(expr.a)
         else:
@@ -394,10 +396,13 @@ class Values:
         return not any(DTYPES[e.dtype][0] in "iu" and not is_index(e) for e in divisions)
 
     def _exists(self, load: Load, there: list[tuple[Exprs, Exprs]]) -> bool:
-        shape = self.addresses.placed[load.buffer].buffer.shape
+        shape = self._shape(load.buffer)
         if any(load.indices == indices and shape == other for indices, other in there):
             return True
         return min(self.addresses.room(load.buffer, load.indices, self._leading_lanes() or self.lanes)) >= 0
+
+    def _shape(self, name: str) -> Exprs:
+        return self.addresses.placed[name].buffer.shape
 
     def _undecided(self, cond: Expr) -> Expr | None:
         """What is left of a condition without the comparisons that hold in all lanes of these very vectors, which are
