@@ -297,7 +297,13 @@ def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
 def test_tiles_copied_across(unrolled, width):
     steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
              Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
-    for dag in (across(35, 18), across(64, 16, "int32"), across(35, 18, "int8"), across(35, 18, flip=True)):
+    for dag in (
+        across(35, 18),
+        across(64, 16, "int32"),
+        across(35, 18, "int8"),
+        across(35, 18, "bool"),
+        across(35, 18, flip=True),
+    ):
         check(dag, *steps)
 
 
@@ -320,6 +326,20 @@ def test_a_tile_copied_across_is_read_in_vectors():
     text = build(state, targets()[0], 1).ir
     assert "load <4 x float>" in text
     assert "load float" not in text
+
+
+def test_truth_values_that_are_only_moved_are_bytes():
+    steps = (Split("Y", "j", (16,)), Split("Y", "i", (32,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
+             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    texts = [build(initial_state(across(32, 32, t)).apply(*steps), targets()[0], 1).ir for t in ("bool", "uint8")]
+    assert texts[0] == texts[1]
+    x, z = te.placeholder((5, 37), "bool", "X"), te.placeholder((37,), "bool", "Z")
+
+    def value(i, j):
+        return te.select(z[j], te.select(x[i, j], te.select(j > 4, z[j], True), x[i, 36 - j]), False)
+
+    dag = ComputeDAG(te.compute((5, 37), value, name="Y"))
+    check(dag, Vectorize("Y", "j"))
 
 
 def test_the_first_row_says_that_a_tile_is_not_read_across(monkeypatch):

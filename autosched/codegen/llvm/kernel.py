@@ -17,7 +17,7 @@ pointer is the last of `args`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.dots import declarations
@@ -26,7 +26,7 @@ from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
 from autosched.codegen.storage import element_count
-from autosched.ir.expr import Const, binary
+from autosched.ir.expr import Const, Expr, Load, Select, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Scope, Seq, Stmt, Store, walk
 from autosched.target import Target
@@ -160,10 +160,38 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
         if not isinstance(loop.extent, Const):
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)
-    statements.emit(body)
+    statements.emit(_with_bytes(body))
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
+
+
+def _with_bytes(stmt: Stmt) -> Stmt:
+    """Truth values that are only moved, as the bytes that they are in memory."""
+    match stmt:
+        case Store(reducer=None, values=values):
+            moved = tuple(map(_byte, values))
+            return replace(stmt, values=tuple(v if b is None else b for v, b in zip(values, moved, strict=True)))
+        case For() | Allocate():
+            return replace(stmt, body=_with_bytes(stmt.body))
+        case Seq(stmts=stmts):
+            return Seq(tuple(map(_with_bytes, stmts)))
+        case If(then=then, otherwise=other):
+            return replace(stmt, then=_with_bytes(then), otherwise=None if other is None else _with_bytes(other))
+    return stmt
+
+
+def _byte(value: Expr) -> Expr | None:
+    """An element, or a choice of some, as a byte; None for what is computed."""
+    match value:
+        case Load(buffer=name, indices=indices, dtype="bool"):
+            return Load(name, indices, "uint8")
+        case Const(value=number, dtype="bool"):
+            return Const(int(number), "uint8")
+        case Select(cond=cond, a=a, b=b):
+            x, y = _byte(a), _byte(b)
+            return None if x is None or y is None else select(cond, x, y)
+    return None
 
 
 def _hoist_task_decode(writer: Writer) -> None:

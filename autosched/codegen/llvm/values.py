@@ -190,14 +190,14 @@ class Values:
         """The vector `name` is what `load` has in memory at this point."""
         access = self.addresses.access(load.buffer, load.indices)
         value = Val(name, load.dtype, self.lanes)
-        self._loaded.setdefault(load.buffer, {})[(access, self.mask, self.lanes)] = value
+        self._loaded.setdefault(load.buffer, {})[(access, self.mask, self.lanes, load.dtype)] = value
 
     def _load(self, load: Load) -> Val:
         access = self.addresses.access(load.buffer, load.indices)
         if access.pointer in self.addresses.slots and access.lane_stride == 1 and load.dtype != "bool":
             return Val(self.addresses.read(access, load.dtype, self.lanes), load.dtype, self.lanes)
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
-        known, key = self._loaded.setdefault(load.buffer, {}), (access, self.mask, lanes)
+        known, key = self._loaded.setdefault(load.buffer, {}), (access, self.mask, lanes, load.dtype)
         found = known.get(key)
         if found is None:
             found = known[key] = self._emit_load(load, access)
