@@ -221,8 +221,9 @@ class _Prover:
         best = self._plain(form, facts)
         if depth > 0:
             for fact in facts:
-                for times in self._multiples(form, fact):
-                    best = max(best, -(-self.lower(expr * times - fact, facts, depth - 1) // times))
+                for times, of_fact in self._multiples(form, fact):
+                    left = self.lower(expr * times - fact * of_fact, facts, depth - 1)
+                    best = max(best, -(-left // times))
         return best
 
     def _plain(self, form: Affine, facts: Facts) -> int:
@@ -238,7 +239,8 @@ class _Prover:
                 return self.lower(a, facts) // int(f), -self.lower(-a, facts) // int(f)
         return self.simplifier.bounds(atom)
 
-    def _multiples(self, form: Affine, fact: Expr) -> set[int]:
-        """Of the form, from which subtracting the fact can help: it cancels a term, or a part of one."""
+    def _multiples(self, form: Affine, fact: Expr) -> set[tuple[int, int]]:
+        """Multiples of the form and of the fact whose difference can help: it lacks a term, or a part of one."""
         other = dict(self.simplifier.affine(fact).terms)
-        return {times for atom, c in form.terms if (d := other.get(atom, 0)) * c > 0 for times in (1, d // c or 1)}
+        shared = [(c, d) for atom, c in form.terms if (d := other.get(atom, 0)) * c > 0]
+        return {pair for c, d in shared for pair in ((1, 1), (d // c or 1, 1), (1, c // d or 1))}

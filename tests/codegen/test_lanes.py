@@ -251,6 +251,18 @@ def test_lanes_are_divided_by_numbers_without_divisions_of_vectors(extent, step,
         assert not re.search(r"[us](div|rem) <", text)
 
 
+def test_quotients_of_quotients_are_divided_in_32_bits():
+    x = te.placeholder((9, 83), name="X")
+
+    def value(i, j):
+        return te.select(te.equal((i // 2 + (j + i) // 5) % 3, 0), x[i, j], te.cast((7 * (j % 9) - i) // 4, "float32"))
+
+    dag = ComputeDAG(te.compute((9, 83), value, name="Y"))
+    state = initial_state(dag).apply(Split("Y", "j", (16,)), Vectorize("Y", "j.1"))
+    check_kernel(dag, state)
+    assert not re.search(r"[us](div|rem) <\d+ x i64", build(state, parse_target("llvm -mcpu=haswell"), 1).ir)
+
+
 def test_gathers_have_indices_of_32_bits_where_they_fit():
     x = te.placeholder((300,), name="X")
     dag = ComputeDAG(te.compute((7, 64), lambda i, j: x[(i + 9 * j) // 2], name="Y"))

@@ -142,6 +142,22 @@ def test_transposed_convolution_and_two_axes_at_once():
     assert stage(body, (20,)).shape == (20,)
 
 
+def test_rows_of_a_flat_dimension_under_conditions_on_row_and_column():
+    """As columns become images again: W[26 h + w] for 0 <= h, w < 26, each of them a sum of two axes."""
+    w, u = te.placeholder((26 * 26,), name="W"), te.reduce_axis(3, name="u")
+
+    def body(most):
+        def at(i):
+            h, v = i // 28 - u, i % 28 - u
+            return te.sum(te.select(te.all(h >= 0, h < 26, v >= 0, v < most), w[h * 26 + v], 0.0), axis=u)
+
+        return at
+
+    assert stage(body(26), (28 * 28,)).shape == (28 * 28,)
+    with pytest.raises(ExpressionError, match="out of bounds"):
+        stage(body(27), (28 * 28,))
+
+
 def test_a_load_shared_by_two_branches_is_checked_under_both_conditions():
     with pytest.raises(ExpressionError, match=r"reads V\[i - 1\] out of bounds"):
         stage(lambda i: te.select(i >= 1, V[i - 1], V[i - 1] * 2.0))

@@ -22,8 +22,7 @@ MAX_DIVISOR = 1 << 30  # twice that is no negative number of 32 bits
 
 
 def narrow_index(arithmetic: Arithmetic, addresses: Addresses, expr: Expr, used: int) -> Val | None:
-    """The index as int32; None where that does not fit in one of the first `used` lanes, or what is divided is no sum
-    with lanes evenly apart."""
+    """The index as int32; None where that, or what it divides, does not fit in one of the first `used` lanes."""
     if not fits_32(*addresses.interval(expr, used)):
         return None
     total = _plain(arithmetic, addresses, expr)
@@ -34,7 +33,7 @@ def narrow_index(arithmetic: Arithmetic, addresses: Addresses, expr: Expr, used:
     rest = Affine(tuple(t for t in form.terms if t not in divided), form.constant)
     total = _plain(arithmetic, addresses, rest.expr())
     for atom, c in divided:
-        lanes = _divided(arithmetic, addresses, atom)
+        lanes = _divided(arithmetic, addresses, atom, used)
         if lanes is None or total is None or not fits_32(c):
             return None
         scaled = lanes if c == 1 else arithmetic.binary("mul", lanes, Val(str(c), "int32", 1))
@@ -65,15 +64,18 @@ def _lanes_of(expr: Expr, addresses: Addresses) -> list[Var]:
     return [v for v in free_vars(expr) if isinstance(addresses.env.get(v), Lanes)]
 
 
-def _divided(arithmetic: Arithmetic, addresses: Addresses, atom: Binary) -> Val | None:
+def _divided(arithmetic: Arithmetic, addresses: Addresses, atom: Binary, used: int) -> Val | None:
     """The lanes of a quotient or a remainder."""
     known = addresses.pattern(atom)
     if known is not None:
         return arithmetic.binary("add", literal_lanes(known[1]), Val(addresses.narrowed(known[0]), "int32", 1))
-    even = addresses.evenly(atom.a)
     divisor = atom.b.value if isinstance(atom.b, Const) and atom.op in ("floordiv", "mod") else 0
-    if even is None or not fits_32(*even[0]) or not 0 < divisor < MAX_DIVISOR:
+    if not 0 < divisor < MAX_DIVISOR:
         return None
+    even = addresses.evenly(atom.a)
+    if even is None or not fits_32(*even[0]):
+        inner = narrow_index(arithmetic, addresses, atom.a, used)
+        return None if inner is None else arithmetic.binary(atom.op, inner, Val(str(divisor), "int32", 1))
     d, (numbers, start) = int(divisor), even
 
     def plus(lanes: Sequence[int], op: str) -> Val:
