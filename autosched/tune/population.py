@@ -59,6 +59,9 @@ class Pool:
         """Both pools' rows, each distinct row once; of equal rows, this pool's."""
         parts = []
         for mine, theirs in zip(self.parts, other.parts, strict=True):
+            if not len(theirs.score):  # as most are, where few sketches are left in an evolution
+                parts.append(mine)
+                continue
             fresh = theirs.take(~np.isin(theirs.keys, mine.keys))
             parts.append(
                 Part(
@@ -71,7 +74,10 @@ class Pool:
 
     def without(self, seen: Sequence[Keys]) -> Pool:
         """The rows whose keys are not in `seen[sketch]`."""
-        return Pool(tuple(p.take(~np.isin(p.keys, s)) for p, s in zip(self.parts, seen, strict=True)))
+        found = (
+            p.take(~np.isin(p.keys, s)) if len(p.score) and len(s) else p for p, s in zip(self.parts, seen, strict=True)
+        )
+        return Pool(tuple(found))
 
     def candidate(self, sketch: int, local: int) -> Candidate:
         return Candidate(sketch, tuple(self.parts[sketch].rows[local].tolist()))

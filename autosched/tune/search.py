@@ -220,6 +220,9 @@ class Search(Generic[S]):
         parts = []
         for i, candidates in enumerate(self._canonical(rows)):
             keys = self._space.keys(candidates)
+            if not len(keys):
+                parts.append(Part(candidates, keys, np.empty(0)))
+                continue
             distinct, first = np.unique(keys, return_index=True)
             if known is not None:
                 first = first[~np.isin(distinct, known.parts[i].keys)]
@@ -230,7 +233,8 @@ class Search(Generic[S]):
         return Pool(tuple(parts))
 
     def _canonical(self, rows: Sequence[Population]) -> list[Population]:
-        return [self._space.canonical(sketch, part) for sketch, part in zip(self._sketches, rows, strict=True)]
+        pairs = zip(self._sketches, rows, strict=True)
+        return [self._space.canonical(sketch, part) if len(part) else part for sketch, part in pairs]
 
     def _judge(self, i: int, rows: Population) -> Scores:
         return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
