@@ -14,8 +14,9 @@ from autosched.device import check_dtypes
 from autosched.errors import UsageError
 from autosched.ir.half import numpy_dtype
 from autosched.lower import concretise, lower
+from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Vectorize, initial_state
-from autosched.target import parse_target
+from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
@@ -149,3 +150,13 @@ def test_subnormal_operands_may_count_as_zero() -> None:
     assert within(expected, exact).all()
     assert within(expected, 0 * exact).all()
     assert not within(expected, 3 * exact).any()
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_bfloat16_is_rounded_without_a_choice_on_avx2():
+    target = parse_target("llvm -mcpu=haswell")
+    b = te.placeholder((64,), name="B")
+    state = initial_state(ComputeDAG(te.compute((64,), lambda i: te.cast(b[i], "bfloat16"), name="D")))
+    text = emit_assembly(build(state.apply(Vectorize("D", "i")), target, 1).ir, target)
+    assert "vcmpunordps" in text
+    assert "vblendv" not in text

@@ -51,10 +51,11 @@ def _has(m: Arithmetic, dtype: str) -> bool:
 
 
 def _bfloat16(m: Arithmetic, a: Val, word: Val) -> Val:
-    """The upper 16 bits after adding 0x7FFF and the bit that will be last; a NaN stays one."""
-    upper = _down(m, word, 16)
-    raised = m.binary("add", m.binary("add", word, _int(m, 0x7FFF)), m.binary("bitand", upper, _int(m, 1)))
-    return m.select(m.binary("ne", a, a), m.binary("bitor", upper, _int(m, 64)), _down(m, raised, 16))
+    """The upper 16 bits after adding 0x7FFF and the bit that will be last; of a NaN all are set, as comparing it with
+    itself leaves them in vectors."""
+    last = m.binary("bitand", _down(m, word, 16), _int(m, 1))
+    raised = m.binary("add", m.binary("add", word, _int(m, 0x7FFF)), last)
+    return _down(m, m.select(m.binary("ne", a, a), _int(m, -1), raised), 16)
 
 
 def _float16(m: Arithmetic, word: Val) -> Val:
