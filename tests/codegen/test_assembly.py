@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from autosched import te
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import CacheWrite, ComputeAt, Reorder, Split, State, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
@@ -120,6 +121,29 @@ def test_where_strength_is_reduced_inner_loops_do_not_show_what_their_pointers_a
     assert outer
     assert not expected or hidden.issuperset(outer)
     assert "mul nsw" not in text, "a step is the size of an array"
+
+
+@pytest.mark.parametrize("unroll", [1, 4])
+def test_what_moves_both_operands_is_gone_through_first(unroll):
+    """Of X[p, b, k, n] W[b, c, k] for two pixels, two b and three c, all of W would wait for the second pixel."""
+    target = parse_target("llvm -mcpu=haswell")
+    x, w = te.placeholder((4, 2, 64, 8), name="X"), te.placeholder((2, 3, 64), name="W")
+    k = te.reduce_axis(64, "k")
+    out = te.compute((4, 2, 3, 8), lambda p, b, c, n: te.sum(x[p, b, k, n] * w[b, c, k], axis=k), "Y")
+    state = initial_state(te.ComputeDAG(out)).apply(
+        CacheWrite("Y"),
+        Split("Y", "p", (2,)),
+        ComputeAt("Y.acc", "Y", "p.0", "register"),
+        Split("Y.acc", "k", (unroll,)),
+        Reorder("Y.acc", ("k.0", "k.1", "p", "b", "c", "n")),
+        *(Unroll(s, a) for s, axes in (("Y", ("p.1", "b", "c")), ("Y.acc", ("k.1", "p", "b", "c"))) for a in axes),
+        *(Vectorize(s, "n") for s in ("Y", "Y.acc")),
+    )
+    assembly = emit_assembly(build(state, target, 1).ir, target)
+    (loop,) = (loop for loop in innermost_loops(assembly) if loop.count("vfmadd"))
+    assert loop.count("vfmadd") == 12 * unroll
+    assert not loop.spills
+    assert len(loop.lines) <= (12 + 4 + 6) * unroll + 10, "\n".join(loop.lines)
 
 
 def test_short_tiles_at_the_edges_are_as_clean():

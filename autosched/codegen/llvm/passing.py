@@ -18,9 +18,9 @@ Copies that lie beyond a border for certain, and add nothing there, are left out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import permutations, product
 from math import prod
 from typing import Protocol
 
@@ -76,33 +76,53 @@ def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
     return True
 
 
-def emit_columns(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
-    """Emits a register tile vector by vector, if beside the accumulators are no registers for the operands of a row.
+def emit_ordered(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
+    """Emits a register tile in another order than its loops', if the operands that wait in registers to be used again
+    have no room beside the accumulators: vector by vector, or with a loop that moves both operands outside.
 
-    A column's, each spread over the lanes, may be fewer. If they are not, each is loaded again for each vector, and a
-    fence for the compiler alone keeps LLVM from holding it.
+    If no order has room, each operand is loaded again for each vector, and a fence for the compiler alone keeps LLVM
+    from holding it.
     """
     store, loops = inner.body, tuple(v for v, _ in unrolled)
     if not isinstance(store, Store) or store.reducer is None or reduces_lanes(inner):
         return False
     assert isinstance(inner.extent, Const)
     extent, width = int(inner.extent.value), emitter.width(inner.body)
-    rows, vectors = prod(n for _, n in unrolled), -(-extent // width)
-    free = emitter.target.n_vector_registers - rows * vectors - 1
+    vectors = -(-extent // width)
+    sizes = {**dict(unrolled), inner.var: vectors}
+    room = emitter.target.n_vector_registers - prod(sizes.values())
     written = {v for i in store.indices for v in free_vars(i)}
-    if not 0 < free < vectors <= MAX_CHUNKS or not written.issuperset(loops):
+    if room < 2 or vectors > MAX_CHUNKS or not written.issuperset(loops):
         return False
-    emitter.writer.single = rows > free
-    for first in range(0, extent, width):
-        if rows > free:
+    read = dict.fromkeys(x for value in store.values for x in loads(value))
+    operands = [frozenset(v for i in x.indices for v in free_vars(i) if sizes.get(v, 1) > 1) for x in read]
+    if _waiting((*loops, inner.var), sizes, operands) <= room:
+        return False
+    columns = (inner.var, *loops)
+    order = min((columns, *permutations(columns)), key=lambda o: _waiting(o, sizes, operands))
+    fits = _waiting(order, sizes, operands) <= room
+    if not fits and room > vectors:
+        return False
+    order = order if fits else columns
+    emitter.writer.single = not fits
+    for point in product(*(range(sizes[v]) for v in order)):
+        at = dict(zip(order, point, strict=True))
+        if not fits and not any(at[v] for v in loops):
             emitter.writer.emit('fence syncscope("singlethread") acq_rel')
             emitter.values.forget()
-        for point in product(*(range(n) for _, n in unrolled)):
-            _vector_at(emitter, inner, loops, point, first)
+        _vector_at(emitter, inner, loops, tuple(at[v] for v in loops), at[inner.var] * width)
     emitter.writer.single = False
     for var in loops:
         del emitter.addresses.env[var]
     return True
+
+
+def _waiting(order: Sequence[Var], sizes: Mapping[Var, int], operands: Sequence[frozenset[Var]]) -> int:
+    """Registers of operands that move with these loops of `sizes`, in an order, outermost first: what is used again in
+    a loop that does not move it waits for that, all that the loops inside go through."""
+    wide = [v for v in order if sizes[v] > 1]
+    again = (next((n for n, v in enumerate(wide) if v not in moving), len(wide)) for moving in operands)
+    return sum(prod(sizes[v] for v in wide[n:] if v in moving) for n, moving in zip(again, operands, strict=True))
 
 
 def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: Stmt) -> bool:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime, vector_lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.passing import emit_columns, emit_passing, emit_window
+from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS
@@ -124,7 +124,7 @@ class Statements:
         if tile is not None:
             self._across(tile)
             return True
-        return emit_window(self, None, stmt) or (nest is not None and emit_columns(self, *nest))
+        return emit_window(self, None, stmt) or (nest is not None and emit_ordered(self, *nest))
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
