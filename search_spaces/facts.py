@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 
@@ -60,9 +60,12 @@ class Read:
     def repeats(self, axis: Var) -> bool:
         """Whether all that depends on the axis is quotients of it and others: neighbours are equal, or one apart."""
         atoms = [a for index in self.load.indices for a, _ in linear(index).terms if axis in free_vars(a)]
-        return all(
-            isinstance(a, Binary) and a.op == "floordiv" and linear(a.a).coefficient(axis) is ONE for a in atoms
-        )
+        return all(isinstance(a, Binary) and a.op == "floordiv" and linear(a.a).coefficient(axis) is ONE for a in atoms)
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether data say which element is read: a copy of what a tile reads would have the whole dimension."""
+        return is_looked_up(self.load)
 
     @property
     def axes(self) -> frozenset[Var]:
@@ -70,7 +73,9 @@ class Read:
         return frozenset(v for index in self.load.indices for v in free_vars(index))
 
     def dim_of(self, axis: Var) -> int | None:
-        """The one dimension that is indexed by the axis alone, if that is all the axis does."""
+        """The one dimension that is indexed by the axis alone, if that is all the axis does; of no lookup."""
+        if self.is_looked_up:
+            return None
         dims = [n for n, i in enumerate(self.load.indices) if axis in free_vars(i)]
         return dims[0] if len(dims) == 1 and self.load.indices[dims[0]] is axis else None
 
@@ -162,9 +167,14 @@ def run_length(read: Read, stage: Stage, rows: tuple[Read, ...]) -> int | None:
     return None
 
 
+def is_scattered(read: Read, axis: StageAxis) -> bool:
+    """Whether data say where each lane along the axis lies: no order of what is read brings them together."""
+    return read.is_looked_up and read.strides[axis.name] is None
+
+
 def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     """The dimension that makes lanes along `axis` adjacent when it is stored innermost."""
-    if not is_reused(read, stage) or read.strides[axis.name] is None:
+    if not is_reused(read, stage) or read.strides[axis.name] is None or read.is_looked_up:
         return None
     dims = [n for n, i in enumerate(read.load.indices) if axis.var in free_vars(i)]
     if len(dims) != 1:
@@ -200,26 +210,31 @@ def short_last_axis(stage: Stage, rows: tuple[Read, ...], lanes: int) -> StageAx
     return axis if axis in _vector_candidates(stage, rows, panel_dim) else None
 
 
+_Ranked = tuple[int, int, int, StageAxis]  # by copies, length and place
+
+
 def _vector_candidates(
     stage: Stage, rows: tuple[Read, ...], copy_dim: Callable[[Read, Stage, StageAxis], int | None]
 ) -> tuple[StageAxis, ...]:
-    found = []
+    found, looked_up = list[_Ranked](), list[_Ranked]()
     for n, axis in enumerate(stage.op.axes):
-        bad = [r for r in rows if not r.is_unit(axis.name) and copy_dim(r, stage, axis) is None]
+        apart = [r for r in rows if not r.is_unit(axis.name)]
+        bad = [r for r in apart if copy_dim(r, stage, axis) is None and not is_scattered(r, axis)]
         if not bad and extent(axis) > 1:
             packs = sum(not r.is_unit(axis.name) for r in rows)
             scattered = n != len(stage.op.axes) - 1  # the output's lanes are apart
-            found.append((packs + scattered, -min(extent(axis), 64), -n, axis))
-    return tuple(f[3] for f in sorted(found, key=lambda f: f[:3]))
+            places = looked_up if any(is_scattered(r, axis) for r in apart) else found
+            places.append((packs + scattered, -min(extent(axis), 64), -n, axis))
+    return tuple(f[3] for f in sorted(found or looked_up, key=lambda f: f[:3]))
 
 
 def lane_reduction(stage: Stage, rows: tuple[Read, ...]) -> StageAxis | None:
     """A reduction axis along which the reads are adjacent, the longest; None if there is none. Some may repeat
-    elements: packed numbers, scales of groups."""
+    elements, as packed numbers and scales of groups do, or look them up."""
     good = [
         a
         for a in stage.op.reduce_axes
-        if all(r.is_unit(a.name) or r.repeats(a.var) for r in rows)
+        if all(r.is_unit(a.name) or r.repeats(a.var) or is_scattered(r, a) for r in rows)
         and any(r.strides[a.name] == 1 for r in rows)
         and extent(a) > 1
     ]
@@ -244,6 +259,17 @@ def is_copy(stage: Stage) -> bool:
     return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
 
 
+def looks_up(stage: Stage) -> bool:
+    """Whether the stage reads something at indices that are data."""
+    return any(is_looked_up(x) for v in stage.op.body for x in loads(v))
+
+
+def is_table(state: State, stage: Stage) -> bool:
+    """Whether data say which points of the stage are read, so that nobody can compute only those that will be."""
+    found = [x for r in state.consumers(stage) for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    return any(loads(i) for x in found for i in x.indices)
+
+
 def is_prepared_once(state: State, stage: Stage) -> bool:
     """What weights become for stages that depend on more than weights; one that only repeats them is none of it."""
     if not state.is_constant(stage) or all(state.is_constant(r) for r in state.consumers(stage)):
@@ -257,7 +283,7 @@ def divisors_of(stage: Stage, axis: StageAxis) -> set[int]:
     divisions = (
         e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv") and axis.var in free_vars(e.a)
     )
-    return {int(e.b.value) for e in divisions if isinstance(e.b, Const)}
+    return {int(e.b.value) for e in divisions if isinstance(e.b, Const) and not loads(e.a)}
 
 
 def has_condition(stage: Stage) -> bool:

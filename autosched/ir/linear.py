@@ -1,6 +1,6 @@
 """Linear forms: an index as  sum of coefficient * atom + constant  with closed-form coefficients.
 
-Atoms are loop variables, or floordiv/mod/min/max nodes that contain some. `interval` is the region
+Atoms are loop variables, floordiv/mod/min/max nodes that contain some, or data. `interval` is the region
 rule of the symbolic lowering: with some variables ranging over 0 .. bound-1 and the others fixed,
 an index runs over [lo, lo + extent).
 """
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
-from autosched.ir.visit import KNOWN, free_vars, is_closed
+from autosched.ir.types import integer_bounds
+from autosched.ir.visit import KNOWN, free_vars, is_closed, loads
 
 ZERO = Const(0, INDEX)
 ONE = Const(1, INDEX)
@@ -115,6 +116,9 @@ def interval(expr: Expr, ranging: Mapping[Var, Expr]) -> Interval:
 
 
 def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
+    if loads(atom):  # data, of which nothing is known before the kernel runs
+        low, high = integer_bounds(atom)
+        return Interval(Const(low, INDEX), Const(high - low + 1, INDEX))
     if not free_vars(atom) & ranging.keys():
         return Interval(atom, ONE)
     match atom:

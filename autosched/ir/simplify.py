@@ -30,6 +30,7 @@ from autosched.ir.expr import (
     Var,
     binary,
 )
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, rebuild
 
 Bounds = tuple[int, int]
@@ -152,6 +153,8 @@ class Simplifier:
                 return _atom(binary("mul", *sorted((x.expr(), y.expr()), key=str)))
             case Call(fn="neg", args=(a,)):
                 return _scale(self.affine(a), -1)
+            case Binary(op="floordiv" | "mod" | "ceildiv" | "min" | "max") if self._holds_data(expr):
+                return _atom(rebuild(expr, self))
             case Binary(op="floordiv" | "mod" | "ceildiv" as op, a=a, b=b):
                 return self._divide(op, self.affine(a), self.affine(b))
             case Binary(op="min" | "max" as op, a=a, b=b):
@@ -280,6 +283,9 @@ class Simplifier:
         match atom:
             case Var():
                 return self.ranges.get(atom, UNKNOWN)
+            case _ if self._holds_data(atom):
+                low, high = integer_bounds(atom)
+                return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
             case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0:
                 lo, hi = self.bounds(a)
                 return lo // int(f), hi // int(f)

@@ -73,6 +73,37 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
+def integer_bounds(expr: Expr) -> tuple[int, int]:
+    """Smallest and largest value that an integer expression over data may have, whatever the data are."""
+    whole = integer_range(expr.dtype)
+    match expr:
+        case Const(value=v):
+            return int(v), int(v)
+        case Cast(a=a) if DTYPES[a.dtype][0] in "iu":
+            return _within(integer_bounds(a), whole)
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            choose, x, y = (min if op == "min" else max), integer_bounds(a), integer_bounds(b)
+            return choose(x[0], y[0]), choose(x[1], y[1])
+        case Binary(op="bitand", a=a, b=b):
+            tops = [high for low, high in (integer_bounds(a), integer_bounds(b)) if low >= 0]
+            return (0, min(tops)) if tops else whole
+        case Binary(op="mod", b=Const(value=v)) if v > 0:
+            return 0, int(v) - 1
+        case Binary(op="floordiv", a=a, b=Const(value=v)) if v > 0:
+            low, high = integer_bounds(a)
+            return low // int(v), high // int(v)
+        case Binary(op="add" | "sub" | "mul" as op, a=a, b=b):
+            pairs = [(x, y) for x in integer_bounds(a) for y in integer_bounds(b)]
+            ends = [x + y if op == "add" else x - y if op == "sub" else x * y for x, y in pairs]
+            return _within((min(ends), max(ends)), whole)
+    return whole
+
+
+def _within(bounds: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
+    """`bounds`, or all of a type that is too narrow for them: numbers wrap around."""
+    return bounds if whole[0] <= bounds[0] and bounds[1] <= whole[1] else whole
+
+
 def _operation_problem(op: str, dtype: str) -> str | None:
     if dtype in HALVES:
         return f"{op} of {dtype}, in which there is no arithmetic"

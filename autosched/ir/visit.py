@@ -122,6 +122,24 @@ def loads(expr: Expr) -> tuple[Load, ...]:
     return tuple(e for e in subexpressions(expr) if isinstance(e, Load))
 
 
+@lru_cache(maxsize=KNOWN)
+def is_looked_up(load: Load) -> bool:
+    """Whether an index of the load is, or is computed from, data."""
+    return len(loads(load)) > 1
+
+
+def elements(value: Expr) -> Iterator[Expr]:
+    """The distinct nodes of `value`, without those of indices."""
+    seen = {value}
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        yield node
+        children = () if isinstance(node, Load) else node.children
+        stack.extend(child for child in children if child not in seen)
+        seen.update(children)
+
+
 def moved(value: Expr) -> tuple[Load, Expr | None] | None:
     """The element that a value is, and the condition without which it is zero; None for anything else."""
     match value:

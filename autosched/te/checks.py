@@ -2,7 +2,8 @@
 
 Indices are quasi-affine: sums of constant * axis, and floordiv and mod of such by positive constants. (Choices in them
 have become selects of loads by then: `Tensor.__getitem__`.)
-Every load lies within its tensor for all values of the axes, or stands in a branch of a select whose
+An index that is data is clamped (there as well), so it is inside whatever the data are.
+Every other load lies within its tensor for all values of the axes, or stands in a branch of a select whose
 condition keeps it there. The proof is by intervals: a form g is at least L over the axes' ranges,
 and, under a condition f >= 0, at least the bound of g - f.
 """
@@ -99,20 +100,16 @@ def _fits(node: Const) -> bool:
 def _check_affine(op: ComputeOp, load: Load) -> None:
     for dim, index in enumerate(load.indices):
         where = f"stage {op.name} reads {load}, whose index {dim} is {index}"
-        if any(isinstance(n, Load) for n in postorder((index,))):
-            raise ExpressionError(
-                f"{where}: it depends on data; an index must be a sum of constants times axes, so a gather or scatter "
-                "cannot be expressed; of a few elements one can be summed up, over an axis k that runs over them: "
-                "te.sum(te.select(te.equal(k, index), element, 0.0), axis=k)"
-            )
         if index.dtype not in _INT_DTYPES:
             raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; use // instead of /")
+        if not _is_index(index):
+            continue  # data, any integer expression
         nodes = (n for n in postorder((index,)) if n.dtype != "bool")  # of a select, not its condition is to be named
         culprit = next((n for n in nodes if not _is_affine_node(n)), None)
         if culprit is not None:
             raise ExpressionError(
                 f"{where}: {culprit} is not affine; only sums of constants times axes, // and % of such by positive "
-                "constants, and te.min, te.max, te.abs and te.select of these are possible"
+                "constants, te.min, te.max, te.abs and te.select of these, and elements of tensors are possible"
             )
 
 

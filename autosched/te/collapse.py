@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import substitute
+from autosched.ir.visit import loads, substitute
 from autosched.te.dag import ComputeDAG
 from autosched.te.groups import split_groups
 from autosched.te.narrow import narrow_sums
@@ -217,7 +217,7 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
 def _unwrapped(load: Load, shape: Sequence[int], simplify: Simplifier) -> Expr:
     """A load whose index wraps around once, as A[(i + 17) % n] does, as a choice between two that do not. One that is
     linear in flat memory does not wrap around."""
-    for node in postorder((simplify(_flat(load.indices, shape)),)):
+    for node in (x for x in postorder((simplify(_flat(load.indices, shape)),)) if not loads(x)):
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and isinstance(node.b, Const):
             n = max(1, int(node.b.value))
             low, high = (bound // n for bound in simplify.bounds(node.a))

@@ -12,19 +12,25 @@ An input that is read below log, sqrt, rsqrt or pow, or in a divisor, is made po
 as well, but not through reductions): a random sign would make the whole result NaN. This is no analysis of bounds:
 where an operator still yields NaN (log of a difference, say), the reference has NaN there too and the
 comparison expects it.
+
+An input that is an index is drawn over the places of its dimension and a few outside, on both sides; bytes that an
+index is computed from (packed numbers) over all that they may be.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES, Binary, Call, Const, Expr, Load
+from autosched.ir.expr import DTYPES, Binary, Call, Cast, Const, Expr, Load
 from autosched.ir.half import HALVES, numpy_dtype
+from autosched.ir.types import integer_range
+from autosched.ir.visit import loads
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, postorder
 
@@ -34,6 +40,7 @@ _EXACT = 1 << 24  # integers up to this size are exact in float32
 _STRUCTURED_MAX = 31
 _INTEGERS_MAX = 4
 _NORMAL_INTEGER_MAX = 8
+_FEW = 64  # places inside of a dimension for one outside, on each side
 _CHUNK = 1 << 16  # elements made at a time, so that the hash stays in cache
 
 
@@ -41,13 +48,16 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
     """An array for every input of `dag`, by name; `kind` is one of KINDS."""
     if kind not in KINDS:
         raise UsageError(f"the kind of inputs must be one of {', '.join(KINDS)} but is {kind!r}")
-    positive = positive_inputs(dag)
+    positive, places = positive_inputs(dag), index_inputs(dag)
     rng = np.random.Generator(np.random.PCG64(seed))
     longest = max((math.prod(a.extent for a in op.reduce_axes) for op in dag.stages), default=1)
     limit = max(1, math.isqrt(_EXACT // longest))
     arrays: dict[str, npt.NDArray[Any]] = {}
     for position, tensor in enumerate(dag.inputs):
-        if kind == "normal":
+        if tensor.name in places:
+            low, high = places[tensor.name]
+            array = rng.integers(low, high, tensor.shape, np.int64, endpoint=True).astype(tensor.dtype)
+        elif kind == "normal":
             array = _normal(tensor, rng)
         elif kind == "structured":
             array = _structured(tensor, min(limit, _STRUCTURED_MAX), seed, position)
@@ -70,6 +80,41 @@ def positive_inputs(dag: ComputeDAG) -> frozenset[str]:
         if isinstance(op, ComputeOp) and op.reducer is None:
             pending.extend(load.buffer for load in dag.reads(op))
     return frozenset(name for name in found if isinstance(dag.tensors[name].op, PlaceholderOp))
+
+
+def index_inputs(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
+    """The smallest and the largest number of the inputs that indices are, or are computed from."""
+    found: dict[str, tuple[int, int]] = {}
+    for op in dag.stages:
+        for load in dag.reads(op):
+            for index, extent in zip(load.indices, dag.tensors[load.buffer].shape, strict=True):
+                for name, (low, high) in _made_of(dag, index, extent):
+                    known = found.get(name, (low, high))
+                    found[name] = min(low, known[0]), max(high, known[1])
+    return found
+
+
+def _made_of(dag: ComputeDAG, index: Expr, extent: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The inputs of integers that an index is computed from, through elementwise stages as well, and their ranges."""
+    for load in loads(index):
+        op, outside = dag.tensors[load.buffer].op, extent // _FEW + 1
+        if DTYPES[load.dtype][0] not in "iu":
+            continue
+        if isinstance(op, ComputeOp):
+            if op.reducer is None:
+                yield from (x for value in op.body for x in _made_of(dag, value, extent))
+            continue
+        least, most = integer_range(load.dtype)
+        low, high = (least, most) if most < 256 and _unclamped(index) is not load else (-outside, extent - 1 + outside)
+        yield load.buffer, (max(low, least), min(high, most))
+
+
+def _unclamped(index: Expr) -> Expr:
+    """What is clamped to be an index."""
+    match index:
+        case Cast(a=a) | Binary(op="min" | "max", a=a, b=Const()):
+            return _unclamped(a)
+    return index
 
 
 def _restricted(op: ComputeOp) -> list[Load]:

@@ -2,7 +2,7 @@
 
 Every axis of the stage is one dimension of the result, of extent 1 where the expression does not depend
 on it. A load whose indices are affine and inside the tensor is a strided view, no copy. Any other load
-clips its indices: it stands under a `select` that does not use the clipped elements.
+clips its indices: it stands under a `select` that does not use the clipped elements, or the index is data.
 """
 
 from __future__ import annotations
@@ -127,11 +127,11 @@ class Block:
         if len(known) == len(forms) and _separable(known):
             err = None if source.err is None else self._take(source.err, known)
             return Val(self._take(source.value, known), err)
-        index = tuple(
-            np.clip(self.eval(i).value, 0, extent - 1)
-            for i, extent in zip(load.indices, source.value.shape, strict=True)
-        )
-        return Val(source.value[index], None if source.err is None else source.err[index])
+        where = [self.eval(i) for i in load.indices]
+        index = tuple(np.clip(x.value, 0, extent - 1) for x, extent in zip(where, source.value.shape, strict=True))
+        value, err = source.value[index], None if source.err is None else source.err[index]
+        unsure = rules.errors(*(x.err for x in where))  # an index from inexact numbers may be any
+        return Val(value, err if unsure is None else np.where(unsure > 0, np.inf, rules.error_of(Val(value, err))))
 
     def _inside(self, forms: Sequence[Form], shape: Sequence[int]) -> bool:
         ends = [form.range(self.ranges) for form in forms]

@@ -18,9 +18,10 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var, select
+from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
 from autosched.ir.interning import N, interned
 from autosched.ir.stmt import Reducer
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import rebuild
 
 MAX_CHOSEN = 256  # elements that an index chooses between; three clamped dimensions have 27
@@ -112,6 +113,9 @@ class Tensor:
 
         An index that is a minimum, a maximum, an absolute value or a select chooses between elements: V[min(i, 7)] is
         select(i <= 7, V[i], V[7]), so that what is read stands at affine indices.
+
+        An index may be data, any integer expression with elements of tensors in it: V[I[i]]. Where it is outside of
+        0 .. extent - 1 the nearest element is read, the first one for negative numbers, so nothing else ever is.
         """
         items = indices if isinstance(indices, tuple) else (indices,)
         if self.view is not None:
@@ -124,13 +128,17 @@ class Tensor:
                 f"tensor {self.name} has {len(self.shape)} dimensions but is indexed with {len(items)}: "
                 f"{self.name}[{', '.join(map(str, items))}]"
             )
-        return self._element(tuple(self._index(d, item) for d, item in enumerate(items)), [])
+        indices = tuple(self._index(d, item) for d, item in enumerate(items))
+        data = data_nodes(indices)
+        inside = (_clamped(i, n) if i in data else i for i, n in zip(indices, self.shape, strict=True))
+        return self._element(tuple(inside), [])
 
     def _element(self, indices: tuple[Expr, ...], among: list[Expr]) -> Expr:
         """The load at `indices`, below one select for each choice in them; it is put to those `among` which is chosen.
-        Choices that do not know of each other multiply."""
-        for node in postorder(indices):
-            made = choice(node)
+        Choices that do not know of each other multiply; those between data are data."""
+        data = data_nodes(indices)
+        for node in postorder(i for i in indices if i not in data):
+            made = None if node in data else choice(node)
             if made is not None:
                 cond, a, b = made
                 return select(cond, *(self._element(_replaced(indices, node, way), among) for way in (a, b)))
@@ -200,6 +208,26 @@ class TensorLoad(Load):
 
 def _replaced(indices: tuple[Expr, ...], old: Expr, way: Expr) -> tuple[Expr, ...]:
     return rewrite(indices, lambda node, new: way if node is old else new)
+
+
+def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
+    """The nodes below `roots` that are computed from elements of tensors, not only chosen by a condition on them."""
+    found: set[Expr] = set()
+    for node in postorder(roots):
+        operands = (node.a, node.b) if isinstance(node, Select) else node.children
+        leaf = not (node.children or isinstance(node, Const | Var))  # a scalar, or a reduction that is no stage yet
+        if leaf or isinstance(node, Load) or any(x in found for x in operands):
+            found.add(node)
+    return found
+
+
+def _clamped(index: Expr, extent: int) -> Expr:
+    """An index that is data, within 0 .. extent - 1: clamped in its own type, where that reaches beyond it."""
+    if DTYPES[index.dtype][0] not in "iu":
+        return index
+    low, high = integer_bounds(index)
+    index = binary("max", index, 0) if low < 0 else index
+    return cast(binary("min", index, extent - 1) if high >= extent else index, INDEX)
 
 
 def choice(node: Expr) -> tuple[Expr, Expr, Expr] | None:

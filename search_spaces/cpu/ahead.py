@@ -101,7 +101,7 @@ def _ask(state: State, tile: Stage, asking: Asking, large: float) -> State:
     rows = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in rows if steps else ():
-        step = asking(state, tile, steps[-1], read, rows)
+        step = None if read.is_looked_up else asking(state, tile, steps[-1], read, rows)
         if step is None or _n_bytes(state, step.buffer) < large:
             continue
         try:

@@ -42,6 +42,8 @@ from search_spaces.facts import (
     is_folded,
     is_prepared_once,
     is_repeated,
+    is_table,
+    looks_up,
     loses_switch,
     points,
     reads_nothing,
@@ -64,7 +66,7 @@ class Inline:
             return False
         if is_prepared_once(state, stage):
             return False
-        if is_copy(stage) or reads_nothing(stage):
+        if (is_copy(stage) and not looks_up(stage)) or reads_nothing(stage):
             return True
         if is_folded(state, stage) or is_repeated(state, stage):
             return False
@@ -115,7 +117,8 @@ class Placement:
         return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        whole = is_folded(draft.state, stage) or any(switch_axes(r) for r in draft.state.consumers(stage))
+        readers = draft.state.consumers(stage)
+        whole = is_folded(draft.state, stage) or is_table(draft.state, stage) or any(map(switch_axes, readers))
         attached = None if whole else self._attach(draft, stage, context)
         at_root = Elementwise().apply(draft, stage, context)
         if attached is None:
@@ -125,8 +128,10 @@ class Placement:
         return [attached, *at_root, *self._inline(draft, stage)]
 
     def _inline(self, draft: Draft, stage: Stage) -> list[Draft]:
-        """Padding as a condition of the read: register tiles away from the borders are free of it."""
-        if not has_condition(stage) or is_expensive(stage) or draft.state.attached(stage.name):
+        """Padding as a condition of the read: register tiles away from the borders are free of it. Rows that are looked
+        up, of which a tile needs only where they are."""
+        cheap = (has_condition(stage) or looks_up(stage)) and not is_expensive(stage)
+        if not cheap or draft.state.attached(stage.name):
             return []
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 

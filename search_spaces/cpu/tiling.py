@@ -46,6 +46,7 @@ from search_spaces.facts import (
     fused_consumer,
     has_condition,
     has_reuse,
+    is_scattered,
     lane_reduction,
     panel_dim,
     reads_of,
@@ -226,7 +227,7 @@ def constant_panels(
     for read in rows:
         name = read.load.buffer
         moving = [a for a in (*(a for a in stage.op.axes if a is not v), v) if read.moves(a.name)]
-        if name not in state.constants or not moving or name in found:
+        if name not in state.constants or not moving or name in found or read.is_looked_up:
             continue
         plain = [a for a in moving if read.dim_of(a.var) is not None]
         if plain and (v not in moving or plain[-1] is v):
@@ -246,7 +247,8 @@ def _can_reindex(state: State, stage: Stage, rows: tuple[Read, ...], read: Read)
 
 def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
-    apart = [r for r in rows if not (r.is_unit(axis.name) or _is_picked(r, stage, axis))]
+    far = [r for r in rows if not r.is_unit(axis.name) and not is_scattered(r, axis)]
+    apart = [r for r in far if not _is_picked(r, stage, axis)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(
             Copy(t, "root", any(r.load.buffer == t and panel_dim(r, stage, axis) is None for r in apart))

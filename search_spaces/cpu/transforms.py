@@ -16,6 +16,7 @@ from autosched.schedule import (
     ComputeAt,
     NarrowPlaces,
     Parallel,
+    Reindex,
     Reorder,
     Separate,
     Split,
@@ -38,7 +39,7 @@ from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, points, reads_of, switch_axes, users
+from search_spaces.facts import extent, has_condition, is_reused, points, reads_of, switch_axes, users
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
 LESS = 0.5  # what is written in between costs a store and a load of each row
@@ -46,11 +47,14 @@ VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them f
 
 
 def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
-    """The schedule as written, with places of 32 bits and operands that are converted once; the same with the windows
+    """The schedule as written, with places of 32 bits, operands that are converted once and what is looked up for a
+    reduction in a stage; the same with the windows
     that can be in two stages; and, where that is accepted, with the convolutions by Winograd's tiles of each size."""
     draft = Draft(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
     draft = draft.apply(*places)
+    for stage in draft.state.stages:
+        draft = draft.apply(*_lookups(draft.state, stage))
     for stage in draft.state.stages:
         draft = draft.apply(*_conversions(draft.state, stage, context))
     found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
@@ -72,6 +76,17 @@ def _in_parts(stage: Stage) -> list[Step]:
     return []
 
 
+def _lookups(state: State, stage: Stage) -> list[Step]:
+    """Of elements that data choose and several points of a reduction use: as a stage of its own, in the order in which
+    they are used, which may be packed, made for each task, or inlined again."""
+    rows = reads_of(state, stage)
+    once = [r for r in rows if sum(x.load.buffer == r.load.buffer for x in rows) == 1]
+    found = [r.load.buffer for r in once if r.is_looked_up and is_reused(r, stage)]
+    if stage.op.reducer is None or stage.op.guards or has_condition(stage):
+        return []
+    return [Reindex(b, stage.name, f"{stage.name}.found" if state.taken(f"{b}.found") else "found") for b in found]
+
+
 def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
     """Of operands of a reduction that many of its points read: converted in the middle of its arithmetic they would be
     once for every register tile, an element that is spread over a vector by itself."""
@@ -79,7 +94,8 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
         return []
     types = widened(stage.op)
     most = {r.load.buffer: users(r, stage) for r in reads_of(state, stage)}
-    found = [b for b in sorted(types) if most[b] >= WIDE_USERS]
+    tables = {r.load.buffer for r in reads_of(state, stage) if r.is_looked_up}
+    found = [b for b in sorted(types) if most[b] >= WIDE_USERS and b not in tables]
     return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
 
 

@@ -159,8 +159,8 @@ def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
 
 
 def _is_alone(read: Read, draft: Draft, stage: Stage) -> bool:
-    """Whether the stage reads that buffer in one place only."""
-    return sum(r.load.buffer == read.load.buffer for r in reads_of(draft.state, stage)) == 1
+    """Whether the stage reads that buffer in one place only, which no data decide."""
+    return not read.is_looked_up and sum(r.load.buffer == read.load.buffer for r in reads_of(draft.state, stage)) == 1
 
 
 def _tiled(draft: Draft, stage: Stage, across: str) -> Draft:

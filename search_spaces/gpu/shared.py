@@ -23,7 +23,8 @@ MOST_NODES = 64  # a larger expression is not computed again for every tile
 def reused_operands(stage: Stage, rows: tuple[Read, ...]) -> tuple[str, ...]:
     """Buffers whose elements several points of a block read, at positions that move together."""
     names = dict.fromkeys(r.load.buffer for r in rows if is_reused(r, stage) or _overlaps(r, stage))
-    return tuple(b for b in names if _moves_together([r for r in rows if r.load.buffer == b]))
+    own = {b: [r for r in rows if r.load.buffer == b] for b in names}
+    return tuple(b for b in names if _moves_together(own[b]) and not any(r.is_looked_up for r in own[b]))
 
 
 def _overlaps(read: Read, stage: Stage) -> bool:

@@ -16,7 +16,7 @@ from autosched import te
 from autosched.ir.expr import DTYPES, Expr
 from autosched.te import ComputeDAG, Tensor
 from tests.fuzz import expressions as ex
-from tests.fuzz.indices import moved, moves_within
+from tests.fuzz.indices import looked_up, moved, moves_within
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 16, 17, 31, 33, 64)
 LONG_EXTENTS = (100, 129, 1000, 1030, 4097)
@@ -27,6 +27,8 @@ MAX_RANK = 5
 DTYPE_WEIGHTS = {
     "float32": 12, "float64": 3, "int32": 3, "int64": 2, "int8": 2, "uint8": 2, "bool": 1, "float16": 1, "bfloat16": 1,
 }  # fmt: skip
+
+_INDEX_TYPES = ("int32", "int64", "int8", "uint8")
 
 Index = tuple[Expr | int, int]  # an index expression, and the extent a dimension needs for it
 
@@ -452,6 +454,34 @@ class _Program:
         self.stage([*before, *shapes[way], *after], body)
         return None
 
+    def lookup(self, base: Tensor) -> None:
+        """Elements of the base at an index that is data along one dimension, or of a table at the base's elements; some
+        of them with another operand, some reduced."""
+        if not base.shape:
+            return self.elementwise(base)
+        dim, extents = self.rng.randrange(len(base.shape)), list(base.shape)
+        dtype, as_table = self.rng.choice(_INDEX_TYPES), base.dtype not in _INDEX_TYPES or self.chance(0.5)
+        size = extents[dim]
+        extents[dim] = self.extent(MAX_POINTS * size // math.prod(extents)) if as_table else size
+        last = te.reduce_axis(extents[-1], "k") if self.chance(0.4) else None
+
+        def body(*axes: Expr) -> Any:
+            axes = axes if last is None else (*axes, last)
+            every: list[Index] = list(zip(axes, extents, strict=True))
+            if as_table:
+                at = looked_up(self.rng, self.operand(self.subset(every), dtype), axes)
+                values = [self.load(base, [*axes[:dim], at, *axes[dim + 1 :]])]
+            else:
+                at = looked_up(self.rng, self.load(base, axes), axes)
+                table = self.placeholder((self.extent(), extents[dim]) if self.chance(0.5) else (self.extent(),))
+                values = [self.load(table, [at, axes[dim]][: len(table.shape)])]
+            if self.chance(0.5):
+                values.append(self.operand(self.subset(every)))
+            return self.mixed(values) if last is None else ex.reduced(self.rng, values, (last,), product=True)
+
+        self.stage(extents if last is None else extents[:-1], body)
+        return None
+
     def stencil(self, base: Tensor) -> None:
         """Neighbours along one axis combined: of the inner points, or of all with a select at the ends."""
         if not base.shape:
@@ -483,6 +513,7 @@ _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.overlap: 4,
     _Program.copy: 3,
     _Program.stencil: 2,
+    _Program.lookup: 3,
     _Program.softmax: 2,
     _Program.normalise: 1,
     _Program.argument: 1,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
+from autosched import te
 from autosched.ir.expr import Expr
 
 
@@ -39,3 +41,19 @@ def moved(way: str, axes: Sequence[Expr], size: int, after: Sequence[int], low: 
         case "merge":
             return [axes[0] // after[0], axes[0] % after[0]] if after else [axes[0]]
     return [low]
+
+
+def looked_up(rng: random.Random, number: Expr, axes: Sequence[Expr]) -> Expr:
+    """An index that is data, or is computed from data."""
+    ways: tuple[Callable[[Expr], Expr], ...] = (
+        lambda x: x,
+        lambda x: x,
+        lambda x: x * 2 - 1,
+        lambda x: x & 3,
+        lambda x: x // 2,
+        lambda x: te.abs(x) % 5,
+        lambda x: x + rng.choice(axes),
+        lambda x: te.min(x, rng.choice(axes)),
+        lambda x: te.select(x < 2, x, rng.choice(axes)),
+    )
+    return rng.choice(ways)(number)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosched.ir.expr import Binary, Call, Const, Expr, Param, Var, imax, imin
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Param, Var, binary, cast, imax, imin
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import is_closed, substitute
@@ -198,3 +198,13 @@ def test_atoms_of_a_form_are_variables_or_hold_some():
     form = linear(Binary("min", i, j) * t + s * 3)
     assert [a for a, _ in form.terms] == [Binary("min", i, j)]
     assert is_closed(form.constant)
+
+
+def test_data_may_be_anywhere_in_their_range():
+    """Whatever stands still: what is loaded is not known before the kernel runs."""
+    i = Var("i")
+    loaded = Load("ids", (i,), "int32")
+    clamped = cast(binary("min", binary("max", loaded, 0), 9), INDEX)
+    for ranging in ({}, {i: num(4)}):
+        assert interval(clamped * 2 + 3, ranging) == Interval(num(3), num(19))
+    assert interval(cast(Load("codes", (i,), "uint8"), INDEX), {}) == Interval(num(0), num(256))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosched.ir.expr import (
+    INDEX,
     Binary,
     Cast,
     Const,
@@ -18,6 +19,7 @@ from autosched.ir.expr import (
     Var,
     binary,
     call,
+    cast,
     ceildiv,
     imax,
     imin,
@@ -136,6 +138,9 @@ def test_values_that_are_read_have_no_bounds():
     assert s.bounds(x) == UNKNOWN
     assert s(imin(x, 5)) is imin(x, 5)
     assert s(x < 1 << 62) is (x < 1 << 62)
+    clamped = cast(binary("min", binary("max", Load("n", (i,), "int32"), 0), 9), INDEX)
+    assert s.bounds(clamped * 3 + 1) == (1, 28)
+    assert s.bounds(cast(Load("c", (i,), "uint8"), INDEX) // 16) == (0, 15)
 
 
 def test_arithmetic_of_data_wraps_around_and_is_left_as_it_is():

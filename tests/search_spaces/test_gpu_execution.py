@@ -10,11 +10,13 @@ import pytest
 
 from autosched.codegen import build_gpu_source
 from autosched.target import parse_target
+from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
 from autosched.te.registry import WORKLOADS, build
 from tests.codegen import opencl
+from tests.codegen.test_lookup import CASES, HALVES
 from tests.search_spaces.gpu_candidates import draw
 
 TARGET = parse_target("opencl")
@@ -89,7 +91,10 @@ DTYPES: tuple[tuple[str, tuple[int, ...], str], ...] = (
 
 def check(name: str, shape: tuple[int, ...], **settings: str) -> None:
     """Runs one candidate of every sketch, more where there are few sketches, and compares with the reference."""
-    dag = build(name, shape, settings)[0]
+    check_dag(build(name, shape, settings)[0])
+
+
+def check_dag(dag: ComputeDAG) -> None:
     slim = collapse(dag)
     inputs, references = make_inputs(dag, 0, "normal"), evaluate(dag, make_inputs(dag, 0, "normal"))
     found = list(draw(slim, TARGET))
@@ -115,6 +120,11 @@ def test_channels_first(name: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("name", "shape", "dtype"), DTYPES)
 def test_dtype(name: str, shape: tuple[int, ...], dtype: str) -> None:
     check(name, shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c not in HALVES])
+def test_lookups(case: str) -> None:
+    check_dag(ComputeDAG(CASES[case]()))
 
 
 def test_no_operator_is_left_out() -> None:

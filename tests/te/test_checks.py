@@ -49,8 +49,8 @@ def test_sizes_beyond_int64_are_refused():
 
 
 NOT_AFFINE = {
-    "gather": (lambda i: V[I[i]], r"stage C reads V\[I\[i\]\], whose index 0 is I\[i\]: it depends on data.*gather.*te\.sum"),
-    "data in a sum": (lambda i: V[i + I[0]], r"it depends on data"),
+    "data of floats": (lambda i: V[V[i]], r"whose index 0 is V\[i\] of type float32 but must be an integer"),
+    "data of truths": (lambda i: V[I[i] > 0], r"whose index 0 is I\[i\] > 0 of type bool but must be an integer"),
     "product of axes": (lambda i: V[(i * i) % 8], r"whose index 0 is i\*i%8: i\*i is not affine"),
     "float": (lambda i: V[i * 0.5], r"of type float32 but must be an integer; use // instead of /"),
     "clamped product": (lambda i: V[te.min(i * i, 7)], r"whose index 0 is i\*i: i\*i is not affine.*te\.min"),
@@ -94,6 +94,14 @@ def test_a_hoisted_reduction_is_checked_under_its_own_name():
     message = r"stage C\.red reads X\[i, k\] out of bounds: index 1, k, runs over 0 .. 8"
     with pytest.raises(ExpressionError, match=message):
         stage(lambda i: 1.0 + te.sum(X[i, k], axis=k))
+
+
+def test_data_may_be_an_index_anywhere():
+    clamped = r"C reads V\[i \+ 1\] out of bounds"
+    for fn in (lambda i: V[I[i]], lambda i: V[i + I[0]], lambda i: X[I[i], i], lambda i: V[I[I[i]] * i - 1]):
+        assert stage(fn).shape == (8,)
+    with pytest.raises(ExpressionError, match=clamped):
+        stage(lambda i: V[I[i]] + V[i + 1])
 
 
 def padded(h):

@@ -61,6 +61,15 @@ def bias_relu(y):
     return te.compute(y.shape, lambda n, h, w, o: te.max(y[n, h, w, o] + b[o], 0.0), name="Z")
 
 
+def test_what_is_divided_in_an_index_may_be_data():
+    table, codes = te.placeholder((256,), name="T"), te.placeholder((6, 5), "uint8", name="W")
+    for divided in (lambda x: x % 128, lambda x: x // 128, lambda x: te.cast(x, "int64") % 128):
+        dag = te.ComputeDAG(te.compute((6, 5), lambda i, j, f=divided: table[f(codes[i, j])], name="C"))
+        (body,) = collapse(dag).stages[0].body
+        assert isinstance(body, Load)
+        assert len(collapse(dag).stages[0].axes) == 1
+
+
 def test_1x1_convolution_becomes_a_matrix_product():
     small = check(conv2d(2, 3, 4, 5, 6, 1))
     assert axes(small.stages[0]) == ([("n_h_w", 24), ("o", 6)], [("c", 5)])

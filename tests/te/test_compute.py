@@ -247,6 +247,23 @@ def test_an_index_may_choose():
     np.testing.assert_array_equal(run(either, A=x, N=bits)[0], expected)
 
 
+def test_an_index_may_be_data():
+    """Of any integer type, in sums with axes, in conditions of choices, and outside of the dimension: its nearest end."""
+    a, n = matrix(4, 5), te.placeholder((6,), "int32", name="N")
+    x, at = normal(4, 5), np.array([2, -1, 4, 0, 3, 99])
+    rows = te.compute((6, 5), lambda i, j: a[n[i], j], name="B")
+    np.testing.assert_array_equal(run(rows, A=x, N=at)[0], np.take(x, at, axis=0, mode="clip"))
+    sums = te.compute((6, 4), lambda i, j: a[j, n[i] * 2 - j], name="B")
+    expected = [[x[j, np.clip(k * 2 - j, 0, 4)] for j in range(4)] for k in at]
+    np.testing.assert_array_equal(run(sums, A=x, N=at)[0], expected)
+    chosen = te.compute((6,), lambda i: a[te.min(n[i], 3), te.min(i, 2)], name="B")
+    expected = [x[max(0, min(k, 3)), min(i, 2)] for i, k in enumerate(at)]
+    np.testing.assert_array_equal(run(chosen, A=x, N=at)[0], expected)
+    k = te.reduce_axis(5, name="k")
+    best = te.compute((4,), lambda i: a[i, te.argmax(a[i, k], axis=k)[0]], name="B")
+    np.testing.assert_array_equal(run(best, A=x)[0], x.max(axis=1))
+
+
 def test_functions_of_expressions():
     a = te.placeholder((2,), name="A")
     n = te.placeholder((2,), "int32", name="N")

@@ -60,6 +60,18 @@ def test_what_stands_below_a_root_or_a_divisor_is_positive() -> None:
     assert positive_inputs(ComputeDAG(normalise.softmax(3, 4))) == frozenset()
 
 
+def test_numbers_of_places_are_inside_and_a_few_outside() -> None:
+    table, codes = te.placeholder((40, 3), name="T"), te.placeholder((500,), "uint8", name="codes")
+    ids, far = (te.placeholder((500,), t, name=n) for t, n in (("int32", "ids"), ("int64", "far")))
+    again = te.compute((500,), lambda i: far[i], name="again")
+    dag = ComputeDAG(te.compute((500,), lambda i: table[ids[i], codes[i] & 3] + table[again[i], 0], name="C"))
+    for kind in KINDS:
+        x = make_inputs(dag, 0, kind)
+        for name in ("ids", "far"):
+            assert set(x[name].tolist()) == set(range(-1, 41))
+        assert len(set(x["codes"].tolist())) > 200  # all bits of what is computed with
+
+
 def test_bools_and_unknown_kinds() -> None:
     a = te.placeholder((64,), "bool", name="A")
     dag = ComputeDAG(te.compute((64,), lambda i: ~a[i], name="inverse"))

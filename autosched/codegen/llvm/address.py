@@ -2,6 +2,9 @@
 
 The flat element index of an access is brought to  sum of coefficient * atom + constant. Unrolled
 variables are constants, so accesses of an unrolled tile share one pointer and differ by an immediate.
+
+An index that is data is a variable here as well, bound to what was loaded (`Values`): a number that is known from where
+it was loaded on, or one for each lane.
 """
 
 from __future__ import annotations
@@ -10,17 +13,19 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from autosched.codegen.llvm.arithmetic import integer_op
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
 from autosched.codegen.storage import element_count, flat_index
-from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Var
+from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
 from autosched.ir.stmt import Buffer, Stmt, Store, walk
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import elements, free_vars, substitute
 from autosched.target import Target
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
 CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
+LANE: Var = Var("lane", INDEX)  # stands for the number of a lane beside data, below 64
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,18 @@ class Lanes:
     chunk: Runtime | None = None
 
 
-Binding = int | Runtime | Lanes
+HERE = 1 << 30  # the depth of a number that was loaded where the writer stands: nothing moves out of a loop with it
+
+
+class Numbers(NamedTuple):
+    """A number for each lane, in a vector of int32 or int64."""
+
+    name: str
+    dtype: str
+    lanes: int
+
+
+Binding = int | Runtime | Lanes | Numbers
 
 
 class Access(NamedTuple):
@@ -96,6 +112,7 @@ class Plan:
     constant: int
     terms: list[tuple[Var, int]]
     atoms: list[tuple[Expr, int]]  # the terms that are no variables
+    data: list[Var]  # those that stand for indices that are data
     frame: Frame | None = None
     numbers: list[tuple[Var, int]] = field(default_factory=list)  # the other terms
     running: list[tuple[Runtime, int]] = field(default_factory=list)
@@ -113,6 +130,8 @@ class Addresses:
     reduces_strength: bool  # whether LLVM looks for cheaper addresses in loops
     env: dict[Var, Binding] = field(default_factory=dict)
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
+    steady: frozenset[str] = frozenset()  # buffers that nothing here writes to
+    data: dict[Expr, Var] = field(default_factory=dict)  # the variables that stand for indices that are data
     _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
     _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
     _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
@@ -124,7 +143,9 @@ class Addresses:
             if plan is None or plan.place.buffer != place.buffer:
                 plan = self._plans[key] = self._plan(place, indices)
             plan.place, plan.frame = place, None  # the same elsewhere, as in each copy of a tile
-        if plan.frame is not self.writer.frames[-1]:
+        if any(isinstance(self.env[v], Numbers) for v in plan.data):
+            return self._scattered(plan)
+        if plan.data or plan.frame is not self.writer.frames[-1]:
             self._enter(plan)
         offset, stride = plan.constant, 0
         for var, c in plan.numbers:
@@ -158,7 +179,35 @@ class Addresses:
         form = self.simplify.affine(flat)
         terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
         atoms = [(atom, c) for atom, c in form.terms if not isinstance(atom, Var)]
-        return Plan(place, flat, form.constant, terms, atoms)
+        data = [v for v in free_vars(flat) if v in self.data.values()]
+        return Plan(place, flat, form.constant, terms, atoms, data)
+
+    def _scattered(self, plan: Plan) -> Access:
+        """An access whose lanes lie where data say: what they share is in the pointer, a number of each is added."""
+        offset, own = plan.constant, list[tuple[Expr, int]]()
+        running: list[tuple[int, str, int]] = []
+        for atom, c in (*plan.terms, *plan.atoms):
+            vector = self.env[atom] if isinstance(atom, Var) else None
+            if isinstance(vector, Lanes):
+                offset += vector.base * c
+                running += [] if vector.chunk is None else [(vector.chunk.depth, vector.chunk.name, c * vector.lanes)]
+                own.append((self._lane(vector.lanes), c))
+                continue
+            if any(isinstance(self.env[v], Lanes | Numbers) for v in free_vars(atom)):
+                own.append((atom, c))
+                continue
+            bound = self.scalar(atom)
+            if isinstance(bound, int):
+                offset += bound * c
+            else:
+                running.append((bound.depth, bound.name, c))
+        pointer = self._pointer(plan.place, sorted(running))
+        return Access(pointer, offset, None, self.fixed(Affine(tuple(own), 0).expr()))
+
+    def _lane(self, lanes: int) -> Var:
+        self.simplify.ranges[LANE] = (0, 63)
+        self.env[LANE] = Numbers(f"<{', '.join(f'i32 {n}' for n in range(lanes))}>", "int32", lanes)
+        return LANE
 
     def _irregular(self, plan: Plan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> Access:
         """An access whose index has other terms than loop variables, of which the rest is known."""
@@ -204,10 +253,10 @@ class Addresses:
         """An index with lanes as what all of them share and a number for each: (16 i + n) // 2 = 8 i + n // 2. None
         where the numbers depend on other loops."""
         fixed = self.fixed(expr)
-        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes)]
-        if len(vector) != 1:
+        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes | Numbers)]
+        var, bound = vector[0] if len(vector) == 1 else (CHUNK, None)
+        if not isinstance(bound, Lanes):
             return None
-        var, bound = vector[0]
         key = (fixed, bound.base, bound.lanes, bound.chunk is None)
         if key not in self._patterns:
             self._patterns[key] = self._lane_numbers(fixed, var, bound)
@@ -267,6 +316,8 @@ class Addresses:
         if isinstance(fixed, Const):
             return int(fixed.value)
         depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
+        if depth == HERE:
+            return Runtime(self._integer(fixed), HERE)
         memo = self.writer.frames[depth].memo
         key = ("int", fixed, tuple(self._name(v) for v in sorted(free_vars(fixed), key=lambda v: v.name)))
         if key not in memo:
@@ -310,6 +361,8 @@ class Addresses:
         """The lowest 32 bits of a number."""
         if isinstance(number, int):
             return str(number)
+        if number.depth == HERE:
+            return self.writer.value(f"trunc i64 {number.name} to i32")
         memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)
         if key not in memo:
             with self.writer.hoisted(number.depth):
@@ -381,17 +434,23 @@ class Addresses:
         pointer, made = place.pointer, 0
         element = memory_type(place.buffer.dtype)
         for depth, name, coefficient in terms:
+            if depth == HERE:
+                pointer = self._behind(pointer, element, name, coefficient)
+                continue
             if self.reduces_strength and depth > made and pointer != place.pointer:
                 pointer = self._opaque(pointer, made)
             made = depth
             memo, key = self.writer.frames[depth].memo, (pointer, name, coefficient)
             if key not in memo:
                 with self.writer.hoisted(depth):
-                    size = f"[{coefficient} x {element}]" if coefficient > 1 else element
-                    step = name if coefficient > 0 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
-                    memo[key] = self.writer.value(f"getelementptr inbounds {size}, ptr {pointer}, i64 {step}", "p")
+                    memo[key] = self._behind(pointer, element, name, coefficient)
             pointer = memo[key]
         return pointer
+
+    def _behind(self, pointer: str, element: str, name: str, coefficient: int) -> str:
+        size = f"[{coefficient} x {element}]" if coefficient > 1 else element
+        step = name if coefficient > 0 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
+        return self.writer.value(f"getelementptr inbounds {size}, ptr {pointer}, i64 {step}", "p")
 
     def _opaque(self, pointer: str, depth: int) -> str:
         """The pointer, made in frame `depth`, for the loops inside: as one from nowhere.
@@ -413,8 +472,8 @@ def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
         if isinstance(stmt, Store):
             sizes |= {addresses.placed[b].buffer.itemsize for b in stmt.buffers}
             for value in stmt.values:
-                sizes |= {DTYPES[x.dtype][1] for x in loads(value)}
-                sizes |= {DTYPES[x.dtype][1] for x in subexpressions(value) if isinstance(x, Cast) and x.dtype != INDEX}
+                handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
+                sizes |= {DTYPES[x.dtype][1] for x in handled if isinstance(x, Load) or x.dtype != INDEX}
     return max(1, target.vector_bytes // max(sizes))
 
 
@@ -439,25 +498,3 @@ def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int)
         if any(m != n * stride for n, m in enumerate(apart)):
             return Access(pointer, offset, None, None, 1, apart, base)
     return Access(pointer, offset, stride, None, math.gcd(offset, base))
-
-
-def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> str:
-    """One int64 operation; floordiv and mod by a positive divisor, exact rounding when `a` may be negative."""
-    match op:
-        case "add" | "sub" | "mul":
-            return writer.value(f"{op} nsw i64 {a}, {b}")
-        case "min" | "max":
-            return writer.value(f"call i64 @llvm.s{op}.i64(i64 {a}, i64 {b})")
-        case "floordiv" | "mod" if nonnegative:
-            return writer.value(f"{'udiv' if op == 'floordiv' else 'urem'} i64 {a}, {b}")
-        case "floordiv":
-            rest = writer.value(f"srem i64 {a}, {b}")
-            sign = writer.value(f"ashr i64 {rest}, 63")
-            quotient = writer.value(f"sdiv i64 {a}, {b}")
-            return writer.value(f"add i64 {quotient}, {sign}")
-        case "mod":
-            rest = writer.value(f"srem i64 {a}, {b}")
-            sign = writer.value(f"ashr i64 {rest}, 63")
-            fix = writer.value(f"and i64 {sign}, {b}")
-            return writer.value(f"add i64 {rest}, {fix}")
-    raise AssertionError(f"no integer operation {op}")

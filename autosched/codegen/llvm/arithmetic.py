@@ -254,6 +254,28 @@ def _kind(name: str, lanes: int) -> str:
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> str:
+    """One int64 operation; floordiv and mod by a positive divisor, exact rounding when `a` may be negative."""
+    match op:
+        case "add" | "sub" | "mul":
+            return writer.value(f"{op} nsw i64 {a}, {b}")
+        case "min" | "max":
+            return writer.value(f"call i64 @llvm.s{op}.i64(i64 {a}, i64 {b})")
+        case "floordiv" | "mod" if nonnegative:
+            return writer.value(f"{'udiv' if op == 'floordiv' else 'urem'} i64 {a}, {b}")
+        case "floordiv":
+            rest = writer.value(f"srem i64 {a}, {b}")
+            sign = writer.value(f"ashr i64 {rest}, 63")
+            quotient = writer.value(f"sdiv i64 {a}, {b}")
+            return writer.value(f"add i64 {quotient}, {sign}")
+        case "mod":
+            rest = writer.value(f"srem i64 {a}, {b}")
+            sign = writer.value(f"ashr i64 {rest}, 63")
+            fix = writer.value(f"and i64 {sign}, {b}")
+            return writer.value(f"add i64 {rest}, {fix}")
+    raise AssertionError(f"no integer operation {op}")
+
+
 def has_avx512(target: Target) -> bool:
     return target.arch == "x86_64" and target.vector_bytes == 64
 

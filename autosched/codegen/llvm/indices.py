@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autosched.codegen.llvm.address import Addresses, Lanes, fits_32
+from autosched.codegen.llvm.address import Addresses, Lanes, Numbers, fits_32
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.words import suffix, value_type
 from autosched.ir.expr import Binary, Const, Expr, Var, binary
@@ -22,8 +22,10 @@ MAX_DIVISOR = 1 << 30  # twice that is no negative number of 32 bits
 
 
 def narrow_index(arithmetic: Arithmetic, addresses: Addresses, expr: Expr, used: int) -> Val | None:
-    """The index as int32; None where that, or what it divides, does not fit in one of the first `used` lanes."""
-    if not fits_32(*addresses.interval(expr, used)):
+    """The index as int32; None where that, or what it divides, does not fit in one of the first `used` lanes, or where
+    data are in it."""
+    data = any(isinstance(addresses.env.get(v), Numbers) for v in free_vars(expr))
+    if data or not fits_32(*addresses.interval(expr, used)):
         return None
     total = _plain(arithmetic, addresses, expr)
     if total is not None:

@@ -144,7 +144,9 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     """The nest's text, stores around the caches marked, and the private bytes it needs."""
     writer = Writer()
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
-    addresses = Addresses(writer, simplify, placed, target.reduces_strength)
+    written = {b for s in walk(nest.body) if isinstance(s, Store) for b in s.buffers}
+    steady = frozenset(placed.keys() - written)
+    addresses = Addresses(writer, simplify, placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
     statements = Statements(writer, addresses, target, local)
     body = nest.body

@@ -15,6 +15,7 @@ from functools import lru_cache
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime, vector_lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.lookup import lane_pointers
 from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
 from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
 from autosched.codegen.llvm.values import Values
@@ -145,7 +146,7 @@ class Statements:
         name, following = w.fresh("i"), w.fresh("n")
         phi = w.gap()
         self.values.forget()
-        with w.frame() as depth:
+        with w.conditional(may_skip), w.frame() as depth:
             body(Runtime(name, depth))
             phi.append(f"  {name} = phi i64 [ 0, %{before} ], [ {following}, %{w.block} ]")
             w.emit(f"{following} = add nuw nsw i64 {name}, 1")
@@ -253,7 +254,7 @@ class Statements:
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
         spread = self.arithmetic.spread(Val(rest, INDEX, 1), lanes)
         mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {spread.name}")
-        with w.frame() as depth:  # hoisted arithmetic stays inside this block
+        with w.conditional(), w.frame() as depth:  # hoisted arithmetic stays inside this block
             self.vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
         w.branch(f"label %{done}")
         w.label(done)
@@ -282,7 +283,8 @@ class Statements:
                 continue
             w.label(label)
             self.values.forget()
-            self.emit(body)
+            with w.conditional():
+                self.emit(body)
             w.branch(f"label %{done}")
         w.label(done)
         self.values.forget()
@@ -447,7 +449,7 @@ class Statements:
                 f"{pointer}, <{lanes} x i1> {mask})"
             )
         else:
-            pointers = self.values.lane_pointers(access, buffer.dtype)
+            pointers = lane_pointers(self.values, access, buffer.dtype)
             chosen = mask or "splat (i1 true)"
             self.writer.emit(
                 f"call void @llvm.masked.scatter.{suffix(buffer.dtype, lanes)}.v{lanes}p0({kind} {text}, "

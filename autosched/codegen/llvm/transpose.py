@@ -27,6 +27,7 @@ from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
+from autosched.ir.visit import is_looked_up
 from autosched.target import PAGE_BYTES, PIECE_BYTES
 
 LINE_BYTES = 64
@@ -73,7 +74,7 @@ def _candidates(store: Store, addresses: Addresses) -> dict[int, list[Load]]:
     if (addresses.placed[store.buffers[0]].buffer.scope is Scope.REGISTER) != (store.reducer is not None):
         return found
     for load in dict.fromkeys(x for value in store.values for x in _unconditional(value)):
-        plain = load.dtype != "bool" and load.buffer not in store.buffers
+        plain = load.dtype != "bool" and load.buffer not in store.buffers and not is_looked_up(load)
         if plain and addresses.placed[load.buffer].buffer.scope is not Scope.REGISTER:
             found.setdefault(PIECE_BYTES // DTYPES[load.dtype][1], []).append(load)
     return dict(sorted(found.items()))

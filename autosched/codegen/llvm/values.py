@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import Access, Addresses, Lanes, fits_32, is_adjacent, is_index
+from autosched.codegen.llvm.address import Access, Addresses, Lanes, Numbers, fits_32, is_adjacent, is_index
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.indices import literal_lanes, narrow_index
+from autosched.codegen.llvm.lookup import gathered, known_indices
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary
 from autosched.ir.stmt import Scope, Store
-from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
 
 Exprs = tuple[Expr, ...]
 ZERO, TRUE = Const(0, INDEX), Const(True, "bool")
@@ -38,7 +39,7 @@ class Values:
     bound: dict[Var, Val] = field(default_factory=dict)  # a reducer's operands
     mask: str | None = None  # lanes that exist
     lanes: int = 1
-    _guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
+    guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
     in_window: bool = False  # what is loaded is soon needed again
     _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
@@ -60,11 +61,11 @@ class Values:
         """The value of `expr`; within a statement each subexpression is emitted once."""
         if isinstance(expr, Const):
             return Val(literal(expr.value, expr.dtype), expr.dtype, 1)
-        if isinstance(expr, Load):
+        if isinstance(expr, Load) and not is_looked_up(expr):
             return self._load(expr)
         found = self._memo.get(expr)
         if found is None:
-            found = self._memo[expr] = self._emit(expr)
+            found = self._memo[expr] = self._looked_up(expr) if isinstance(expr, Load) else self._emit(expr)
         return found
 
     def _emit(self, expr: Expr) -> Val:
@@ -89,7 +90,7 @@ class Values:
                 return dots.dot(self.arithmetic, row, self.emit(a), self.emit(b), None)
         if not loads(expr) and not free_vars(expr) & self.bound.keys():
             if is_index(expr):
-                return self._index(expr)
+                return self.index(expr)
             if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
                 fixed = self.addresses.fixed(expr)
                 if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
@@ -135,9 +136,9 @@ class Values:
                 return self.arithmetic.fma(x, y, self.arithmetic.negate(z) if expr.op == "sub" else z)
         return self.arithmetic.binary(expr.op, self.emit(a), self.emit(b))
 
-    def _index(self, expr: Expr) -> Val:
+    def index(self, expr: Expr) -> Val:
         """Integer arithmetic over loop variables: shared and hoisted where no lane is involved."""
-        vector = {v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes)}
+        vector = {v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes | Numbers)}
         if not vector:
             scalar = self.addresses.scalar(expr)
             return Val(str(scalar) if isinstance(scalar, int) else scalar.name, INDEX, 1)
@@ -151,21 +152,21 @@ class Values:
                 name = str(start) if isinstance(start, int) else start.name
                 text = ", ".join(f"i64 {n}" for n in numbers)
                 return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
-            narrow = self._narrow(expr)
+            narrow = self.narrow(expr)
             if narrow is not None:
                 return self.arithmetic.cast(narrow, INDEX)
         return self.arithmetic.binary(expr.op, self._index_operand(expr.a), self._index_operand(expr.b))
 
     def _index_operand(self, expr: Expr) -> Val:
-        return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self._index(expr)
+        return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self.index(expr)
 
     def _converted_index(self, a: Expr, dtype: str) -> Val:
         """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
         if not fits_32(*self.addresses.interval(a, self.lanes)):
             return self.arithmetic.cast(self.emit(a), dtype)
-        return self.arithmetic.cast(self._narrow(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
+        return self.arithmetic.cast(self.narrow(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
 
-    def _narrow(self, expr: Expr) -> Val | None:
+    def narrow(self, expr: Expr) -> Val | None:
         return narrow_index(self.arithmetic, self.addresses, expr, self.lanes)
 
     def _compared(self, comparison: Binary) -> Val | None:
@@ -173,7 +174,7 @@ class Values:
         difference = comparison.b - comparison.a
         even = self.addresses.evenly(difference)
         if even is None:
-            narrow = self._narrow(comparison.a - comparison.b)
+            narrow = self.narrow(comparison.a - comparison.b)
             return None if narrow is None else self.arithmetic.binary(comparison.op, narrow, Val("0", "int32", 1))
         if not fits_32(*even[0], *self.addresses.interval(difference, self.lanes)):
             return None
@@ -183,6 +184,8 @@ class Values:
     def lane_numbers(self, var: Var) -> Val:
         """The values of the vectorised variable."""
         bound = self.addresses.env[var]
+        if isinstance(bound, Numbers):
+            return self.arithmetic.cast(Val(*bound), INDEX)
         assert isinstance(bound, Lanes)
         text = ", ".join(f"i64 {bound.base + n}" for n in range(bound.lanes))
         numbers = Val(f"<{text}>" if bound.lanes > 1 else str(bound.base), INDEX, bound.lanes)
@@ -210,11 +213,16 @@ class Values:
             found = known[key] = self._emit_load(load, access)
         return found
 
+    def _looked_up(self, load: Load) -> Val:
+        """A load at indices that are data: these become variables, each with what is loaded for it here."""
+        known: Load = Load(load.buffer, known_indices(self, load), load.dtype)
+        return self._emit_load(known, self.addresses.access(known.buffer, known.indices))
+
     def _emit_load(self, load: Load, access: Access) -> Val:
         dtype = load.dtype
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
-        if access.lane_stride == 0 and not (register and self._guarded):
-            at = self._somewhere(access, dtype) if self.mask and self._guarded else access
+        if access.lane_stride == 0 and not (register and self.guarded):
+            at = self._somewhere(access, dtype) if self.mask and self.guarded else access
             return self._from_memory(self.addresses.read(at, dtype, 1), dtype, 1)
         if access.lane_stride == 1 and (self.mask is None or register):
             return self._from_memory(self.addresses.read(access, dtype, self.lanes), dtype, self.lanes)
@@ -286,9 +294,9 @@ class Values:
 
     def _word(self, word: Word) -> Val:
         """Adjacent elements in one load; others are put together from their bits."""
-        places = [self.addresses.access(p.buffer, p.indices) for p in word.parts if isinstance(p, Load)]
+        places = [self.addresses.access(p.buffer, known_indices(self, p)) for p in word.parts if isinstance(p, Load)]
         first = places[0] if len(places) == len(word.parts) else None
-        everywhere = first is not None and (first.lane_stride or self.mask is None or not self._guarded)
+        everywhere = first is not None and (first.lane_stride or self.mask is None or not self.guarded)
         extends = first is not None and len(places) * 8 * DTYPES[word.parts[0].dtype][1] < WORD_BITS
         if first is not None and everywhere and not (extends and self.mask) and is_adjacent(places):
             known = self._loaded.setdefault(word.parts[0].buffer, {})  # type: ignore[attr-defined]
@@ -345,27 +353,7 @@ class Values:
                 element = self.addresses.read(Access(access.pointer, access.offset + step, 0), dtype, 1)
                 result = self.writer.value(f"insertelement {kind} {result}, {memory_type(dtype)} {element}, i64 {n}")
             return self._from_memory(result, dtype, self.lanes)
-        pointers = self.lane_pointers(access, dtype)
-        kind = memory_type(dtype, self.lanes)
-        mask = f"<{self.lanes} x i1> " + (self.mask or splat("true", "bool", self.lanes))
-        filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
-        name = self.writer.value(
-            f"call {kind} @llvm.masked.gather.{suffix(dtype, self.lanes)}.v{self.lanes}p0(<{self.lanes} x ptr> align "
-            f"{DTYPES[dtype][1]} {pointers}, {mask}, {kind} {filler})"
-        )
-        return self._from_memory(name, dtype, self.lanes)
-
-    def lane_pointers(self, access: Access, dtype: str) -> str:
-        """A vector of pointers, one for each lane."""
-        base = self.addresses.at(access, dtype)
-        if access.lane_index is not None:
-            lanes = self._narrow(access.lane_index) or self._index(access.lane_index)
-            index = self.arithmetic.spread(lanes, self.lanes)
-        else:
-            steps = ", ".join(f"i64 {step}" for step in access.lane_steps(self.lanes))
-            index = Val(f"<{steps}>", INDEX, self.lanes)
-        kind = value_type(index.dtype, self.lanes)
-        return self.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
+        return self._from_memory(gathered(self, access, dtype), dtype, self.lanes)
 
     # select
 
@@ -428,24 +416,39 @@ class Values:
         return {"ge": low >= 0, "gt": low > 0, "le": high <= 0, "lt": high < 0}[part.op]
 
     @contextmanager
-    def _under(self, cond: str) -> Iterator[None]:
-        """Loads happen only in the lanes where `cond` holds."""
-        mask, guarded, memo = self.mask, self._guarded, dict(self._memo)
-        self.mask = cond if mask is None else masks.both(self.writer, mask, cond, self.lanes)
-        self._guarded = True
+    def alone(self) -> Iterator[None]:
+        """What all lanes share is emitted where nothing is known of what has been emitted here."""
+        state = (self.mask, self.lanes, self.guarded, self._loaded, self._memo)
+        self.mask, self.lanes, self.guarded, self._loaded, self._memo = None, 1, False, {}, {}
         try:
             yield
         finally:
-            self.mask, self._guarded, self._memo = mask, guarded, memo
+            self.mask, self.lanes, self.guarded, self._loaded, self._memo = state
+
+    def may_load(self, expr: Expr, depth: int) -> bool:
+        """Whether `expr` is emitted in every iteration of the loop of that depth, or does no harm in any."""
+        sometimes = self.guarded or any(f.conditions for f in self.writer.frames[depth:])
+        return not sometimes or self._is_harmless(expr, [])
+
+    @contextmanager
+    def _under(self, cond: str) -> Iterator[None]:
+        """Loads happen only in the lanes where `cond` holds."""
+        mask, guarded, memo = self.mask, self.guarded, dict(self._memo)
+        self.mask = cond if mask is None else masks.both(self.writer, mask, cond, self.lanes)
+        self.guarded = True
+        try:
+            yield
+        finally:
+            self.mask, self.guarded, self._memo = mask, guarded, memo
 
     def _filled(self, cond: Val, expr: Select) -> Val | None:
         """Padding: reads beyond the border go to a constant, without a branch; None for other selects."""
         load, fill = expr.a, expr.b
-        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype == "bool":
+        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype == "bool" or is_looked_up(load):
             return None
         access = self.addresses.access(load.buffer, load.indices)
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
-        everywhere = self.mask is None or not self._guarded
+        everywhere = self.mask is None or not self.guarded
         if register or access.lane_stride not in (0, 1) or not (access.lane_stride or everywhere):
             return None
         lanes = self.lanes if access.lane_stride else 1
@@ -468,7 +471,8 @@ class Values:
         for label, arm in ((then, expr.a), (other, expr.b)):
             self.writer.label(label)
             self._loaded, self._memo = {name: dict(known) for name, known in loaded.items()}, dict(memo)
-            value = self.emit(arm)
+            with self.writer.conditional():
+                value = self.emit(arm)
             value = self.arithmetic.spread(value, self.lanes) if needs_lanes else value
             arms.append((value, self.writer.block))
             self.writer.branch(f"label %{join}")

@@ -23,6 +23,7 @@ class Frame:
 
     header: Lines = field(default_factory=list)
     memo: dict[object, str] = field(default_factory=dict)
+    conditions: int = 0  # under which the writer stands, since the body began
 
 
 @dataclass
@@ -122,6 +123,16 @@ class Writer:
             yield
         finally:
             self._lines, self.spread = saved, known
+
+    @contextmanager
+    def conditional(self, sometimes: bool = True) -> Iterator[None]:
+        """Whether what is emitted does not run in every iteration of the innermost loop."""
+        frame = self.frames[-1]
+        frame.conditions += sometimes
+        try:
+            yield
+        finally:
+            frame.conditions -= sometimes
 
     @contextmanager
     def frame(self) -> Iterator[int]:
