@@ -11,7 +11,8 @@ the loops v together, all but the last run B times and the last one X - c (N - 1
 
     mean = ((N - 1) B + min(B, X - c (N - 1))) / N
 
-which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B).
+which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). What does not
+grow with the trip count, as vectors of which one is not full and chains of sums do not, is asked of both sizes.
 
 Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
 added up, with those that they make useless (`Access.resident`; `Access.settled` in a cache of more
@@ -86,6 +87,8 @@ class Loop:
     kind: ForKind
     reduce: bool
     overlap: Overlap | None = None
+    last: Expr = ZERO  # trip count of the last run, real
+    share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,8 +273,9 @@ class _Walk:
                 self.visit(stmt.body, loops, weight, scopes)
             case For():
                 self.n_loops += 1
+                mean, last, share = trips_of(stmt, loops)
                 loop = Loop(
-                    self.n_loops, stmt.var, stmt.bound, mean_trips(stmt, loops), stmt.kind, stmt.reduce, stmt.overlap
+                    self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, last, share
                 )
                 if stmt.kind is ForKind.PARALLEL and not any(x.kind is ForKind.PARALLEL for x in loops):
                     self.parallel[loop.key] = (*loops, loop)
@@ -395,22 +399,23 @@ def _working_sets(statements: Sequence[_Found], lines: Callable[[Access], Widths
     return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
 
 
-def mean_trips(loop: For, outer: Sequence[Loop]) -> Expr:
-    """The mean trip count of `loop` inside `outer`, real; see the module's text."""
+def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
+    """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
+    module's text."""
     bound = real(loop.bound)
     tail = None if is_closed(loop.extent) else _tail(loop.extent)
     if tail is None:
-        return bound
+        return bound, bound, ZERO
     limit, steps = tail
     counts = [_values(atom, outer) for atom, _ in steps]
     if not steps or any(c is None for c in counts):
-        return bound
+        return bound, bound, ZERO
     place = {x.var: i for i, x in enumerate(outer)}
     innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
     times_run = factor(c for c in counts if c is not None)
     before = minus(times_run, 1.0)
-    last = most(0.0, minus(limit, times(innermost[1], before)))
-    return over(plus(times(before, bound), least(bound, last)), times_run)
+    last = least(bound, most(0.0, minus(limit, times(innermost[1], before))))
+    return over(plus(times(before, bound), last), times_run), last, over(1.0, times_run)
 
 
 def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:

@@ -9,7 +9,8 @@ For every statement, in cycles of one core, over the whole kernel:
 A block is what stands inside the loops that are neither unrolled nor vectorised. Its instructions are counted as the
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
 broadcast where it stands still, one lane at a time where it strides. `latency` is what a chain of dependent
-accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle. Accumulators and operands
+accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle, as those of the last tile
+of a row may even where the others have enough. Accumulators and operands
 beyond the register file are spilled, a store and a load each in every step, which nothing hides. Nor is the first line
 hidden of each page from which the second level cache is filled: fetching ahead ends where a page does, and columns of a
 large matrix are on another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1
@@ -179,7 +180,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     inner = statement.loops[statement.block :]
     lanes = machine.lanes(statement.itemsize) if _vectorised(inner) else 1
     unrolled = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
-    chunks = factor(ceildiv(x.bound, lanes) for x in inner if x.kind is ForKind.VECTORIZE)
+    chunks = factor(_vectors(x, lanes)[0] for x in inner if x.kind is ForKind.VECTORIZE)
     slots = statement.ops.slots + statement.ops.extremes * machine.nan_test
     arithmetic = times(times(unrolled, chunks), slots)
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
@@ -194,21 +195,50 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     instructions = total([arithmetic, vectors, elements, stores, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
-    limits = [
+    pipes = [
         times(arithmetic, 1.0 / machine.pipes.fma),
         plus(times(vectors, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
         times(stores, 1.0 / machine.pipes.store),
-        latency,
     ]
     tests = times(_tested(statement, counts, chunks), m.TESTS)
-    inside = largest([*limits, over(instructions, width)])
-    at_border = largest([*limits, over(plus(instructions, tests), width)])
+    busy = largest([*pipes, over(instructions, width)])
+    inside = largest([busy, latency])
+    at_border = largest([*pipes, latency, over(plus(instructions, tests), width)])
     cycles = plus(inside, times(statement.border, minus(at_border, inside)))
+    cycles = plus(cycles, _idle(statement, inner, busy, latency, lanes))
     cycles = plus(cycles, times(times(spills, most(1.0, length)), m.SPILL))
     return Block(
         unrolled, chunks, lanes, arithmetic, plus(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,
     )  # fmt: skip
+
+
+def _vectors(loop: Loop, lanes: int) -> tuple[Expr, Expr, Expr]:
+    """Vectors of a vectorised loop, real: in the mean over its runs, in a full run and in the last one."""
+    full = real(ceildiv(loop.bound, lanes))
+    if is_zero(loop.share):
+        return full, full, full
+    last = round_up(times(loop.last, 1.0 / lanes))
+    return plus(full, times(loop.share, minus(last, full))), full, last
+
+
+def _idle(statement: Statement, inner: Sequence[Loop], busy: Expr, latency: Expr, lanes: int) -> Expr:
+    """Cycles of a block, in the mean, in which the pipes wait because the last tile of a row is short.
+
+    A block takes the longer of `busy`, which grows with its copies, and `latency`, which does not: in the mean over
+    full tiles and short ones that is more than in the mean tile."""
+    if latency is ZERO:
+        return ZERO
+    mean, terms = most(busy, latency), []
+    for place, loop in enumerate(inner, statement.block):
+        if is_zero(loop.share) or not statement.write.moves(place):
+            continue
+        vectors = loop.kind is ForKind.VECTORIZE
+        copies, full, last = _vectors(loop, lanes) if vectors else (loop.trips, real(loop.bound), loop.last)
+        each = over(busy, copies)
+        whole, short = most(times(each, full), latency), most(times(each, last), latency)
+        terms.append(minus(plus(whole, times(loop.share, minus(short, whole))), mean))
+    return total(terms)
 
 
 def _vectorised(loops: Sequence[Loop]) -> bool:
@@ -288,7 +318,7 @@ def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool 
         if loop.kind is ForKind.UNROLL:
             result = times(result, loop.trips)
         else:
-            whole = real(ceildiv(loop.bound, lanes))
+            whole = _vectors(loop, lanes)[0]
             result = times(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
             different = times(different, over(whole, loop.trips)) if is_one(stride) else different
     return times(least(result, different) if distinct else result, _across(statement, access))

@@ -61,6 +61,24 @@ def test_draft_knows_what_hurts(worse: dict[str, int]) -> None:
     assert seconds(cost, **{**BASE, **worse}) > 1.3 * seconds(cost, **BASE)
 
 
+def ragged_seconds(m: int, n: int) -> float:
+    """Of m x n outputs and a long reduction, in tiles of 6 x 16: with AVX2 six cycles a step, a chain takes four."""
+    cost = model(nests.matmul(m, n, 256), nests.MATMUL_PARAMS, nests.AVX2)
+    return seconds(cost, mc=1, mr=6, nc=1, nr=16, kc=256)
+
+
+@pytest.mark.parametrize(("rows", "least"), [(7, 1.55), (8, 1.55), (12, 1.95)])
+def test_a_short_tile_takes_as_long_as_its_chains(rows: int, least: float) -> None:
+    """One row more than a tile is no sixth of it."""
+    assert least < ragged_seconds(rows, 64) / ragged_seconds(6, 64) < 2.05
+
+
+def test_the_last_tile_has_no_more_vectors_than_it_needs() -> None:
+    """33 columns are two vectors, two and one, 48 three times two."""
+    assert ragged_seconds(6, 33) < 0.93 * ragged_seconds(6, 48)
+    assert ragged_seconds(6, 41) == pytest.approx(ragged_seconds(6, 48), rel=0.03)
+
+
 def test_draft_is_near_peak_for_a_good_tile_and_never_above() -> None:
     cost = matmul_model(1008)
     peak = 2 * 1008**3 / (2 * 16 * 2 * 3e9)  # two pipes of 16 lanes at the nominal clock
