@@ -101,7 +101,8 @@ def _check_affine(op: ComputeOp, load: Load) -> None:
     for dim, index in enumerate(load.indices):
         where = f"stage {op.name} reads {load}, whose index {dim} is {index}"
         if index.dtype not in _INT_DTYPES:
-            raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; use // instead of /")
+            instead = "use // instead of /, or te.cast"
+            raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; {instead}")
         if not _is_index(index):
             continue  # data, any integer expression
         nodes = (n for n in postorder((index,)) if n.dtype != "bool")  # of a select, not its condition is to be named
