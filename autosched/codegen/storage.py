@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autosched.ir.expr import INDEX, Const, Expr
-from autosched.ir.simplify import Simplifier
+from autosched.ir.expr import Const, Expr
+from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.stmt import Buffer, Scope
 
 REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
@@ -50,12 +50,17 @@ def element_count(buffer: Buffer) -> int:
 
 def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
     """The element index in storage order, canonical."""
+    return flat_form(buffer, indices, simplify).expr()
+
+
+def flat_form(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Affine:
+    """The element index in storage order: each step of the nest of products is canonical."""
     tiles = {} if buffer.layout is None else dict(buffer.layout.tiles)
     n_outer = len(indices)
-    flat: Expr = Const(0, INDEX)
+    form = Affine((), 0)
     for n, (dim, extent) in enumerate(stored_shape(buffer)):
         index = indices[dim]
         if dim in tiles:
             index = index // tiles[dim] if n < n_outer else index % tiles[dim]
-        flat = flat * extent + simplify(index)
-    return simplify(flat)
+        form = simplify.place_value(form, extent, index)
+    return form

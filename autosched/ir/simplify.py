@@ -134,6 +134,12 @@ class Simplifier:
             self._affine[expr] = done
         return done
 
+    def place_value(self, form: Affine, extent: int, digit: Expr) -> Affine:
+        """form * extent + digit."""
+        simple = self(digit)
+        added = _atom(simple) if self._holds_data(simple) else self.affine(simple)
+        return self._combine(_scale(form, extent), added, 1)
+
     def _to_affine(self, expr: Expr) -> Affine:
         match expr:
             case Const(value=v):

@@ -25,7 +25,7 @@ from autosched.ir.expr import (
     imin,
     select,
 )
-from autosched.ir.simplify import UNKNOWN, Simplifier
+from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
 from tests.ir.values import value_of
 
 i, j, k = Var("i"), Var("j"), Var("k")
@@ -268,3 +268,13 @@ def test_a_bound_that_another_implies_goes() -> None:
     assert s(near & far) is s(far)
     assert s(far & near & far) is s(far)
     assert s(above & (near & higher)) is s(near & higher)
+
+
+def test_digits_with_their_places_are_a_number():
+    simplify = Simplifier({i: (0, 11), j: (0, 3)})
+    form = Affine((), 0)
+    for digit, extent in ((i // 4, 3), (i % 4, 4), (j, 4)):
+        form = simplify.place_value(form, extent, digit)
+    assert form.expr() is simplify((i // 4 * 4 + i % 4) * 4 + j) is simplify(i * 4 + j)
+    data = Load("X", (i,), "int64")
+    assert simplify.place_value(form, 5, data * 4 // 4) != simplify.place_value(form, 5, data), "it wraps around"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from autosched.codegen.llvm.arithmetic import integer_op
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
-from autosched.codegen.storage import element_count, flat_index
+from autosched.codegen.storage import element_count, flat_form, flat_index
 from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
 from autosched.ir.stmt import Buffer, Stmt, Store, walk
@@ -108,7 +108,7 @@ class Plan:
     """
 
     place: Placed
-    flat: Expr
+    flat: Affine
     constant: int
     terms: list[tuple[Var, int]]
     atoms: list[tuple[Expr, int]]  # the terms that are no variables
@@ -175,12 +175,12 @@ class Addresses:
             plan.multiple = math.gcd(*(c for _, c in plan.running))
 
     def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> Plan:
-        flat = flat_index(place.buffer, indices, self.simplify)
-        form = self.simplify.affine(flat)
+        form = flat_form(place.buffer, indices, self.simplify)
         terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
         atoms = [(atom, c) for atom, c in form.terms if not isinstance(atom, Var)]
-        data = [v for v in free_vars(flat) if v in self.data.values()]
-        return Plan(place, flat, form.constant, terms, atoms, data)
+        used = frozenset[Var]().union(*(free_vars(atom) for atom, _ in form.terms))
+        data = [v for v in used if v in self.data.values()]
+        return Plan(place, form, form.constant, terms, atoms, data)
 
     def _scattered(self, plan: Plan) -> Access:
         """An access whose lanes lie where data say: what they share is in the pointer, a number of each is added."""
@@ -227,7 +227,7 @@ class Addresses:
                 piece = Binary("mul", atom, Const(c, INDEX))
                 odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
-            return Access(plan.place.pointer, 0, None, self.fixed(plan.flat))
+            return Access(plan.place.pointer, 0, None, self.fixed(plan.flat.expr()))
         by_register: dict[tuple[int, str], int] = {}
         for at, c in running:
             by_register[at.depth, at.name] = by_register.get((at.depth, at.name), 0) + c
