@@ -183,6 +183,14 @@ def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
     return dims[0] if isinstance(step, Const) and step.value == 1 else None
 
 
+def column_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
+    """The dimension along which a tile's columns can be copied: a step of the axis is one of it, and if it is indexed
+    by more than the axis, by other output axes, as W[g * 4 + c] by a group's."""
+    dim = transposable_dim(read, stage, axis)
+    atoms = set() if dim is None else {a for a, _ in linear(read.load.indices[dim]).terms}
+    return dim if atoms <= {a.var for a in stage.op.axes} else None
+
+
 def vector_axes(stage: Stage, rows: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
     """Spatial axes whose lanes are adjacent or equal in every read (a copy in panels counts), best first.
 

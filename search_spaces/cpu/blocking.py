@@ -33,7 +33,7 @@ from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.domains import few_streams, reduction_block, register_tile, short_block, tile_count, vector_width
 from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.draft import Context, Draft, choose_host
-from search_spaces.facts import Read, buffer_shape, extent, has_reuse, panel_dim, reads_of, row_tiles
+from search_spaces.facts import Read, buffer_shape, column_dim, extent, has_reuse, panel_dim, reads_of, row_tiles
 from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
@@ -73,7 +73,7 @@ def thin_reductions(draft: Draft, stage: Stage, v: StageAxis, context: Context) 
     if not _is_long(stage) or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
         return []
     in_rows = passes_by(draft, stage, v, context)
-    dims = {r.load.buffer: d for r in wide if (d := panel_dim(r, stage, v)) is not None}
+    dims = {r.load.buffer: d for r in wide if (d := column_dim(r, stage, v)) is not None}
     pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & draft.state.constants
     domain = few_streams if in_rows else short_block
     return [_thin(draft, stage, v, context, domain, in_rows, panels) for panels in ({}, dims)[: 1 + pays]]

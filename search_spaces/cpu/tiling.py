@@ -42,6 +42,7 @@ from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
     buffer_shape,
+    column_dim,
     extent,
     fused_consumer,
     has_condition,
@@ -260,6 +261,9 @@ def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_
     panels = [r.load.buffer for r in rows if r.moves(axis.name) and panel_dim(r, stage, axis) is not None]
     names = tuple(dict.fromkeys((*must, *panels)))
     plans = [] if must else [Plan(v, True), Plan(v, False)]
+    columns = [r.load.buffer for r in rows if r.moves(axis.name) and column_dim(r, stage, axis) is not None]
+    if not set(columns) <= set(names):  # weights of groups: whole, the panels of one would go on into the next
+        plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in dict.fromkeys((*names, *columns)))))
     if names:
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in names)))
         plans.append(Plan(v, True, tuple(Copy(t, "root") for t in names)))
@@ -353,7 +357,8 @@ class _Tiling:
         if copy.reindexed:
             moving = [a for a in stage.op.all_axes if a.var in reads[0].axes]
             return pack_panels(draft, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
-        dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
+        dims = (d for r in reads for d in (r.dim_of(axis.var), column_dim(r, stage, axis)))
+        dim = next(d for d in dims if d is not None)
         return pack_panels(draft, copy.tensor, acc, dim, width, at)
 
     def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:

@@ -82,6 +82,21 @@ def test_few_rows_read_panels_of_the_block_and_ask_for_the_next_one(case, loop):
             check(sketch, dag, values)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((1, 5, 4, 16, 38, 3, 1, 1, 1, 2), "panel"), ((1, 4, 4, 128, 38, 3, 1, 1, 1, 2), "thin")]
+)
+def test_the_weights_of_a_group_have_panels(shape, kind):
+    """W[.., g * 19 + c] is copied along c, from wherever the tile of groups begins; groups of 19 divide no vector."""
+    dag = collapse(build("grp", shape)[0])
+    found = [s for s in sketches(dag, NARROW, 1) if s.name.startswith(f"conv:v3-{kind}-W@panel")]
+    assert found
+    (groups,) = {p.name for s in found for p in s.params if p.name.endswith(".g.r")}
+    for together in (1, 2):
+        for values in space.sample(found[0], 1, np.random.default_rng(together)):
+            values[[p.name for p in found[0].params].index(groups)] = together
+            check(found[0], dag, values)
+
+
 def test_tiles_that_read_one_panel_follow_each_other():
     """The phases of a transposed convolution have weights of their own: they change before the pixels do."""
     dag = collapse(build("t2d", (1, 4, 5, 64, 19, 4, 2, 1))[0])
