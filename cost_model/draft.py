@@ -376,16 +376,16 @@ def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[
 
 
 def _loop_overhead(statement: Statement) -> Expr:
-    """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block."""
+    """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block, and
+    loops of a single iteration are not there."""
     terms = []
     for i in range(statement.block):
         loop = statement.loops[i]
         if loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
             continue
-        outside = statement.iterations(i)
-        terms.append(times(outside, m.LOOP_ENTRY))
-        if i < statement.block - 1:
-            terms.append(times(times(outside, loop.trips), m.LOOP_STEP))
+        steps = times(loop.trips, m.LOOP_STEP) if i < statement.block - 1 else ZERO
+        entered = where(real(loop.bound) > 1.0, plus(steps, m.LOOP_ENTRY), 0.0)
+        terms.append(times(statement.iterations(i), entered))
     return times(total(terms), statement.weight)
 
 

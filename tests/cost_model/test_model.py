@@ -10,6 +10,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import ExpressionError
+from autosched.ir.program import Program
 from autosched.ir.stmt import Func
 from autosched.lower import lower
 from autosched.schedule import Split, Vectorize, initial_state
@@ -77,6 +78,16 @@ def test_the_last_tile_has_no_more_vectors_than_it_needs() -> None:
     """33 columns are two vectors, two and one, 48 three times two."""
     assert ragged_seconds(6, 33) < 0.93 * ragged_seconds(6, 48)
     assert ragged_seconds(6, 41) == pytest.approx(ragged_seconds(6, 48), rel=0.03)
+
+
+@pytest.mark.parametrize(("chunk", "loops"), [(64, 1), (32, 2)])
+def test_loops_of_one_iteration_cost_nothing(chunk: int, loops: int) -> None:
+    """Of 64 x 64 x 64: 16 x 4 tiles in one task; of the reduction's two loops the outer one has one iteration or two."""
+    cost = matmul_model(64, target=nests.AVX2)
+    update = next(c for c in cost.sketches[0].latency.costs if c.statement.stage == "C")
+    found = Program([update.loop_overhead], cost.sketches[0].params)(np.array([[16, 4, 4, 16, chunk]]))
+    steps = (6 + 16) + 16 * (6 + 4) + (loops > 1) * 64 * (6 + 2) + loops * 64 * 6
+    assert found[0, 0] == pytest.approx(steps)
 
 
 def test_draft_is_near_peak_for_a_good_tile_and_never_above() -> None:
