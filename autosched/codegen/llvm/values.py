@@ -95,17 +95,10 @@ class Values:
                 fixed = self.addresses.fixed(expr)
                 if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
                     return Val(literal(fixed.value, "bool"), "bool", 1)
-                if (lanes := self._in_lanes(fixed)) is not None:
+                if isinstance(fixed, Binary) and (lanes := self._decided(fixed) or self._compared(fixed)) is not None:
                     return lanes
         assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
         return self._binary(expr)
-
-    def _in_lanes(self, comparison: Expr) -> Val | None:
-        """A comparison of indices of which lanes are known or fit into fewer bits; None for others."""
-        vector = self.lanes > 1 and any(isinstance(self.addresses.env[v], Lanes) for v in free_vars(comparison))
-        if not vector or not isinstance(comparison, Binary):
-            return None
-        return self._decided(comparison) or self._compared(comparison)
 
     def _decided(self, comparison: Binary) -> Val | None:
         """The lanes in which a quotient or a remainder compares with a number, where each of them is known."""
@@ -170,7 +163,8 @@ class Values:
         return narrow_index(self.arithmetic, self.addresses, expr, self.lanes)
 
     def _compared(self, comparison: Binary) -> Val | None:
-        """The lanes against what they share, in 32 bits. None where that does not fit."""
+        """The lanes against what they share, in 32 bits; None where that does not fit. So is what has no lanes: of
+        several differences the signs are tested at once."""
         difference = comparison.b - comparison.a
         even = self.addresses.evenly(difference)
         if even is None:
