@@ -51,11 +51,11 @@ def leaves_identity(values: Iterable[Expr], reducer: Reducer, comparison: Expr) 
 
 
 def given(expr: Expr, known: set[Expr]) -> Expr:
-    """`expr` where all of `known` hold, parts of selects' conditions."""
+    """`expr` where all of `known` hold, parts of selects' conditions, also of selects within conditions."""
     if not isinstance(expr, Select):
         return rebuild(expr, lambda e: given(e, known)) if expr.children else expr
     value = given(expr.a, known)
-    left = [c for c in conjuncts(expr.cond) if c not in known]
+    left = [given(c, known) for c in conjuncts(expr.cond) if c not in known]
     if not left:
         return value
     cond = left[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autosched import te
+from autosched.ir.conditions import comparisons
 from autosched.ir.expr import Expr, Select
 from autosched.ir.stmt import Allocate, Func, If, Scope, Stmt, Store, walk
 from autosched.ir.verify import verify
@@ -181,3 +182,16 @@ def test_rows_beyond_a_border_are_told_apart_once_for_a_block():
     rows = {tuple(str(load.indices[0]) for load in loads(s.values[0])) for s in walk(func.body) if isinstance(s, Store)}
     assert {("0",), ("4",)} < rows
     assert free_blocks(func) >= 3
+
+
+def test_borders_in_a_condition_on_data():
+    """A neighbour above the image counts as 1, wherever it stands: also where it is compared."""
+    x = te.placeholder((5, 40), dtype="int32", name="X")
+
+    def value(i, j):
+        above = te.select(i >= 1, x[i - 1, j], 1)
+        right = te.select(j < 39, x[i, j + 1], 1)
+        return te.select(te.equal(above, right), x[i, j], above) + right
+
+    func = nest(ComputeDAG(te.compute((5, 40), value, name="Y")), Split("Y", "j", (8,)), Vectorize("Y", "j.1"))
+    assert any(not comparisons([s]) for s in walk(func.body) if isinstance(s, Store))
