@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
+from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 
@@ -275,7 +275,7 @@ def looks_up(stage: Stage) -> bool:
 def is_table(state: State, stage: Stage) -> bool:
     """Whether data say which points of the stage are read, so that nobody can compute only those that will be."""
     found = [x for r in state.consumers(stage) for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
-    return any(loads(i) for x in found for i in x.indices)
+    return any(is_data(i) for x in found for i in x.indices)
 
 
 def is_prepared_once(state: State, stage: Stage) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
-from autosched.ir.types import integer_bounds
-from autosched.ir.visit import KNOWN, free_vars, is_closed, loads
+from autosched.ir.types import integer_bounds, integer_range
+from autosched.ir.visit import KNOWN, free_vars, is_closed, is_data
 
 ZERO = Const(0, INDEX)
 ONE = Const(1, INDEX)
@@ -116,9 +116,10 @@ def interval(expr: Expr, ranging: Mapping[Var, Expr]) -> Interval:
 
 
 def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
-    if loads(atom):  # data, of which nothing is known before the kernel runs
+    if is_data(atom):  # data, of which nothing is known before the kernel runs
         low, high = integer_bounds(atom)
-        return Interval(Const(low, INDEX), Const(high - low + 1, INDEX))
+        if (low, high) != integer_range(INDEX):
+            return Interval(Const(low, INDEX), Const(high - low + 1, INDEX))
     if not free_vars(atom) & ranging.keys():
         return Interval(atom, ONE)
     match atom:

@@ -24,6 +24,7 @@ from autosched.ir.expr import (
     INDEX,
     Binary,
     Call,
+    Cast,
     Const,
     Expr,
     Load,
@@ -289,7 +290,7 @@ class Simplifier:
         match atom:
             case Var():
                 return self.ranges.get(atom, UNKNOWN)
-            case _ if self._holds_data(atom):
+            case _ if isinstance(atom, Cast) or self._holds_data(atom):
                 low, high = integer_bounds(atom)
                 return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
             case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0:

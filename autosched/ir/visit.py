@@ -14,6 +14,7 @@ from autosched.ir.expr import (
     Const,
     Expr,
     Load,
+    Param,
     Select,
     Var,
     binary,
@@ -122,10 +123,31 @@ def loads(expr: Expr) -> tuple[Load, ...]:
     return tuple(e for e in subexpressions(expr) if isinstance(e, Load))
 
 
+_INDEX_OPS = frozenset({"add", "sub", "floordiv", "mod", "ceildiv", "min", "max"})
+
+
+@lru_cache(maxsize=KNOWN)
+def is_data(index: Expr) -> bool:
+    """Whether an index is, or is computed as, data are: of more than sums, quotients and extremes of loop variables.
+    What stands for an element where its stage is inlined need not read one."""
+    return not all(_is_of_loops(e) for e in subexpressions(index))
+
+
+def _is_of_loops(e: Expr) -> bool:
+    match e:
+        case Const() | Var() | Param() | Call(fn="neg"):
+            return True
+        case Binary(op="mul", a=a, b=b):
+            return is_closed(a) or is_closed(b)
+        case Binary(op=op):
+            return op in _INDEX_OPS
+    return False
+
+
 @lru_cache(maxsize=KNOWN)
 def is_looked_up(load: Load) -> bool:
-    """Whether an index of the load is, or is computed from, data."""
-    return len(loads(load)) > 1
+    """Whether an index of the load is data."""
+    return any(map(is_data, load.indices))
 
 
 def elements(value: Expr) -> Iterator[Expr]:

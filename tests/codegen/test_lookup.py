@@ -122,6 +122,14 @@ def twice(places=9):
     return te.compute((places,), lambda i: v[a[b[i]]] + v[te.min(a[i], 3) + i], name="C")
 
 
+def computed(places=19):
+    """Numbers of places that no element says, once the stages that make them are inlined."""
+    v = te.placeholder((7,), name="V")
+    one = te.compute((places,), lambda i: te.const(1, "int32"), name="one")
+    own = te.compute((places,), lambda i: te.cast(i * i, "int32") - 2, name="own")
+    return te.compute((places,), lambda i: v[one[i]] + v[own[i]], name="C")
+
+
 def guarded(places=10):
     """Numbers that exist inside a border only."""
     v, at = te.placeholder((7,), name="V"), te.placeholder((places - 2,), "int32", "at")
@@ -131,7 +139,7 @@ def guarded(places=10):
 CASES = {
     **{f.__name__: f for f in (
         embedding, bag, along, down, chosen, packed_product, matrix_vector, pages, experts, fused, rows_of_a_product, nearest, twice,
-        guarded,
+        computed, guarded,
     )},
     "products of bytes": lambda: rows_of_a_product(k=24, dtype="int8", total="int32"),
     "products of halves": lambda: rows_of_a_product(k=24, dtype="bfloat16"),

@@ -19,7 +19,7 @@ from autosched.codegen.llvm.words import memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Load, Select, Var, binary
 from autosched.ir.types import integer_bounds
-from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
+from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpressions
 from autosched.target import PIECE_BYTES, Target
 
 REGISTERS = 2  # vectors of a table that lanes are picked from
@@ -55,7 +55,7 @@ def known_indices(values: Emitter, load: Load) -> tuple[Expr, ...]:
 
 def _known_index(values: Emitter, index: Expr) -> Expr:
     """The index with a variable in place of each part that is data, bound to its value."""
-    if not loads(index):
+    if not is_data(index):
         return index
     if isinstance(index, Binary) and index.op in ("add", "sub", "mul"):
         return binary(index.op, _known_index(values, index.a), _known_index(values, index.b))
