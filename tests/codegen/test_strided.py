@@ -82,10 +82,16 @@ def test_whole_vectors_are_read():
 
 
 def test_lanes_that_may_not_exist_are_masked_elements():
-    _, state = border()
-    text = build(state.apply(Vectorize("Y", "i")), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
-    assert "@llvm.masked.load.v16f32" in text
-    assert "@llvm.masked.gather" not in text
+    """Where a border lies is known when the kernel is made, where the diagonal lies is not."""
+    x = te.placeholder((40, 60), name="X")
+    triangle = te.compute((40, 40), lambda i, j: te.select(2 * j < i, x[i, 2 * j], 0.0), name="Y")
+    for state, axis, masked in (
+        (border()[1], "i", False),
+        (initial_state(ComputeDAG(triangle)), "j", True),
+    ):
+        text = build(state.apply(Vectorize("Y", axis)), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+        assert ("@llvm.masked.load.v16f32" in text) == masked
+        assert "@llvm.masked.gather" not in text
 
 
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "depthwise"])
@@ -148,3 +154,19 @@ def test_a_row_of_windows_is_read_once():
     text = build(found[0].state, sixteen_lanes, 1, values).ir
     assert len(re.findall(r"load <16 x float>, ptr %p", text)) == 2 * 2
     assert "insertelement" not in text
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16", "bool"])
+def test_short_elements_that_may_not_exist_are_no_branches(dtype):
+    """Before the first element stands a border; of the lanes behind it vectors are read. Where it is not known which
+    lanes exist, each has a load of its own."""
+    x, z = te.placeholder((3, 57), dtype, "X"), te.placeholder((3, 40), dtype, "Z")
+    fill = te.const(0 if dtype != "bool" else False, dtype)
+    border = te.compute((3, 28), lambda i, j: te.select(2 * j >= 1, x[i, 2 * j - 1], fill), name="Y")
+    triangle = te.compute((3, 28), lambda i, j: te.select(2 * j < i * 20, z[i, 2 * j], fill), name="Y")
+    for output in (border, triangle):
+        state = initial_state(ComputeDAG(output)).apply(Vectorize("Y", "j"))
+        text = build(state, parse_target("llvm -mcpu=haswell"), 1).ir
+        assert "masked.gather" not in text
+        assert ("select i1" in text) == (output is triangle)
+        check_kernel(ComputeDAG(output), state)

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from autosched.codegen.llvm.address import HERE, LANE, Access, Addresses, Lanes, Numbers, Runtime, fits_32
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, shuffled_bits
-from autosched.codegen.llvm.words import memory_type, splat, suffix, value_type
+from autosched.codegen.llvm.masks import lanes_of
+from autosched.codegen.llvm.words import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Load, Select, Var, binary
 from autosched.ir.types import integer_bounds
@@ -118,7 +119,7 @@ def _in_32_bits(values: Emitter, index: Expr) -> Val | None:
 
 def gathered(values: Emitter, access: Access, dtype: str) -> str:
     """The vector of lanes from different places: picked from a short table, by the hardware's gather, or lane by lane;
-    a masked gather where lanes may not exist."""
+    a masked gather where lanes may not exist, if the hardware may have one for elements of that size."""
     lanes, kind = values.lanes, memory_type(dtype, values.lanes)
     base, index = values.addresses.at(access, dtype), access.lane_index
     exists = index is not None and not values.guarded and (values.mask is None or LANE not in free_vars(index))
@@ -129,8 +130,10 @@ def gathered(values: Emitter, access: Access, dtype: str) -> str:
             return picked
         if not (has_avx512(values.arithmetic.target) and DTYPES[dtype][1] >= SMALLEST_GATHERED):
             return _one_by_one(values, base, own, dtype)
-    mask = f"<{lanes} x i1> " + (values.mask or splat("true", "bool", lanes))
     filler = splat("1", dtype, lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
+    if values.mask is not None and DTYPES[dtype][1] < SMALLEST_GATHERED:
+        return _where_they_exist(values, access, dtype, values.mask, filler)
+    mask = f"<{lanes} x i1> " + (values.mask or splat("true", "bool", lanes))
     return values.writer.value(
         f"call {kind} @llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0(<{lanes} x ptr> align "
         f"{DTYPES[dtype][1]} {lane_pointers(values, access, dtype)}, {mask}, {kind} {filler})"
@@ -157,6 +160,23 @@ def _one_by_one(values: Emitter, base: str, index: Val, dtype: str) -> str:
         place = write(f"getelementptr inbounds {scalar}, ptr {base}, i64 {number}", "p")
         element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
         found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
+    return found
+
+
+def _where_they_exist(values: Emitter, access: Access, dtype: str, mask: str, filler: str) -> str:
+    """Each lane's element by a load of its own, from a constant in lanes that the mask leaves out. A masked gather of
+    short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
+    write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
+    pointers = lane_pointers(values, access, dtype)
+    constant = fill_name(DTYPES[dtype][0] in "iu", "uint8" if dtype == "bool" else dtype)
+    chosen = lanes_of(mask, lanes) if mask.startswith("<") else range(lanes)
+    for n in chosen:
+        place = write(f"extractelement <{lanes} x ptr> {pointers}, i64 {n}", "p")
+        if not mask.startswith("<"):
+            exists = write(f"extractelement <{lanes} x i1> {mask}, i64 {n}")
+            place = write(f"select i1 {exists}, ptr {place}, ptr {constant}", "p")
+        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
+        found = write(f"insertelement <{lanes} x {scalar}> {found}, {scalar} {element}, i64 {n}")
     return found
 
 

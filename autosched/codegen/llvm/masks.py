@@ -19,6 +19,12 @@ def lanes_of(mask: str | None, lanes: int) -> list[int]:
     return [n for n, bit in enumerate(mask[1:-1].split(", ")) if bit == "i1 true"] if mask.startswith("<") else []
 
 
+def run(mask: str | None, lanes: int) -> tuple[int, int]:
+    """The first lane of a mask whose lanes are known and side by side, and how many it has; 0 and 0 of another."""
+    found = lanes_of(mask, lanes)
+    return (found[0], len(found)) if found and found[-1] - found[0] == len(found) - 1 else (0, 0)
+
+
 def leading(mask: str | None) -> int:
     """How many lanes a mask has that has the first lanes and no others; 0 where that is not known."""
     lanes = [] if mask is None else lanes_of(mask, 0)

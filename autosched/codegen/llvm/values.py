@@ -7,6 +7,7 @@ is gathered. Within straight code a load is emitted once. a*b + c is one fused i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -172,8 +173,12 @@ class Values:
             return None if narrow is None else self.arithmetic.binary(comparison.op, narrow, Val("0", "int32", 1))
         if not fits_32(*even[0], *self.addresses.interval(difference, self.lanes)):
             return None
-        start = self.addresses.narrowed(self.addresses.scalar(even[1]))
-        return self.arithmetic.binary(comparison.op, literal_lanes([-n for n in even[0]]), Val(start, "int32", 1))
+        start, numbers = self.addresses.scalar(even[1]), [-n for n in even[0]]
+        if isinstance(start, int) and len(numbers) > 1:
+            hold = (n for n, number in enumerate(numbers) if getattr(operator, comparison.op)(number, start))
+            return Val(masks.literal_mask(hold, len(numbers)), "bool", len(numbers))
+        shared = Val(self.addresses.narrowed(start), "int32", 1)
+        return self.arithmetic.binary(comparison.op, literal_lanes(numbers), shared)
 
     def lane_numbers(self, var: Var) -> Val:
         """The values of the vectorised variable."""
@@ -235,13 +240,13 @@ class Values:
     def _strided(self, load: Load, access: Access) -> Val | None:
         """Lanes a few elements apart; None where there is nothing better than one by one."""
         dtype = load.dtype
-        lanes, used, step = self.lanes, self._leading_lanes(), access.lane_stride
+        lanes, step, (first, used) = self.lanes, access.lane_stride, masks.run(self.mask, self.lanes)
         masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
-        starts = strided.vector_starts(access, lanes, lanes if masked else used)
+        starts = [first * (step or 0) + n for n in strided.vector_starts(access, lanes, lanes if masked else used)]
         if not starts:
             return None
         known = self._loaded.setdefault(load.buffer, {})
-        if self.in_window and not masked and step is not None and step > 0:
+        if self.in_window and not masked and step is not None and step > 0 and not first:
             taken = [key[0] for key in known if key[1:] == ("whole", lanes)]
             beside = [at for at in taken if isinstance(at, Access) and at.pointer == access.pointer]
             near = [at.offset - access.offset for at in beside]
