@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from autosched.ir import dots
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import (
@@ -25,6 +28,8 @@ from autosched.ir.expr import (
     Var,
 )
 from autosched.ir.half import HALVES
+
+NO_RANGES: Mapping[Expr, tuple[int, int]] = MappingProxyType({})
 
 
 def type_problem(e: Expr) -> str | None:
@@ -73,30 +78,40 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def integer_bounds(expr: Expr) -> tuple[int, int]:
-    """Smallest and largest value that an integer expression over data may have, whatever the data are."""
+def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGES) -> tuple[int, int]:
+    """Smallest and largest value that an integer expression over data may have, whatever the data are. `ranges`: those
+    of variables."""
     whole = integer_range(expr.dtype)
+
+    def bounds(e: Expr) -> tuple[int, int]:
+        return integer_bounds(e, ranges)
+
     match expr:
         case Const(value=v):
             return int(v), int(v)
+        case Cast(a=a) if a.dtype == "bool":
+            return 0, 1
         case Cast(a=a) if DTYPES[a.dtype][0] in "iu":
-            return _within(integer_bounds(a), whole)
+            return _within(bounds(a), whole)
+        case Select(a=a, b=b):
+            x, y = bounds(a), bounds(b)
+            return min(x[0], y[0]), max(x[1], y[1])
         case Binary(op="min" | "max" as op, a=a, b=b):
-            choose, x, y = (min if op == "min" else max), integer_bounds(a), integer_bounds(b)
+            choose, x, y = (min if op == "min" else max), bounds(a), bounds(b)
             return choose(x[0], y[0]), choose(x[1], y[1])
         case Binary(op="bitand", a=a, b=b):
-            tops = [high for low, high in (integer_bounds(a), integer_bounds(b)) if low >= 0]
+            tops = [high for low, high in (bounds(a), bounds(b)) if low >= 0]
             return (0, min(tops)) if tops else whole
         case Binary(op="mod", b=Const(value=v)) if v > 0:
             return 0, int(v) - 1
         case Binary(op="floordiv", a=a, b=Const(value=v)) if v > 0:
-            low, high = integer_bounds(a)
+            low, high = bounds(a)
             return low // int(v), high // int(v)
         case Binary(op="add" | "sub" | "mul" as op, a=a, b=b):
-            pairs = [(x, y) for x in integer_bounds(a) for y in integer_bounds(b)]
+            pairs = [(x, y) for x in bounds(a) for y in bounds(b)]
             ends = [x + y if op == "add" else x - y if op == "sub" else x * y for x, y in pairs]
             return _within((min(ends), max(ends)), whole)
-    return whole
+    return ranges.get(expr, whole)
 
 
 def _within(bounds: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:

@@ -5,22 +5,22 @@
     S.int32[i] = sum over k of int32(X[i, k]) * int32(Y[k])    S[i] = int64(S.int32[i])
 
 A vector then has twice the lanes, and bytes meet the instructions for their products. Ranges are those of the types of
-what is read, through sums, differences, products, minima, maxima and choices.
+what is read, through what `integer_bounds` knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
-from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, Select, Var, cast
-from autosched.ir.types import integer_range
+from autosched.ir.expr import DTYPES, Cast, Expr, Load, cast
+from autosched.ir.types import integer_bounds, integer_range
 from autosched.ir.visit import loads, rebuild
 from autosched.te.dag import ComputeDAG
 from autosched.te.reducers import sum_reducer
 from autosched.te.tensor import ComputeOp, Tensor, fresh_name
 
 NARROW = "int32"
-Range = tuple[int, int]
 
 
 def narrow_sums(dag: ComputeDAG) -> ComputeDAG:
@@ -33,9 +33,10 @@ def _fits(op: ComputeOp) -> bool:
     """Whether the stage adds up int64 numbers of which no partial sum leaves int32."""
     if op.reducer is None or not op.reducer.is_sum or op.body[0].dtype != "int64" or not loads(op.body[0]):
         return False
-    term = _range(op.body[0], {a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)})
+    ranges: dict[Expr, tuple[int, int]] = {a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)}
+    low, high = integer_bounds(op.body[0], ranges)
     terms = prod(a.extent for a in op.reduce_axes)
-    return term is not None and _within((min(0, terms * term[0]), max(0, terms * term[1])), NARROW)
+    return _is_narrow((min(0, terms * low), max(0, terms * high))) and _keeps(op.body[0], ranges)
 
 
 def _in_two(op: ComputeOp, name: str) -> tuple[Tensor, ...]:
@@ -44,48 +45,24 @@ def _in_two(op: ComputeOp, name: str) -> tuple[Tensor, ...]:
     return ComputeOp(op.name, op.axes, (), (cast(load, "int64"),), None, narrow.outputs).outputs
 
 
-def _within(values: Range, dtype: str) -> bool:
-    low, high = integer_range(dtype)
-    return low <= values[0] and values[1] <= high
+def _is_narrow(bounds: tuple[int, int]) -> bool:
+    low, high = integer_range(NARROW)
+    return low <= bounds[0] and bounds[1] <= high
 
 
-def _range(e: Expr, axes: dict[Var, Range]) -> Range | None:
-    """Bounds of an integer that hold for all data, without overflow on the way, in int32 as well; None for others."""
-    found = _bounds(e, axes)
-    return found if found is not None and _within(found, e.dtype) and _within(found, NARROW) else None
+def _keeps(e: Expr, ranges: Mapping[Expr, tuple[int, int]]) -> bool:
+    """Whether the number, and whatever `_narrow` makes it of, is the same in int32."""
+    if DTYPES[e.dtype][0] not in "iu" or not _is_narrow(integer_bounds(e, ranges)):
+        return False
+    return not _is_rebuilt(e) or all(x.dtype == "bool" or _keeps(x, ranges) for x in e.children)
 
 
-def _bounds(e: Expr, axes: dict[Var, Range]) -> Range | None:
-    match e:
-        case Const(value=value, dtype=dtype) if DTYPES[dtype][0] in "iu":
-            return int(value), int(value)
-        case Var():
-            return axes[e]
-        case Load(dtype="int8" | "uint8" as dtype):
-            return integer_range(dtype)
-        case Cast(a=a):
-            return (0, 1) if a.dtype == "bool" else _range(a, axes) if DTYPES[a.dtype][0] in "iu" else None
-        case Select(a=a, b=b) | Binary(op="add" | "sub" | "mul" | "min" | "max", a=a, b=b):
-            x, y = _range(a, axes), _range(b, axes)
-            return None if x is None or y is None else _combined(e, x, y)
-    return None
-
-
-def _combined(e: Expr, x: Range, y: Range) -> Range:
-    """Bounds of a choice between x and y, or of an operation on them."""
-    match e:
-        case Binary(op="add"):
-            return x[0] + y[0], x[1] + y[1]
-        case Binary(op="sub"):
-            return x[0] - y[1], x[1] - y[0]
-        case Binary(op="mul"):
-            corners = [a * b for a in x for b in y]
-            return min(corners), max(corners)
-    return min(*x, *y), max(*x, *y)
+def _is_rebuilt(e: Expr) -> bool:
+    return e.dtype == "int64" and bool(loads(e)) and not isinstance(e, Cast | Load)
 
 
 def _narrow(e: Expr) -> Expr:
     """The number in int32, in which it fits."""
-    if e.dtype != "int64" or not loads(e):
-        return cast(e, NARROW)
-    return cast(e.a, NARROW) if isinstance(e, Cast) else rebuild(e, lambda x: x if x.dtype == "bool" else _narrow(x))
+    if _is_rebuilt(e):
+        return rebuild(e, lambda x: x if x.dtype == "bool" else _narrow(x))
+    return cast(e.a if isinstance(e, Cast) and e.a.dtype != "bool" else e, NARROW)
