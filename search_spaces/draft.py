@@ -76,9 +76,6 @@ class SketchRule(Protocol):
     with `Draft.finish` and adds its open numbers with `Draft.with_params`.
     """
 
-    @property
-    def name(self) -> str: ...
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool: ...
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]: ...

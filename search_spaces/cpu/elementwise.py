@@ -10,7 +10,7 @@ Prepared       what depends on weights alone, of any kind: at the root, which is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
@@ -56,10 +56,7 @@ MOST_VECTORS = 16  # of a chunk, for all of them to be written out
 FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
-@dataclass(frozen=True)
 class Inline:
-    name: str = "inline"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         state = draft.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
@@ -82,10 +79,7 @@ class Inline:
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
-@dataclass(frozen=True)
 class Host:
-    name: str = "host"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or Placement().row_loop(draft, stage) is not None:
             return False
@@ -106,12 +100,9 @@ def _leads(producer: Stage, host: Stage) -> bool:
     return [extent(a) for a in producer.op.axes] == [extent(a) for a in lead]
 
 
-@dataclass(frozen=True)
 class Placement:
     """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root. There it
     is in any case where a transform reads it, each element several times."""
-
-    name: str = "placement"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
@@ -155,11 +146,8 @@ class Placement:
         return placed.finish(stage.name, note=f"{stage.name}@{place[0]}")
 
 
-@dataclass(frozen=True)
 class Elementwise:
     """A nest of its own: outer axes parallel, the contiguous axis in chunks of vectors; a transposed read is tiled."""
-
-    name: str = "elementwise"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None
@@ -212,11 +200,8 @@ class Elementwise:
         return draft.with_params(params).apply(*steps).finish(name, note=note)
 
 
-@dataclass(frozen=True)
 class Prepared:
     """No open numbers, for the time does not count."""
-
-    name: str = "prepared"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return draft.state.is_constant(stage)

@@ -10,7 +10,7 @@ at a time, so that several reductions over the same rows (maximum, sum, normalis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
@@ -31,11 +31,8 @@ MAX_VECTORS = 16  # of accumulators
 MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they save
 
 
-@dataclass(frozen=True)
 class SplitReduction:
     """Fewer output points than tasks wanted: the reduction axis is cut in blocks that threads share."""
-
-    name: str = "split-k"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
@@ -58,11 +55,8 @@ class SplitReduction:
         return alternatives + LaneReduction().apply(draft, stage, context)
 
 
-@dataclass(frozen=True)
 class SplitTiledReduction:
     """The same for reductions that are tiled: few register tiles for many threads, each with a long reduction."""
-
-    name: str = "split-k tiled"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(draft, stage, context):
@@ -94,11 +88,8 @@ class SplitTiledReduction:
         return draft.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
 
 
-@dataclass(frozen=True)
 class LaneReduction:
     """The reduction runs in vectors along contiguous data."""
-
-    name: str = "lanes"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None and lane_reduction(stage, reads_of(draft.state, stage)) is not None
@@ -120,11 +111,8 @@ class LaneReduction:
         return [lanes, *(d for d in (tiles, across) if d is not None)]
 
 
-@dataclass(frozen=True)
 class PlainReduction:
     """What no other rule wants: loops as they are, placed with the consumer if it shares the rows."""
-
-    name: str = "plain"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None

@@ -101,11 +101,8 @@ class Plan:
         return "-".join([f"v{self.v}", order, *(f"{c.tensor}@{c.place}" for c in self.copies), *words])
 
 
-@dataclass(frozen=True)
 class MultiLevelTiling:
     """Reductions with an axis to vectorise over; the only rule for those with data reuse."""
-
-    name: str = "tile"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None:

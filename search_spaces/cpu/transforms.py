@@ -8,7 +8,6 @@ parallel p.0, p.1, c.0            the second dimension's nest
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from autosched.ir.expr import DTYPES, Const
 from autosched.ir.visit import loads
@@ -99,10 +98,7 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
     return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
 
 
-@dataclass(frozen=True)
 class Transform:
-    name: str = "transform"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or draft.state.is_output(stage):
             return False

@@ -6,8 +6,6 @@ users who ask for it, `rules=(AtomicSplit(),)`; the rules beside it combine the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autosched.ir.atomics import atomic_operation
 from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage
 from autosched.schedule.stage import StageAxis
@@ -30,11 +28,8 @@ TEAM_PARTS = (8, 64)
 START_THREADS = 128
 
 
-@dataclass(frozen=True)
 class AtomicSplit:
     """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates for a second kernel."""
-
-    name: str = "atomic-split"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:

@@ -7,8 +7,6 @@ Elementwise    the rest: threads along the last axis, vectors innermost; a trans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import subexpressions
 from autosched.schedule import (
@@ -44,10 +42,7 @@ from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loo
 MOST_NODES = 64  # a larger expression is not computed again for each of several readers
 
 
-@dataclass(frozen=True)
 class Inline:
-    name: str = "inline"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         state = draft.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
@@ -67,10 +62,7 @@ class Inline:
         return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
-@dataclass(frozen=True)
 class Host:
-    name: str = "host"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None and any(_waits_for(draft.state, s, stage) for s in draft.state.stages)
 
@@ -92,10 +84,7 @@ def leads(producer: Stage, host: Stage) -> bool:
     return len(own) < len(host.op.axes) and own == [size(a) for a in host.op.axes[: len(own)]]
 
 
-@dataclass(frozen=True)
 class Elementwise:
-    name: str = "elementwise"
-
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None
 

@@ -12,7 +12,7 @@ has the same result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.linear import ONE
@@ -52,11 +52,8 @@ LEAST_PART = 64  # iterations of a tiled reduction in one part
 MOST_PARTS = 64
 
 
-@dataclass(frozen=True)
 class RowReduction:
     """All readers are in the rows of one elementwise stage, and one row needs one value."""
-
-    name: str = "rows"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or MultiLevelTiling().applies(draft, stage, context):
@@ -171,11 +168,8 @@ def _block_has_row(host: Stage, loop: str) -> bool:
     return host.loop(loop).parts[0][0] == host.op.axes[-1].name
 
 
-@dataclass(frozen=True)
 class RowValue:
     """An elementwise stage that is read only in the rows of a stage that has been scheduled."""
-
-    name: str = "row value"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or not stage.op.axes:
@@ -200,11 +194,8 @@ class RowValue:
         return [*found, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
 
 
-@dataclass(frozen=True)
 class TeamReduction:
     """Along contiguous data: the threads of a block share one point."""
-
-    name: str = "team"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None:
@@ -253,11 +244,8 @@ def _split_team(draft: Draft, stage: Stage, axis: StageAxis, context: Context) -
     )
 
 
-@dataclass(frozen=True)
 class PointReduction:
     """A thread for each point."""
-
-    name: str = "point"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None
@@ -272,11 +260,8 @@ class PointReduction:
         return found
 
 
-@dataclass(frozen=True)
 class SplitTiledReduction:
     """Few output tiles with a long reduction: blocks for its parts as well."""
-
-    name: str = "split-k"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         if not MultiLevelTiling().applies(draft, stage, context):

@@ -48,11 +48,8 @@ class Plan:
         return "-".join([*words, *([] if self.fold else ["unfolded"])])
 
 
-@dataclass(frozen=True)
 class MultiLevelTiling:
     """Reductions whose operands are read for several points."""
-
-    name: str = "tile"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None and has_reuse(stage, reads_of(draft.state, stage))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -21,11 +19,8 @@ from tests.schedule.graphs import dense_relu, matmul
 TARGET = parse_target("llvm -mcpu=haswell")
 
 
-@dataclass(frozen=True)
 class OuterProducts:
     """Reductions with the reduction outermost: one row of C at a time is updated in vectors."""
-
-    name: str = "outer-products"
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None and len(stage.op.axes) == 2
@@ -58,10 +53,7 @@ def test_a_rule_of_ones_own_is_asked_first():
 
 
 def test_a_rule_that_never_applies_changes_nothing():
-    @dataclass(frozen=True)
     class Never:
-        name: str = "never"
-
         def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
             return False
 
@@ -73,10 +65,7 @@ def test_a_rule_that_never_applies_changes_nothing():
 
 
 def test_a_rule_that_makes_an_illegal_step_is_told_so():
-    @dataclass(frozen=True)
     class Broken:
-        name: str = "broken"
-
         def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
             return True
 
