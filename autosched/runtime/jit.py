@@ -116,13 +116,6 @@ def load_library(ir: str, target: Target, names: tuple[str, ...]) -> tuple[Any, 
     return tracker, {name: int(tracker[name]) for name in names}
 
 
-def set_threads(threads: int) -> None:
-    """The number of threads of regions that are not bound to a kernel's own number."""
-    with _LOCK:
-        address = _pool()["autosched_set_threads"]
-    ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)(threads)
-
-
 def _link(builder: Any, exports: tuple[str, ...], prefix: str) -> Any:
     builder.add_current_process()
     for name in exports:
@@ -205,7 +198,7 @@ def _engine(generation: int) -> Any:
     return llvm.create_lljit_compiler(_machine(parse_target("cpu")), use_jit_link=True)
 
 
-_POOL_SYMBOLS = ("autosched_run", "autosched_parallel", "autosched_set_threads", "autosched_pool_shutdown")
+_POOL_SYMBOLS = ("autosched_run", "autosched_pool_shutdown")
 _kept: list[Any] = []  # the pool's code must outlive its threads
 
 

@@ -3,11 +3,10 @@
 `pool_ir(target)` defines
 
     void autosched_run(ptr fn, ptr env, i64 n_tasks, i64 n_threads)   a region on at most n_threads threads
-    void autosched_parallel(ptr fn, ptr env, i64 n_tasks)             the same on the threads set by
-    void autosched_set_threads(i64 n_threads)                         (1 at the beginning)
     void autosched_pool_shutdown()                                    joins the workers; the next region makes new ones
 
-with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_threads.
+with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_threads. A kernel calls `autosched_parallel`,
+which is the first with its own number of threads (`bound_parallel_ir`).
 
 How a region runs. The caller is thread 0. Each worker owns one cache line with a word: IDLE, GO, ASLEEP or QUIT. The
 caller sets GO for as many workers as there are further tasks, wakes those that sleep (futex), and takes tasks itself.
@@ -413,39 +412,9 @@ leave:
 }
 """
 
-_DEFAULT = """
-@autosched_threads = global i64 1, align 64
-define void @autosched_set_threads(i64 %n) nounwind {
-  store atomic i64 %n, ptr @autosched_threads monotonic, align 64
-  ret void
-}
-define void @autosched_parallel(ptr %fn, ptr %env, i64 %n) nounwind {
-  %limit = load atomic i64, ptr @autosched_threads monotonic, align 64
-  call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 %limit)
-  ret void
-}
-"""
 
-
-def pool_ir(target: Target, system: str = sys.platform) -> str:
-    """The pool of this process: all four symbols."""
-    return _core(target, "", system) + _DEFAULT
-
-
-def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
-    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own."""
-    return _core(target, "weak", system) + bound_parallel_ir("autosched_parallel", threads)
-
-
-def bound_parallel_ir(name: str, threads: int) -> str:
-    """`void @name(ptr fn, ptr env, i64 n_tasks)`: a region on at most `threads` threads, whatever other kernels use."""
-    return (
-        f"define void @{name}(ptr %fn, ptr %env, i64 %n) nounwind {{\n"
-        f"  tail call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 {threads})\n  ret void\n}}\n"
-    )
-
-
-def _core(target: Target, linkage: str, system: str) -> str:
+def pool_ir(target: Target, system: str = sys.platform, linkage: str = "") -> str:
+    """The pool of a process."""
     if not system.startswith("linux"):
         return _SERIAL + Template(_SERIAL_POOL).substitute(link=linkage)
     if target.arch not in _ARCH:
@@ -465,4 +434,17 @@ def _core(target: Target, linkage: str, system: str) -> str:
         futex=futex,
         max=MAX_THREADS,
         slot_bytes=64 * MAX_THREADS,
+    )
+
+
+def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
+    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own."""
+    return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads)
+
+
+def bound_parallel_ir(name: str, threads: int) -> str:
+    """`void @name(ptr fn, ptr env, i64 n_tasks)`: a region on at most `threads` threads, whatever other kernels use."""
+    return (
+        f"define void @{name}(ptr %fn, ptr %env, i64 %n) nounwind {{\n"
+        f"  tail call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 {threads})\n  ret void\n}}\n"
     )

@@ -14,7 +14,7 @@ import pytest
 
 from autosched.errors import TargetError
 from autosched.runtime import jit, peak
-from autosched.runtime.pool import MAX_THREADS, exported_pool_ir, pool_ir
+from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.target import parse_target
 from tests.runtime.regions import COUNT, MEET, NESTED, run
 
@@ -100,23 +100,6 @@ def test_shutdown_and_again() -> None:
         shutdown()
 
 
-def test_unbound_regions_use_the_threads_that_were_set() -> None:
-    ir = COUNT.replace("@count", "@unbound")
-    owner, addresses = jit.load_library(ir, HOST, ("unbound",))
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(addresses["unbound"])
-    try:
-        for threads in (1, 2, 3):
-            jit.set_threads(threads)
-            counters, ids = np.zeros(100, np.int64), np.zeros(100, np.int64)
-            args = (ctypes.c_int64 * 4)(counters.ctypes.data, ids.ctypes.data, 100, 20)
-            function(ctypes.addressof(args), None, 1)
-            assert (counters == 20).all()
-            assert ids.max() < threads
-    finally:
-        jit.set_threads(1)
-    del owner
-
-
 def test_threads_out_of_range_are_refused() -> None:
     code = jit.compile_object(COUNT, HOST)
     for threads in (0, -1, MAX_THREADS + 1):
@@ -125,7 +108,8 @@ def test_threads_out_of_range_are_refused() -> None:
 
 
 def test_the_serial_pool_of_other_systems() -> None:
-    text = (pool_ir(HOST, system="darwin") + COUNT.split("\n", 2)[2]).replace("@autosched_", "@plain_")
+    pool = pool_ir(HOST, system="darwin") + bound_parallel_ir("autosched_parallel", 2)
+    text = (pool + COUNT.split("\n", 2)[2]).replace("@autosched_", "@plain_")
     owner, addresses = jit.load_library(text, HOST, ("count",))
     kernel = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(addresses["count"])
     counters, ids = np.zeros(10, np.int64), np.ones(10, np.int64)
