@@ -26,9 +26,3 @@ def recall_at_k(predicted: Reals, seconds: Reals, k: int) -> float:
     fastest = set(np.argsort(seconds, kind="stable")[:k].tolist())
     chosen = set(np.argsort(-predicted, kind="stable")[:k].tolist())
     return len(fastest & chosen) / k if k else float("nan")
-
-
-def best1_at_k(predicted: Reals, seconds: Reals, k: int) -> float:
-    """The fastest of all over the fastest of the k best predicted, in (0, 1] (TenSet's top-k score)."""
-    chosen = np.argsort(-predicted, kind="stable")[:k]
-    return float(seconds.min() / seconds[chosen].min()) if len(chosen) else float("nan")

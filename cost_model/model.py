@@ -161,7 +161,6 @@ class CostModel:
         threads: int,
         *,
         seed: int = 0,
-        fit_threads: int = 1,
         analytic: bool = True,
         prior: bytes | None = None,
     ) -> None:
@@ -174,8 +173,8 @@ class CostModel:
         self.sketches = tuple(
             sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
         )
-        self.ranker = Ranker(seed, fit_threads, prior)
-        self._start = Ranker(seed, fit_threads, prior) if prior is not None and analytic else None
+        self.ranker = Ranker(seed, prior=prior)
+        self._start = Ranker(seed, prior=prior) if prior is not None and analytic else None
         self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []

@@ -21,8 +21,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,6 @@ PASSES = (
     Mixture((), 40, 0),
 )
 
-Turn = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -229,35 +228,20 @@ def set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Be
     return bench
 
 
-def collect(
-    path: Path,
-    minutes: float,
-    cases: Sequence[Case],
-    n_passes: int,
-    *,
-    preparing: Turn = nullcontext,
-    alone: Turn = nullcontext,
-) -> int:
-    """Measures until `minutes` are over or all is measured; how many programs.
-
-    Where others use the machine as well, `preparing` and `alone` are entered around what takes processor time and
-    around what is timed.
-    """
+def collect(path: Path, minutes: float, cases: Sequence[Case], n_passes: int) -> int:
+    """Measures until `minutes` are over or all is measured; how many programs."""
     begun, done = time.monotonic(), 0
     with Database(path) as database:
         for at in range(0, len(cases), GROUP):
             with ExitStack() as ends:
-                with preparing():
-                    benches = [_set_up(case, n_passes, database, ends) for case in cases[at : at + GROUP]]
+                benches = [_set_up(case, n_passes, database, ends) for case in cases[at : at + GROUP]]
                 ready = [bench for bench in benches if bench is not None]
                 while ready := [b for b in ready if b.round < n_passes]:
                     if time.monotonic() - begun > 60 * minutes:
                         return done
-                    with preparing():
-                        for bench in ready:
-                            bench.prepare()
-                    with alone():
-                        done += sum(_timed(bench, database) for bench in ready)
+                    for bench in ready:
+                        bench.prepare()
+                    done += sum(_timed(bench, database) for bench in ready)
                     _say(f"{done} programs in {time.monotonic() - begun:.0f} s")
     return done
 

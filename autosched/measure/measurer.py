@@ -29,6 +29,8 @@ from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Me
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target, usable_cores
 
+_BUILD_DEADLINE_S = 30.0  # of one compilation
+_RUN_DEADLINE_S = 2.0  # least of a run
 _DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
 _CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
 _LAUNCH_BUILD_S = 15.0  # an OpenCL platform may finish compiling at the first launch
@@ -38,10 +40,9 @@ _MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 class Measurer:
     """Measures candidates of one problem. A context manager; `close` ends all workers and removes all files.
 
-    `floor_s`: seconds of samples for each candidate. `build_deadline_s`: for one compilation. `run_deadline_s`: least
-    deadline of a run, which is otherwise 30 times what is expected; `first_deadline_s`: while nothing is known.
-    `memory_limit`: bytes of data for one worker. `build_s`, `check_s`, `measure_s` add up the wall time of the phases;
-    waiting for the reference and for a fresh runner counts as checking.
+    `floor_s`: seconds of samples for each candidate. `first_deadline_s`: of a run while nothing is known. `build_s`,
+    `check_s`, `measure_s` add up the wall time of the phases; waiting for the reference and for a fresh runner counts
+    as checking.
     """
 
     def __init__(
@@ -52,25 +53,22 @@ class Measurer:
         *,
         floor_s: float = 0.03,
         build_workers: int | None = None,
-        build_deadline_s: float = 30.0,
-        run_deadline_s: float = 2.0,
         first_deadline_s: float = 30.0,
-        memory_limit: int | None = None,
     ) -> None:
         self.build_s = self.check_s = self.measure_s = 0.0
         self._problem, self._threads, self._floor_s = problem, threads, floor_s
         self._lock = lock_name(target.kind)
         self._launch_build_s = _LAUNCH_BUILD_S if target.kind == "opencl" else 0.0
-        self._run_deadline_s, self._first_deadline_s = run_deadline_s, first_deadline_s
+        self._first_deadline_s = first_deadline_s
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
         self._compiled: dict[bytes, str] = {}  # a text's hash -> the first job that has it
         self._seconds: dict[str, float] = {}  # what was measured, for the deadlines of `final`
         self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
-        self._crew = Crew(problem, target, memory_limit or int(_MEMORY_SHARE * _machine_memory()))
+        self._crew = Crew(problem, target, int(_MEMORY_SHARE * _machine_memory()))
         self._end = weakref.finalize(self, Crew.close, self._crew)  # also when nobody calls close
         # One more than cores: a builder that is done waits for its next source, which is being made.
-        self._builders = Builders(self._crew, build_workers or usable_cores() + 1, build_deadline_s)
+        self._builders = Builders(self._crew, build_workers or usable_cores() + 1, _BUILD_DEADLINE_S)
         self._runners = Runners(self._crew)
         self._builders.start(build_workers or usable_cores())
         self._runners.prepare()
@@ -268,7 +266,7 @@ class Measurer:
         if best_s is None:
             return self._first_deadline_s
         allowance = self._floor_s + self._problem.n_bytes / _CHECK_BYTES_PER_S
-        return max(self._run_deadline_s, _DEADLINE_FACTOR * calls * best_s) + allowance
+        return max(_RUN_DEADLINE_S, _DEADLINE_FACTOR * calls * best_s) + allowance
 
     def _failed(self, job: Job, fault: str, message: str) -> Failure:
         """Records a fault of a run; ends the runner if it is not to be trusted any more."""
@@ -283,7 +281,7 @@ class Measurer:
         worker = self._runner()
         self._slots.clear()
         try:
-            worker.ask(Drop(worker.next_id()), self._run_deadline_s)
+            worker.ask(Drop(worker.next_id()), _RUN_DEADLINE_S)
         except WorkerError:
             self._runners.discard()
 

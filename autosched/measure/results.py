@@ -123,10 +123,6 @@ class Measurement:
     samples: tuple[float, ...]
     early_stopped: bool = False
 
-    @property
-    def min_seconds(self) -> float:
-        return min(self.samples)
-
 
 @dataclass(frozen=True)
 class Failure:

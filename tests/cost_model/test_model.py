@@ -391,7 +391,6 @@ def test_metrics() -> None:
     assert metrics.pairwise_accuracy(np.array([1.0, 2.0, 0.0, -1.0]), times, apart=2.0) == 1.0  # 3 and 4 against 1
     assert metrics.recall_at_k(-times, times, 2) == 1.0
     assert metrics.recall_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5
-    assert metrics.best1_at_k(np.array([0.0, 3, 2, 1]), times, 2) == 0.5
     assert np.isnan(metrics.pairwise_accuracy(times[:1], times[:1]))
 
 
