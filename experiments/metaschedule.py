@@ -13,7 +13,7 @@ from typing import Any
 
 from autosched.errors import UsageError
 from autosched.te import ComputeDAG
-from experiments.tuning import last_object
+from experiments.tuning import answer
 
 PEER = Path(__file__).resolve().with_name("metaschedule_peer.py")
 TUNING_TIMEOUT_S = 3600.0
@@ -67,13 +67,7 @@ class MetaSchedule:
         command += ["--shape", ",".join(str(value) for value in args.values())]
         command += ["--trials", str(self.trials), "--threads", str(threads), "--seed", str(self.seed)]
         command += ["--library", str(library)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TUNING_TIMEOUT_S, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            return {"error": {"class": "Timeout", "message": f"it took over {TUNING_TIMEOUT_S:.0f} s"}}
-        found = last_object(done.stdout, f"exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        found = answer(command, TUNING_TIMEOUT_S)
         if "error" not in found:
             note.write_text(json.dumps(found) + "\n", encoding="utf-8")
         return found

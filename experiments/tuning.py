@@ -104,21 +104,24 @@ def tune(
     command += ["--weights", ",".join(weights)] if weights else []
     command += ["--winograd"] if winograd else []
     command += [] if budget_s is None else ["--budget", f"{budget_s:.1f}s"]
+    return answer(command, timeout_s)
+
+
+def answer(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """The JSON object on the last line that `command` prints; {"error": ...} where there is none in time."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return {"error": {"class": "Timeout", "message": f"no answer within {timeout_s:.0f} s"}}
-    return last_object(done.stdout, f"exit code {done.returncode}: {done.stderr.strip()[-500:]}")
-
-
-def last_object(text: str, otherwise: str) -> dict[str, Any]:
-    """The JSON object on the last line of `text`, else one with the error `otherwise`."""
-    lines = text.strip().splitlines()
+    lines = done.stdout.strip().splitlines()
     try:
         found = json.loads(lines[-1]) if lines else None
     except json.JSONDecodeError:
         found = None
-    return found if isinstance(found, dict) else {"error": {"class": "NoAnswer", "message": otherwise}}
+    if isinstance(found, dict):
+        return found
+    words = f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+    return {"error": {"class": "NoAnswer", "message": words}}
 
 
 def load_now() -> float:
@@ -174,6 +177,6 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 
 __all__ = [
-    "SCHEMA_VERSION", "WRONG", "Case", "geomean", "last_object", "load_now", "median", "microseconds", "number",
+    "SCHEMA_VERSION", "WRONG", "Case", "answer", "geomean", "load_now", "median", "microseconds", "number",
     "parse_cases", "result_file", "table", "tune", "write_results",
 ]  # fmt: skip

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
-from experiments.tuning import Case, last_object, load_now, parse_cases, result_file, write_results
+from experiments.tuning import Case, answer, load_now, parse_cases, result_file, write_results
 from experiments.tuning_figure import draw, paragraph
 from experiments.tuning_session import VARIANTS
 
@@ -74,7 +73,7 @@ def our_session(setting: Setting, variant: str, seed: int) -> dict[str, Any]:
     command += ["--shape", ",".join(map(str, setting.shape)), "--batch", str(setting.batch)]
     command += ["--trials", str(setting.trials), "--seed", str(seed)]
     command += [] if setting.threads is None else ["--threads", str(setting.threads)]
-    return _answer(command)
+    return answer(command, TIMEOUT_S)
 
 
 def peer_session(python: Path, setting: Setting, seed: int) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def peer_session(python: Path, setting: Setting, seed: int) -> dict[str, Any]:
         command += ["--shape", ",".join(map(str, (setting.batch, *setting.shape[1:])))]
         command += ["--trials", str(setting.trials), "--seed", str(seed)]
         command += ["--threads", str(setting.threads or usable_cores())]
-        found = _answer(command)
+        found = answer(command, TIMEOUT_S)
     if "error" not in found:
         found["curve"] = best_so_far(found.pop("history"))
         found["wall_s"] = found["tuning_s"]
@@ -98,14 +97,6 @@ def best_so_far(history: Sequence[tuple[float, float | None]]) -> list[list[floa
         if seconds is not None and (not curve or seconds < curve[-1][2]):
             curve.append([trial, elapsed_s, seconds])
     return curve
-
-
-def _answer(command: Sequence[str]) -> dict[str, Any]:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return {"error": {"class": "Timeout", "message": f"no answer within {TIMEOUT_S:.0f} s"}}
-    return last_object(done.stdout, f"exit code {done.returncode}: {done.stderr.strip()[-500:]}")
 
 
 # The result file
@@ -125,12 +116,12 @@ def known_sessions(path: Path, setting: Setting) -> list[dict[str, Any]]:
     return list(sessions)
 
 
-def summarise(variant: str, seed: int, load: float, answer: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(variant: str, seed: int, load: float, found: Mapping[str, Any]) -> dict[str, Any]:
     """A session of the result file."""
     start = {"variant": variant, "seed": seed, "load_before": load}
-    if "error" in answer:
-        return {**start, "error": answer["error"]["message"]}
-    return {**start, **{name: answer[name] for name in KEPT if name in answer}}
+    if "error" in found:
+        return {**start, "error": found["error"]["message"]}
+    return {**start, **{name: found[name] for name in KEPT if name in found}}
 
 
 def collect(path: Path, setting: Setting, todo: Sequence[tuple[str, int]], run: Run, until: float) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from autosched.errors import UsageError
 from autosched.te.registry import WORKLOADS
 from experiments import cost_model_quality, pretrain, search_throughput, tuning
-from experiments.tuning import Case, last_object, parse_cases, write_results
+from experiments.tuning import Case, answer, parse_cases, write_results
 
 ANSWER = {
     "shape": [1], "threads": 2, "best_s": 1e-4, "best_ci_s": [9e-5, 2e-4], "gflops": 50.0, "peak_gflops": 80.0,
@@ -41,11 +41,13 @@ def test_unknown_cases_are_refused(text):
 
 @pytest.mark.parametrize("text", ["", "no json", "3", '{"a": 1'])
 def test_output_without_an_object_is_an_error(text):
-    assert last_object(text, "exit code 1")["error"]["message"] == "exit code 1"
+    command = ["sh", "-c", 'printf "%s" "$0"; echo why >&2; exit 3', text]
+    assert answer(command, 60.0)["error"] == {"class": "NoAnswer", "message": "exit code 3: why"}
 
 
 def test_the_object_is_on_the_last_line():
-    assert last_object('noise\n{"best_s": 1}\n', "") == {"best_s": 1}
+    assert answer(["printf", "noise\n{\"best_s\": 1}\n"], 60.0) == {"best_s": 1}
+    assert answer(["sleep", "60"], 0.01)["error"]["class"] == "Timeout"
 
 
 def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
