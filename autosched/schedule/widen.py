@@ -1,17 +1,23 @@
-"""The step Widen: an operand that is converted wherever it is read is converted once.
+"""The steps Widen and Factor: what operands of a sum of products are made of is made once, not wherever it is used.
 
-C[i, j] = sum over k of float32(A[i, k]) * B[k, j]
+C[i, j] = sum over k of float32(A[i, k]) * B[k, j]                                         Widen
 
 A.wide[i, k] = float32(A[i, k])                                                            a stage of its own
 C[i, j] = sum over k of A.wide[i, k] * B[k, j]
+
+C[i, j] = sum over k of A[i, k] * (float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k // 64, j])    Factor
+
+B.factor[k, j] = float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k // 64, j]
+C[i, j] = sum over k of A[i, k] * B.factor[k, j]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from autosched.ir.expr import DTYPES, Cast, Expr, Load, Var
-from autosched.ir.visit import rebuild, subexpressions
+from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load, Var, binary
+from autosched.ir.visit import free_vars, rebuild, subexpressions, substitute
 from autosched.schedule.loop_steps import check
 from autosched.schedule.stage import StageAxis, StageOp, default_stage
 from autosched.schedule.stage_steps import check_untouched, insert, shape_of_buffer
@@ -48,6 +54,53 @@ class Widen:
         plain: Load = Load(self.buffer, tuple(a.var for a in axes), source.dtype)
         op = StageOp(name, axes, (), (Cast(plain, dtype),), None, (name,), (dtype,))
         return insert(state, default_stage(op), self.stage)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """All factors of the products that `stage` sums up which depend on no axes but `axes` are read from the stage
+    `buffer.tag`, their product, with a dimension for each of `axes`; refused where there is no such factor, or no
+    other one."""
+
+    stage: str
+    buffer: str
+    axes: tuple[str, ...]
+    tag: str = "factor"
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"factor({self.stage}, {', '.join(self.axes)})"
+        check_untouched(where, state, stage)
+        axes = [stage.op.axis(name) for name in self.axes]
+        inside = {a.var for a in axes}
+        every = factors(stage.op)
+        own = [f for f in every if free_vars(f) <= inside]
+        others = [f for f in every if not free_vars(f) <= inside]
+        check(bool(own and others) and not stage.op.guards, f"{where}: no product of these and of others is summed up")
+        name = f"{self.buffer}.{self.tag}"
+        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
+        dims = tuple(StageAxis(Var(f"d{n}"), a.extent) for n, a in enumerate(axes))
+        at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
+        value, dtype = substitute(_product(own), at), own[0].dtype
+        op = StageOp(name, dims, (), (value,), None, (name,), (dtype,))
+        read: Load = Load(name, tuple(a.var for a in axes), dtype)
+        state = state.with_stage(replace(stage, op=replace(stage.op, body=(_product([*others, read]),))))
+        return insert(state, default_stage(op), self.stage)
+
+
+def factors(op: StageOp) -> tuple[Expr, ...]:
+    """The factors of the product that is summed up; none where the stage does something else."""
+    if op.reducer is None or not op.reducer.is_sum or len(op.body) != 1:
+        return ()
+
+    def flat(e: Expr) -> tuple[Expr, ...]:
+        return (*flat(e.a), *flat(e.b)) if isinstance(e, Binary) and e.op == "mul" else (e,)
+
+    return flat(op.body[0])
+
+
+def _product(parts: list[Expr]) -> Expr:
+    return reduce(lambda a, b: binary("mul", a, b), parts)
 
 
 def widened(op: StageOp) -> dict[str, str]:

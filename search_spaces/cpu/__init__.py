@@ -1,9 +1,9 @@
 """The CPU search space on one page.
 
-First operands of small types that many points read get a stage that converts them (`Widen`), elements that data choose
-for several points of a reduction one that finds them (`Reindex`), and the cheap elementwise stages and data movement
-vanish into their readers (`Inline`). Then stages are visited from the outputs to the inputs; the first rule that
-applies gives the alternatives.
+First operands of small types that many points read get a stage that converts them (`Widen`), those with arithmetic on
+them one that computes them (`Factor`), elements that data choose for several points of a reduction one that finds them
+(`Reindex`), and the cheap elementwise stages and data movement vanish into their readers (`Inline`). Then stages are
+visited from the outputs to the inputs; the first rule that applies gives the alternatives.
 
     Prepared          what depends on weights alone is done ahead of time, at the root
     Transform         Winograd's transforms: one dimension inside the nest of the other, all written out

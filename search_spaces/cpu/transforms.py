@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import DTYPES, Const
-from autosched.ir.visit import loads
+from autosched.ir.expr import DTYPES, Cast, Const, Expr, Load
+from autosched.ir.visit import free_vars, is_looked_up, loads
 from autosched.schedule import (
     ComputeAt,
+    Factor,
     NarrowPlaces,
     Parallel,
     Reindex,
@@ -26,6 +27,7 @@ from autosched.schedule import (
     Vectorize,
     Widen,
     Winograd,
+    factors,
     initial_state,
     widened,
     window_axes,
@@ -38,7 +40,17 @@ from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import extent, has_condition, is_reused, points, reads_of, switch_axes, users
+from search_spaces.facts import (
+    MAX_GROWTH,
+    buffer_shape,
+    extent,
+    has_condition,
+    is_reused,
+    points,
+    reads_of,
+    switch_axes,
+    users,
+)
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
 LESS = 0.5  # what is written in between costs a store and a load of each row
@@ -46,12 +58,15 @@ VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them f
 
 
 def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
-    """The schedule as written, with places of 32 bits, operands that are converted once and what is looked up for a
-    reduction in a stage; the same with the windows
-    that can be in two stages; and, where that is accepted, with the convolutions by Winograd's tiles of each size."""
+    """The schedule as written, with places of 32 bits, operands that are converted or computed once and what is looked
+    up for a reduction in a stage; the same with the windows that can be in two stages; and, where that is accepted,
+    with the convolutions by Winograd's tiles of each size."""
     draft = Draft(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
     draft = draft.apply(*places)
+    for name in [s.name for s in draft.state.stages]:
+        while (factor := _factor(draft.state, draft.state.stage(name))) is not None:
+            draft = draft.apply(factor)
     for stage in draft.state.stages:
         draft = draft.apply(*_lookups(draft.state, stage))
     for stage in draft.state.stages:
@@ -84,6 +99,33 @@ def _lookups(state: State, stage: Stage) -> list[Step]:
     if stage.op.reducer is None or stage.op.guards or has_condition(stage):
         return []
     return [Reindex(b, stage.name, f"{stage.name}.found" if state.taken(f"{b}.found") else "found") for b in found]
+
+
+def _factor(state: State, stage: Stage) -> Factor | None:
+    """The step for an operand with arithmetic on it that many points of a sum of products use: weights that are stored
+    in few bits, with scales of groups. Not for windows, each element of which such a stage would have several times."""
+    parts = () if stage.op.guards or has_condition(stage) else factors(stage.op)
+    for part in parts:
+        used = free_vars(part)
+        own, moving = [f for f in parts if free_vars(f) <= used], [a for a in stage.op.all_axes if a.var in used]
+        size = {x: math.prod(buffer_shape(state, x.buffer)) for f in own for x in loads(f)}
+        repeated = math.prod(extent(a) for a in stage.op.axes if a not in moving)
+        plain = _is_plain([f for f in own if free_vars(f)]) or len(own) == len(parts) or not size
+        if plain or repeated < WIDE_USERS or math.prod(map(extent, moving)) > MAX_GROWTH * sum(size.values()):
+            continue
+        main = max(size, key=lambda x: size[x])
+        order = [v for i in main.indices for v in free_vars(i)]
+        axes = sorted(moving, key=lambda a: order.index(a.var) if a.var in order else -1)
+        tag = f"{stage.name}.factor" if state.taken(f"{main.buffer}.factor") else "factor"
+        if not state.taken(f"{main.buffer}.{tag}"):
+            return Factor(stage.name, main.buffer, tuple(a.name for a in axes), tag)
+    return None
+
+
+def _is_plain(parts: list[Expr]) -> bool:
+    """Whether they are an element as it lies there, or as `Widen` converts it."""
+    found = [f.a if isinstance(f, Cast) else f for f in parts]
+    return all(isinstance(f, Load) and not is_looked_up(f) for f in found) and len(found) < 2
 
 
 def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:

@@ -72,6 +72,7 @@ def test_every_step_goes_out_and_comes_back():
         "Bind",
         "Cooperate",
         "CrossThread",
+        "Factor",
         "Flatten",
         "LaunchBounds",
         "NarrowPlaces",

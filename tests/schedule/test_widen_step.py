@@ -1,4 +1,4 @@
-"""The step Widen, and where the CPU's space takes it: operands of small types that many points read."""
+"""The steps Widen and Factor, and where the CPU's space takes them: operands that many points read are made once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autosched.ir.expr import Cast
 from autosched.ir.stmt import Store, walk
 from autosched.ir.visit import subexpressions
 from autosched.lower import concretise, lower
-from autosched.schedule import Split, Widen, initial_state, replay, steps_to_json
+from autosched.schedule import Factor, Split, Widen, initial_state, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.collapse import collapse
@@ -99,3 +99,62 @@ def test_refusals() -> None:
         state.apply(Widen("C", "A"), Widen("C", "A"))
     with pytest.raises(ScheduleError, match="before any other change"):
         state.apply(Split("C", "i", (2,)), Widen("C", "A"))
+
+
+def packed_product(M: int, N: int, K: int, table: bool = False, group: int = 4) -> ComputeDAG:
+    """Weights of 4 bits, two in a byte, which count or are looked up, with a scale for each group and row."""
+    X, W, T = (
+        te.placeholder((M, K), name="X"),
+        te.placeholder((N, K // 2), "uint8", "W"),
+        te.placeholder((16,), name="T"),
+    )
+    S, R, k = te.placeholder((N, K // group), name="S"), te.placeholder((M,), name="R"), te.reduce_axis(K, "k")
+
+    def weight(n, k):
+        bits = te.cast(W[n, k // 2], "int32") >> te.cast(k % 2 * 4, "int32") & 15
+        return T[bits] if table else te.cast(bits, "float32") - 7.5
+
+    product = te.compute(
+        (M, N), lambda m, n: te.sum(R[m] * X[m, k] * weight(n, k) * S[n, k // group] * 0.5, axis=k), name="C"
+    )
+    return collapse(ComputeDAG(product))
+
+
+def test_computed_operands_compute_the_reference() -> None:
+    dag = packed_product(35, 33, 24, table=True)
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(0)
+    for sketch in cpu.sketches(dag, HASWELL, 2)[::3]:
+        assert {x.axes for x in sketch.state.steps if isinstance(x, Factor)} == {("m", "k"), ("n", "k")}
+        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        check_candidate(dag, sketch, row, inputs)
+    check_nest(concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0], dag)
+
+
+def test_operands_are_computed_once_where_many_points_use_them() -> None:
+    def computed(dag: ComputeDAG) -> set[tuple[str, tuple[str, ...]]]:
+        sketch = cpu.sketches(dag, HASWELL, 2)[0]
+        return {(x.buffer, x.axes) for x in sketch.state.steps if isinstance(x, Factor)}
+
+    assert computed(packed_product(31, 33, 24)) == {("X", ("m", "k"))}, "31 rows use W"
+    assert computed(packed_product(33, 31, 24)) == {("W", ("n", "k"))}
+    X, V = te.placeholder((40, 64), name="X"), te.placeholder((64, 40), name="V")
+    k, w = te.reduce_axis(64, "k"), te.reduce_axis(25, "w")
+    plain = te.compute((40, 40), lambda i, j: te.sum(X[i, k] * V[k, j] * 0.5, axis=k), "C")
+    window = te.compute((40, 40), lambda i, j: te.sum(te.exp(X[i, j + w]) * V[w, 0], axis=w), "C")
+    rows = te.compute((40, 40), lambda i, j: te.sum(te.exp(X[i, k]) * V[k, j], axis=k), "C")
+    columns = te.compute((40, 40), lambda i, j: te.sum(X[i, k] * te.exp(V[k, j]), axis=k), "C")
+    both = te.compute((40, 40), lambda i, j: te.sum(te.exp(V[k, i]) * te.exp(V[k, j]), axis=k), "C")
+    spread = te.compute((40, 40), lambda i, j: te.sum(te.exp(V[k, i]) * V[k, 0], axis=k), "C")
+    found = [computed(collapse(ComputeDAG(c))) for c in (plain, window, rows, columns, both, spread)]
+    of_both = {("V", ("k", "i")), ("V", ("k", "j"))}
+    assert found == [set(), set(), {("X", ("i", "k"))}, {("V", ("k", "j"))}, of_both, set()]
+
+
+def test_no_factor() -> None:
+    state = initial_state(packed_product(4, 5, 8))
+    with pytest.raises(ScheduleError, match="no product of these and of others"):
+        state.apply(Factor("C", "X", ("m", "n", "k")))
+    with pytest.raises(ScheduleError, match="no product of these and of others"):
+        state.apply(Factor("C", "X", ("m", "k")), Factor("C", "X", ("m",), "again"))
+    with pytest.raises(ScheduleError, match="exists already"):
+        state.apply(Factor("C", "X", ("m", "k")), Factor("C", "X", ("n", "k")))
