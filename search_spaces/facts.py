@@ -13,7 +13,7 @@ from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpre
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 
-EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
+EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
 MAX_STEP = 4  # elements between lanes that are picked from whole vectors

@@ -13,13 +13,14 @@ Largest errors, in units in the last place of the exact result, with and without
 
 NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2
 (float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
-Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.6 cycles on Zen 3 instead of 9.3; other widths are computed in
-whole registers there, so that every lane gives the same bits); log by x = 2**e m with sqrt(1/2) <= m < sqrt(2); tanh
-from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial (float32) or 1 - exp(log erfc), float32
-in AVX2 from one of eight polynomials of degree 6, looked up as well: 31 instructions instead of 47; sin and cos by
-multiples of pi/2 in float64. Polynomial coefficients were computed by a weighted minimax fit in 400-bit arithmetic;
-the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between the 32 powers, 2**-25 between the 8 and in
-the pieces of erf). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
+Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.4 cycles on Zen 3, or 14 and 6.0 where x is at most 0,
+`exp_negative`; other widths are computed in whole registers there, so that every lane gives the same bits); log by x =
+2**e m with sqrt(1/2) <= m < sqrt(2); tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a
+polynomial (float32) or 1 - exp(log erfc), float32 in AVX2 from one of eight polynomials of degree 6, looked up as well:
+31 instructions instead of 47; sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
+weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between
+the 32 powers, 2**-25 between the 8 and in the pieces of erf). Those of erf above 1 in float32 interpolate at Chebyshev
+nodes, with an error of 2**-25.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ _FLOAT64_LOG = (
 )  # (log((1 + s) / (1 - s)) - 2 s) / s**3 in s**2
 _FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
 
+_LIFT = 64  # exponents: results of exp that are at most 1, times 2**_LIFT, are normal numbers
 _TWO_OVER_PI = 0.6366197723675814
 _HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)  # 33 + 33 + 53 bits
 
@@ -256,45 +258,52 @@ def _exp_scaled(v: Lanes, x: str) -> str:
     return v.scale(v.fma(v.op("fmul", power, r), rest, power), n)
 
 
-def _exp_looked_up(v: Lanes, x: str, is_bounded: bool) -> str:
+def _exp_looked_up(v: Lanes, x: str, is_negative: bool) -> str:
     """exp in AVX2, in whole registers: as in AVX-512, where a register holds the powers.
 
-    2**n is applied in two halves, of which one comes with the looked-up power; fewer multiplications than the longer
-    polynomial. Without `is_bounded` x may lie above exp_high: n does not, and what is left for r makes it infinite.
+    2**n is applied in two parts, of which one comes with the looked-up power; fewer multiplications than the longer
+    polynomial. x may lie above exp_high: n does not, and what is left for r makes the result infinite.
     """
     form, powers = v.form, v.form.powers[256]
     steps = (powers - 1).bit_length()
-    shift = form.magic / powers + 2 * form.bias
+    shift = form.magic / powers + (form.bias + _LIFT if is_negative else 2 * form.bias)
     x = v.at_least(x, form.exp_low)
     z = v.fma(x, v.number(1.0 / math.log(2.0)), v.number(shift))
-    if not is_bounded:
+    if not is_negative:
         z = v.smaller(z, shift + form.exp_high / math.log(2.0) + 1)
     _, r = _exp_near(v, x, z, v.number(shift))
-    both = v.iop("shl", v.bits(z), v.whole(form.fraction - steps))  # n + 2 bias, in fixed point, as an exponent
-    exponent = ((1 << form.bits - 1 - form.fraction) - 1) << form.fraction
-    half = v.iop("and", v.iop("lshr", both, v.whole(1)), v.whole(exponent))
-    power = v.float(v.iop("add", v.power_at(powers, z), v.iop("sub", both, half)))
+    part = v.iop("shl", v.bits(z), v.whole(form.fraction - steps))  # n + the shift, in fixed point, as an exponent
+    if is_negative:
+        rest = v.number(2.0**-_LIFT)
+    else:
+        exponent = ((1 << form.bits - 1 - form.fraction) - 1) << form.fraction
+        half = v.iop("and", v.iop("lshr", part, v.whole(1)), v.whole(exponent))
+        part, rest = v.iop("sub", part, half), v.float(half)
+    power = v.float(v.iop("add", v.power_at(powers, z), part))
     near = v.fma(v.op("fmul", power, r), v.polynomial(r, form.exp_near[powers]), power)
-    return v.op("fmul", near, v.float(half))
+    return v.op("fmul", near, rest)
 
 
-def _exp_upto(v: Lanes, x: str, is_bounded: bool = True) -> str:
-    """exp; with `is_bounded` x <= exp_high, which may save its bound."""
+def _exp(v: Lanes, x: str, is_negative: bool = False) -> str:
+    """exp; with `is_negative` x is not above 0, but for what a product in it may be rounded by, at most 40."""
     if v.shuffled == 512:
         return v.in_registers(_exp_scaled, x)
     if v.shuffled in v.form.powers:
-        return v.in_registers(partial(_exp_looked_up, is_bounded=is_bounded), x)
-    x = x if is_bounded else v.at_most(x, v.form.exp_high)
-    r, z = _reduced(v, v.at_least(x, v.form.exp_low), 2 * v.form.bias)
-    both = v.bits(z)
-    half = v.iop("lshr", both, v.whole(1))  # what is above the low bits is even, and shifted out
-    # 2**n is applied in two halves, so that neither leaves the range before the result does
-    scaled = v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(half))
-    return v.op("fmul", scaled, v.power_of_two(v.iop("sub", both, half)))
+        return v.in_registers(partial(_exp_looked_up, is_negative=is_negative), x)
+    x = v.at_least(x, v.form.exp_low)
+    if is_negative:
+        r, z = _reduced(v, x, v.form.bias + _LIFT)
+        part, rest = v.bits(z), v.number(2.0**-_LIFT)
+    else:
+        r, z = _reduced(v, v.at_most(x, v.form.exp_high), 2 * v.form.bias)
+        half = v.iop("lshr", v.bits(z), v.whole(1))  # what is above the low bits is even, and shifted out
+        part, rest = v.iop("sub", v.bits(z), half), v.power_of_two(half)
+    # 2**n is applied in two parts, so that neither leaves the range before the result does
+    return v.op("fmul", v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(part)), rest)
 
 
-def _exp(v: Lanes, x: str) -> str:
-    return _exp_upto(v, x, is_bounded=False)
+def _exp_negative(v: Lanes, x: str) -> str:
+    return _exp(v, x, is_negative=True)
 
 
 def _exp_small(v: Lanes, x: str) -> str:
@@ -353,7 +362,7 @@ def _tanh(v: Lanes, x: str) -> str:
 
 def _sigmoid(v: Lanes, x: str) -> str:
     """1 / (1 + exp(-x)) with exp of negative numbers only: nothing overflows, small results keep their digits."""
-    e = _exp_upto(v, v.emit(f"fneg {v.type} {v.unary('fabs', x)}"))
+    e = _exp_negative(v, v.emit(f"fneg {v.type} {v.unary('fabs', x)}"))
     one = v.number(1.0)
     numerator = v.select(v.compare("olt", x, v.number(0.0)), e, one)
     return v.op("fdiv", numerator, v.op("fadd", e, one))
@@ -446,6 +455,7 @@ def _pow(v: Lanes, x: str, y: str) -> str:
 
 _FUNCTIONS: dict[str, Callable[[Lanes, str], str]] = {
     "exp": _exp,
+    "exp_negative": _exp_negative,
     "log": _log,
     "tanh": _tanh,
     "sigmoid": _sigmoid,

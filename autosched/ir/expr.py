@@ -48,6 +48,7 @@ COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "b
 INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
 FLOAT_CALLS = frozenset(
     {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
+    | {"exp_negative"}  # exp of what is at most 0
 )
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 

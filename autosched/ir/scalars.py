@@ -165,6 +165,7 @@ _FLOAT64: dict[str, Operation] = {
 }
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "exp": np.exp,
+    "exp_negative": np.exp,
     "log": np.log,
     "tanh": np.tanh,
     "sqrt": np.sqrt,

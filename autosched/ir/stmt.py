@@ -88,10 +88,18 @@ class Reducer:
     @property
     def is_sum(self) -> bool:
         """Whether it adds up one value."""
+        return self._is("add")
+
+    @property
+    def is_max(self) -> bool:
+        """Whether it is the largest of one value."""
+        return self._is("max")
+
+    def _is(self, op: str) -> bool:
         if len(self.results) != 1:
             return False
-        total = self.results[0]
-        return isinstance(total, Binary) and total.op == "add" and {total.a, total.b} == {self.lhs[0], self.rhs[0]}
+        both = self.results[0]
+        return isinstance(both, Binary) and both.op == op and {both.a, both.b} == {self.lhs[0], self.rhs[0]}
 
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a 
 a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
 as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
-Before that, sums in int64 that fit in int32 are made there (`narrow_sums`), sums of every s-th term are those terms
-alone (`in_phases`), what reductions read with padding is padded (`padded_reads`), and axes that indices divide become
-two (`split_groups`).
+Before that, `exp` of what is never above 0 is marked (`negative_exponents`), sums in int64 that fit in int32 are made
+there (`narrow_sums`), sums of every s-th term are those terms alone (`in_phases`), what reductions read with padding is
+padded (`padded_reads`), and axes that indices divide become two (`split_groups`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var,
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import loads, substitute
 from autosched.te.dag import ComputeDAG
+from autosched.te.exponents import negative_exponents
 from autosched.te.groups import split_groups
 from autosched.te.narrow import narrow_sums
 from autosched.te.padded import padded_reads
@@ -35,7 +36,7 @@ Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it co
 
 def collapse(dag: ComputeDAG) -> ComputeDAG:
     """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
-    slim = _drop_units(split_groups(padded_reads(in_phases(narrow_sums(dag)))))
+    slim = _drop_units(split_groups(padded_reads(in_phases(narrow_sums(negative_exponents(dag))))))
     return _regroup(slim, _Fixpoint(slim).grouping())
 
 

@@ -272,6 +272,7 @@ def _rsqrt_error(x: Val, value: Array, e: Array) -> Array:
 # name -> (function, error of the result from the error of the argument, units of its own rounding)
 _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Val, Array, Array], Array], float]] = {
     "exp": (np.exp, lambda x, v, e: v * np.expm1(e), _FAST),
+    "exp_negative": (np.exp, lambda x, v, e: v * np.expm1(e), _FAST),
     "log": (np.log, _log_error, _FAST),
     "sqrt": (np.sqrt, _sqrt_error, 2.0),
     "rsqrt": (lambda x: 1.0 / np.sqrt(x), _rsqrt_error, _FAST),

@@ -95,6 +95,7 @@ def _sigmoid(x: Array) -> Array:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 REFERENCES: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
+    "exp_negative": np.exp,
     "log": np.log,
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
@@ -103,13 +104,14 @@ REFERENCES: dict[str, Callable[[Array], Array]] = {
     "cos": np.cos,
 }
 BOUNDS = {
-    "float32": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 2, "sin": 2, "cos": 2},
-    "float64": {"exp": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 3, "cos": 3},
+    "float32": {"exp": 2, "exp_negative": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 2, "sin": 2, "cos": 2},
+    "float64": {"exp": 2, "exp_negative": 2, "log": 2, "tanh": 4, "sigmoid": 4, "erf": 4, "sin": 3, "cos": 3},
 }
 # Intervals sampled evenly; "log" ones are sampled evenly in the exponent.
 DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
     "float32": {
         "exp": [(-104, 89), (-1, 1), (-88, -86), (88, 100)],
+        "exp_negative": [(-105, 40), (-1, 0), (-104, -86)],
         "log": [(0.5, 2), (0.99, 1.01), (1e-45, 3e38)],
         "tanh": [(-12, 12), (-1, 1), (-1e-4, 1e-4)],
         "sigmoid": [(-104, 30), (-4, 4)],
@@ -119,6 +121,7 @@ DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
     },
     "float64": {
         "exp": [(-746, 710), (-1, 1)],
+        "exp_negative": [(-747, 40), (-746, -707)],
         "log": [(0.5, 2), (0.99, 1.01), (1e-320, 1e308)],
         "tanh": [(-24, 24), (-1, 1), (-1e-4, 1e-4)],
         "sigmoid": [(-745, 50), (-4, 4)],
@@ -168,7 +171,7 @@ def test_error_bounds(dtype: str, fn: str, fma: bool) -> None:
 
 
 @pytest.mark.parametrize("shuffled", [0, 256, 512])
-@pytest.mark.parametrize("fn", ["exp", "sigmoid", "erf"])
+@pytest.mark.parametrize("fn", ["exp", "exp_negative", "sigmoid", "erf"])
 def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffled: int) -> None:
     if shuffled > shuffled_bits(HOST):
         pytest.skip("no such shuffles here")
@@ -204,6 +207,14 @@ def test_exp_looks_up_powers_where_a_shuffle_can(mcpu: str, lookup: str, n_produ
     assert sum("llvm.fma" in line or "fmul" in line for line in lines) == n_products
 
 
+def test_exp_of_what_is_never_positive_is_scaled_once() -> None:
+    fewer = {
+        mcpu: len(_lines_for("exp", mcpu)) - len(_lines_for("exp_negative", mcpu))
+        for mcpu in ("sandybridge", "haswell", "skylake-avx512")
+    }
+    assert fewer == {"sandybridge": 7, "haswell": 8, "skylake-avx512": 0}
+
+
 def test_erf_looks_up_its_coefficients_where_that_is_one_shuffle_each() -> None:
     products = {
         mcpu: sum("llvm.fma" in line or "fmul" in line for line in _lines_for("erf", mcpu))
@@ -225,6 +236,7 @@ def test_erf_stays_at_one(shuffled: int) -> None:
 INF, NAN = math.inf, math.nan
 EDGES: dict[str, list[tuple[float, float]]] = {
     "exp": [(0, 1), (-0.0, 1), (INF, INF), (-INF, 0), (NAN, NAN), (1e30, INF), (-1e30, 0), (1e-40, 1), (800, INF)],
+    "exp_negative": [(0, 1), (-0.0, 1), (-INF, 0), (NAN, NAN), (-1e30, 0), (-1e-40, 1), (-800, 0)],
     "log": [(1, 0), (0, -INF), (-0.0, -INF), (INF, INF), (-INF, NAN), (-1, NAN), (-1e-40, NAN), (NAN, NAN)],
     "tanh": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1), (1e-40, 1e-40)],
     "sigmoid": [(0, 0.5), (INF, 1), (-INF, 0), (NAN, NAN), (1e30, 1), (-1e30, 0)],

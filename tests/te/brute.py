@@ -31,6 +31,7 @@ _BINARY: dict[str, Any] = {
 }
 _CALLS: dict[str, Any] = {
     "exp": math.exp,
+    "exp_negative": math.exp,
     "log": math.log,
     "sqrt": math.sqrt,
     "tanh": math.tanh,

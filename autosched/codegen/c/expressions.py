@@ -99,7 +99,8 @@ class Expressions:
         if fn == "sigmoid":
             one = self.literal(1.0, a.dtype)
             return f"{one} / ({one} + {self.function('exp', a.dtype)}(-{self.text(a, address, 15)}))", 13
-        return f"{self.function(fn, a.dtype)}({self.text(a, address)})", ATOM
+        name = self.function("exp" if fn == "exp_negative" else fn, a.dtype)
+        return f"{name}({self.text(a, address)})", ATOM
 
     def function(self, fn: str, dtype: str) -> str:
         name = self.words.functions[fn]
