@@ -287,3 +287,37 @@ def test_what_lies_across_in_a_register_buffer_goes_by_way_of_memory():
     w.branch("label %next")
     assert w.text().endswith("  store v\n  store u\n  br label %next")
     assert w.held("%b", 0, 8) is None
+
+
+def unpacked(n: int, bits: int, first: int = 0) -> ComputeDAG:
+    """Numbers of few bits, as many in a byte as it has room for."""
+    per = 8 // bits
+    x = te.placeholder(((n - 1 + first) // per + 1,), "uint8", "X")
+
+    def number(i):
+        shift = te.cast((i + first) % per * bits, "int32")
+        return te.cast((te.cast(x[(i + first) // per], "int32") >> shift) & ((1 << bits) - 1), "float32")
+
+    return ComputeDAG(te.compute((n,), number, name="Y"))
+
+
+@pytest.mark.parametrize(("bits", "first"), [(4, 0), (4, 2), (4, 1), (2, 0), (1, 0)])
+def test_numbers_of_few_bits(bits, first):
+    check(unpacked(101, bits, first), 64)
+
+
+def test_bytes_shifted_by_data():
+    x, s = te.placeholder((32,), "uint8", "X"), te.placeholder((64,), "uint8", "S")
+    shift = lambda i: te.cast(s[i] & 7, "int32") + te.cast(i % 2, "int32")  # noqa: E731
+    y = te.compute((64,), lambda i: te.cast(x[i // 2], "int32") >> shift(i), name="Y")
+    check(ComputeDAG(y), 64)
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "skylake-avx512"])
+def test_numbers_of_few_bits_are_shifted_out_of_words(mcpu):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    lanes = target.vector_bytes // 4
+    text = build(initial_state(unpacked(lanes, 4)).apply(Vectorize("Y", "i")), target, 1).ir
+    assert text.count(f"lshr <{lanes} x i32>") == 1, text
+    assert not re.search(r"zext|<\d+ x i8>", text), text
+    assert len(re.findall(r"shufflevector", text)) == 1, text

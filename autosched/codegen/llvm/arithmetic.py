@@ -99,7 +99,7 @@ class Arithmetic:
             w = self.writer
             return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
         unknown = self.binary("ne", b, b)
-        if a.lanes == 1 or a.dtype in HALVES or not _masks_are_vectors(self.target):
+        if a.lanes == 1 or a.dtype in HALVES or not masks_are_vectors(self.target):
             return self.select(unknown, b, result)
         # all bits set are NaN, and an `or` runs anywhere: a blend would be beside the maximum and the comparison
         integer = f"int{8 * DTYPES[a.dtype][1]}"
@@ -280,7 +280,7 @@ def has_avx512(target: Target) -> bool:
     return target.arch == "x86_64" and target.vector_bytes == 64
 
 
-def _masks_are_vectors(target: Target) -> bool:
+def masks_are_vectors(target: Target) -> bool:
     """Whether comparing vectors sets all bits of a lane."""
     return target.arch == "x86_64" and target.vector_bytes < 64
 

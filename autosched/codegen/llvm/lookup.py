@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from autosched.codegen.llvm.address import HERE, LANE, Access, Addresses, Lanes, Numbers, Runtime, fits_32
-from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, shuffled_bits
+from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, masks_are_vectors, shuffled_bits
 from autosched.codegen.llvm.masks import lanes_of
 from autosched.codegen.llvm.words import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -234,7 +234,18 @@ def _picked(values: Emitter, access: Access, index: Val, dtype: str) -> str | No
             element = write(f"extractelement {kind} {table}, {word} {place}")
             found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
         if result:
-            later = write(f"icmp uge <{lanes} x {word}> {at}, splat ({word} {first})")
-            found = write(f"select <{lanes} x i1> {later}, {kind} {found}, {kind} {result}")
+            found = write(
+                f"select <{lanes} x i1> {_is_second(values, at, lanes, word)}, {kind} {found}, {kind} {result}"
+            )
         result = found
     return result
+
+
+def _is_second(values: Emitter, at: str, lanes: int, word: str) -> str:
+    """Of numbers below twice the lanes, which are a power of two, those that are not below the lanes. Vectors that
+    choose do so by signs: the bit is moved there, and what was masked to get the number is not masked for it."""
+    write, kind = values.writer.value, f"<{lanes} x {word}>"
+    if not masks_are_vectors(values.arithmetic.target) or word != "i32":
+        return write(f"icmp uge {kind} {at}, splat ({word} {lanes})")
+    sign = write(f"shl {kind} {at}, splat ({word} {int(word[1:]) - lanes.bit_length()})")
+    return write(f"icmp slt {kind} {sign}, zeroinitializer")

@@ -9,6 +9,9 @@ exist, the mask of each vector has those elements alone that are lanes.
 Lanes may repeat and lie in a few places as well, as X[i // 2] and X[i % 2, i // 2] do: vectors that cover each place.
 
 Windows overlap: what X[2 i + 1] needs lies in the vectors of X[2 i], if those are whole ones from element 0 on.
+
+Numbers of few bits, several in a byte, W[i // 2] >> i % 2 * 4, are shifted out of words that several lanes share,
+instead of bytes that each of them would have: one vector, without repeating and extending.
 """
 
 from __future__ import annotations
@@ -16,14 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.address import Access, is_index
+from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
+from autosched.codegen.llvm.indices import literal_lanes
+from autosched.codegen.llvm.lookup import Emitter
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES
+from autosched.ir.expr import DTYPES, Cast, Const, Expr, Load
+from autosched.ir.stmt import Scope
+from autosched.ir.visit import is_looked_up
 from autosched.target import Target
 
 LONGEST_STEP = 4
 FEWEST_LANES = 4
+BYTE, BYTES = 8, 4  # bits, of a word
 
 
 def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
@@ -141,3 +150,40 @@ def _shuffled(
     rest = "poison" if other is None else str(other)
     order = ", ".join(f"i32 {picks.get(n, rest)}" for n in range(lanes))
     return writer.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{order}>")
+
+
+def bits_of_bytes(values: Emitter, number: Expr, places: Expr) -> Val | None:
+    """A byte, in 32 bits, shifted by a number of places that is known for each lane, where lanes repeat bytes; None for
+    anything else, or where lanes are not shifted each by a number of their own in one instruction."""
+    load = number.a if isinstance(number, Cast) and number.dtype == "int32" else None
+    if not isinstance(load, Load) or load.dtype != "uint8" or values.mask is not None or is_looked_up(load):
+        return None
+    if values.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER:
+        return None
+    access, lanes, write = values.addresses.access(load.buffer, load.indices), values.lanes, values.writer.value
+    n_words, rest = divmod(max(access.steps, default=0) + 1, BYTES)
+    repeated = not rest and min(access.steps) == 0 and 2 * BYTES * n_words <= lanes
+    shifts = _shifts(values, places) if repeated and shuffled_bits(values.arithmetic.target) else None
+    if shifts is None:
+        return None
+    kind = memory_type("int32", n_words)
+    words = write(f"load {kind}, ptr {values.addresses.at(access, load.dtype)}, align 1")
+    if n_words == 1:
+        words = values.arithmetic.spread(Val(words, "int32", 1), lanes).name
+    else:
+        words = _shuffled(
+            values.writer, kind, words, "poison", {n: a // BYTES for n, a in enumerate(access.steps)}, lanes
+        )
+    down = literal_lanes([BYTE * (at % BYTES) + n for at, n in zip(access.steps, shifts, strict=True)])
+    moved = values.arithmetic.emitted(f"lshr <{lanes} x i32> {words}, {down.name}", down)
+    return values.arithmetic.binary("bitand", moved, literal_lanes([(1 << BYTE) - 1 >> n for n in shifts]))
+
+
+def _shifts(values: Emitter, places: Expr) -> tuple[int, ...] | None:
+    """The places for each lane, where they are known and less than the bits of a byte."""
+    if isinstance(places, Const):
+        return (int(places.value),) * values.lanes if 0 <= int(places.value) < BYTE else None
+    if not isinstance(places, Cast) or not is_index(places.a):
+        return None
+    known = values.addresses.pattern(places.a)
+    return None if known is None or known[0] != 0 or not all(0 <= n < BYTE for n in known[1]) else known[1]

@@ -117,6 +117,8 @@ class Values:
 
     def _binary(self, expr: Binary) -> Val:
         a, b = expr.a, expr.b
+        if expr.op == "shr" and (bits := strided.bits_of_bytes(self, a, b)) is not None:
+            return bits
         if expr.op == "add" and isinstance(b, Dot):
             return dots.dot(self.arithmetic, b.row, self.emit(b.a), self.emit(b.b), self.emit(a))
         if expr.op in ("add", "sub") and DTYPES[expr.dtype][0] == "f" and self.arithmetic.target.has_fma:
