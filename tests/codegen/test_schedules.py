@@ -342,14 +342,55 @@ def test_truth_values_that_are_only_moved_are_bytes():
     check(dag, Vectorize("Y", "j"))
 
 
-def test_the_first_row_says_that_a_tile_is_not_read_across(monkeypatch):
+def test_the_first_row_says_that_a_tile_is_neither_read_nor_written_across(monkeypatch):
     rows: list[int] = []
     at = Tile.at
     monkeypatch.setattr(Tile, "at", lambda tile, row: (rows.append(row), at(tile, row))[1])
     x = te.placeholder((32, 32), name="X")
     dag = ComputeDAG(te.compute((32, 32), lambda j, i: x[j, i] * 2.0, name="Y"))
     build(initial_state(dag).apply(Split("Y", "j", (16,)), Unroll("Y", "j.1"), Vectorize("Y", "i")), targets()[0], 1)
-    assert rows == [0]
+    assert rows == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "points", "width"),
+    [("float32", (1, 6), 16), ("float64", (1, 3), 20), ("int8", (1, 18), 35), ("float16", (1, 9), 24), ("bool", (1, 5), 16),
+     ("int32", (2, 5), 8), ("float32", (5, 2), 12), ("float32", (3, 7), 33)],
+)  # fmt: skip
+def test_tiles_written_across(dtype, points, width):
+    """Channels in lanes, pixels adjacent in memory: rows of blocks, those that make none, and those of two images."""
+    x, z = te.placeholder((7, 19, 37), dtype, name="X"), te.placeholder((37,), dtype, name="Z")
+    dag = ComputeDAG(
+        te.compute((37, 7, 19), lambda c, i, j: te.select(z[c] > 0, x[i, j, c], z[c]) if dtype != "bool" else x[i, j, c],
+                   name="Y")
+    )  # fmt: skip
+    height, across = points
+    order = ("i.0", "j.0", "c.0", "i.1", "j.1", "c.1")
+    check(dag, Split("Y", "i", (height,)), Split("Y", "j", (across,)), Split("Y", "c", (width,)), Reorder("Y", order),
+          Unroll("Y", "i.1"), Unroll("Y", "j.1"), Vectorize("Y", "c.1"))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["haswell", "skylake-avx512"])
+def test_a_tile_written_across_is_written_in_blocks(name):
+    """Six pixels of 16 channels, which lie six elements apart: two blocks of four pixels for each channel."""
+    x = te.placeholder((6, 16), name="X")
+    dag = ComputeDAG(te.compute((16, 6), lambda c, j: x[j, c] * 2.0, name="Y"))
+    state = initial_state(dag).apply(Reorder("Y", ("j", "c")), Unroll("Y", "j"), Vectorize("Y", "c"))
+    text = build(state, parse_target(f"llvm -mcpu={name}"), 1).ir
+    assert text.count("store <4 x float>") == 2 * 16
+    assert "scatter" not in text
+    assert "store float" not in text
+
+
+def test_lanes_apart_are_stored_at_constant_distances_where_no_instruction_scatters_them():
+    x = te.placeholder((16, 11), name="X")
+    dag = ComputeDAG(te.compute((11, 16), lambda c, j: x[j, c] * 2.0, name="Y"))
+    state = initial_state(dag).apply(Reorder("Y", ("j", "c")), Vectorize("Y", "c"))
+    plain, wide = (build(state, parse_target(f"llvm -mcpu={name}"), 1).ir for name in ("haswell", "skylake-avx512"))
+    assert "scatter" not in plain
+    assert plain.count("store float") == 11
+    assert "scatter" in wide
+    check(dag, Reorder("Y", ("j", "c")), Vectorize("Y", "c"))
 
 
 @pytest.mark.parametrize(("unrolled", "width"), [(16, 16), (20, 40), (33, 16), (15, 48)])

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from autosched.codegen.llvm.address import HERE, LANE, Access, Addresses, Lanes, Numbers, Runtime, fits_32
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, masks_are_vectors, shuffled_bits
-from autosched.codegen.llvm.masks import lanes_of
+from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.words import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Load, Select, Var, binary
@@ -151,6 +151,26 @@ def lane_pointers(values: Emitter, access: Access, dtype: str) -> str:
         index = Val(f"<{steps}>", INDEX, lanes)
     kind = value_type(index.dtype, lanes)
     return values.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
+
+
+def scatter(values: Emitter, access: Access, dtype: str, text: str) -> None:
+    """Writes the lanes of `text`, which lie apart, where the mask has them. What has no instruction for it writes each
+    known lane at a constant distance: LLVM would bring every pointer out of a vector first, 22 instructions for eight
+    lanes instead of nine."""
+    lanes, kind, scalar = values.lanes, memory_type(dtype, values.lanes), memory_type(dtype)
+    chosen, align = lanes_of(values.mask, lanes), DTYPES[dtype][1]
+    if chosen and access.lane_index is None and not has_stores(values.arithmetic.target):
+        steps = access.lane_steps(lanes)
+        for n in chosen:
+            element = values.writer.value(f"extractelement {kind} {text}, i64 {n}")
+            place = values.addresses.at(access._replace(offset=access.offset + steps[n]), dtype)
+            values.writer.emit(f"store {scalar} {element}, ptr {place}, align {align}")
+        return
+    pointers, mask = lane_pointers(values, access, dtype), values.mask or splat("true", "bool", lanes)
+    values.writer.emit(
+        f"call void @llvm.masked.scatter.{suffix(dtype, lanes)}.v{lanes}p0({kind} {text}, "
+        f"<{lanes} x ptr> align {align} {pointers}, <{lanes} x i1> {mask})"
+    )
 
 
 def _one_by_one(values: Emitter, base: str, index: Val, dtype: str) -> str:

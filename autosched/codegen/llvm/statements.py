@@ -15,9 +15,9 @@ from functools import lru_cache
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime, vector_lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.lookup import lane_pointers
+from autosched.codegen.llvm.lookup import scatter
 from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
-from autosched.codegen.llvm.transpose import Tile, blocks, find_tile, transposed_rows
+from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
@@ -121,9 +121,7 @@ class Statements:
     def _tile(self, stmt: For) -> bool:
         """Emits unrolled loops that have a better order than their own."""
         nest = vector_tile(stmt)
-        tile = None if nest is None else find_tile(*nest, self.addresses, self.width(nest[1].body))
-        if tile is not None:
-            self._across(tile)
+        if nest is not None and emit_across(self, *nest):
             return True
         return emit_window(self, None, stmt) or (nest is not None and emit_ordered(self, *nest))
 
@@ -191,30 +189,6 @@ class Statements:
         tail = min(width, _next_power(rest))
         bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
         self.vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
-
-    def _across(self, tile: Tile) -> None:
-        """The tile's vectors by shuffles, then what is left of each row."""
-        env = self.addresses.env
-        for piece in tile.pieces:
-            env[tile.inner.var], self.values.lanes, done = piece, piece.lanes, 0
-            for first, size in blocks(tile, piece.lanes):
-                env.update(tile.at(first))
-                read = {x: transposed_rows(self.writer, self.addresses, x, piece.lanes, size) for x in tile.sources}
-                for n in range(done, first + size):
-                    env.update(tile.at(n))
-                    for load, vectors in read.items():
-                        self.values.know(load, vectors[n - first])
-                    self._store(tile.store)
-                done = first + size
-        self.values.lanes = 1
-        del env[tile.inner.var]
-        assert isinstance(tile.inner.extent, Const)
-        done, extent = sum(piece.lanes for piece in tile.pieces), int(tile.inner.extent.value)
-        for n in range(len(tile.points)):
-            env.update(tile.at(n))
-            self.vector_rest(tile.inner, done, extent - done, tile.block)
-        for var in tile.outer:
-            del env[var]
 
     def _reduced_chunks(self, loop: For, whole: int, lanes: int) -> None:
         """Whole vectors are combined with each other first, so that lanes are combined only once."""
@@ -449,12 +423,7 @@ class Statements:
                 f"{pointer}, <{lanes} x i1> {mask})"
             )
         else:
-            pointers = lane_pointers(self.values, access, buffer.dtype)
-            chosen = mask or "splat (i1 true)"
-            self.writer.emit(
-                f"call void @llvm.masked.scatter.{suffix(buffer.dtype, lanes)}.v{lanes}p0({kind} {text}, "
-                f"<{lanes} x ptr> align {align} {pointers}, <{lanes} x i1> {chosen})"
-            )
+            scatter(self.values, access, buffer.dtype, text)
 
     def _write_leading(self, access: Access, dtype: str, text: str, lanes: int, count: int) -> None:
         """The first `count` of the lanes, in vectors as long as the powers of two that it is the sum of."""

@@ -1,4 +1,4 @@
-"""Tiles that read across: what is adjacent in a source lies in rows of the destination.
+"""Tiles that read or write across: what is adjacent in a source lies in rows of the destination, or the other way.
 
     for u unrolled, for v in vectors:  D[.., u, .., v] = f(S[.., v, .., u], ...)     S contiguous along u, D along v
                                        A[.., v] = max(A[.., v], S[.., v, u])         short rows that are reduced
@@ -13,6 +13,10 @@ Rows that lie PAGE_BYTES apart meet in one set of the first cache, where sixteen
 Where a vector is a line long, and as many neighbours are read, such lines are read as a whole, once: the B x B pieces
 are transposed first and then change places, as 128 bits each, in further rounds. Transposes of such rows are
 1.6 to 1.9 times as fast with it, some of other rows up to 3 % slower.
+
+    for u unrolled, for v in vectors:  D[.., v, .., u] = f(A[.., u, v], ...)     D contiguous along u
+
+The same pieces, transposed before they are written, as 128 bits each: channels in lanes, pixels adjacent in memory.
 """
 
 from __future__ import annotations
@@ -22,12 +26,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from autosched.codegen.llvm.address import Access, Addresses, Lanes
+from autosched.codegen.llvm.passing import Emitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
+from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
-from autosched.ir.visit import is_looked_up
+from autosched.ir.visit import is_looked_up, loads
 from autosched.target import PAGE_BYTES, PIECE_BYTES
 
 LINE_BYTES = 64
@@ -49,6 +55,123 @@ class Tile:
     def at(self, row: int) -> Iterable[tuple[Var, int]]:
         """The values of the unrolled variables in a row."""
         return zip(self.outer, self.points[row], strict=True)
+
+
+def emit_across(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
+    """Emits the tile of `unrolled` loops around vectors, if it reads or writes across: its vectors by shuffles, then
+    what is left of each row."""
+    width = emitter.width(inner.body)
+    tile = find_tile(unrolled, inner, emitter.addresses, width)
+    columns = find_columns(unrolled, inner, emitter.addresses, width) if tile is None else None
+    tile = tile or columns
+    if tile is None:
+        return False
+    env, values = emitter.addresses.env, emitter.values
+    for piece in tile.pieces:
+        env[inner.var], values.lanes = piece, piece.lanes
+        (_read_across if columns is None else _write_across)(emitter, tile, piece.lanes)
+    values.lanes = 1
+    del env[inner.var]
+    assert isinstance(inner.extent, Const)
+    done, extent = sum(piece.lanes for piece in tile.pieces), int(inner.extent.value)
+    for n in range(len(tile.points)):
+        env.update(tile.at(n))
+        emitter.vector_rest(inner, done, extent - done, tile.block)
+    for var in tile.outer:
+        del env[var]
+    return True
+
+
+def _read_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
+    done, env = 0, emitter.addresses.env
+    for first, size in blocks(tile, lanes):
+        env.update(tile.at(first))
+        read = {x: transposed_rows(emitter.writer, emitter.addresses, x, lanes, size) for x in tile.sources}
+        for n in range(done, first + size):
+            env.update(tile.at(n))
+            for load, vectors in read.items():
+                emitter.values.know(load, vectors[n - first])
+            emitter.emit(tile.store)
+        done = first + size
+
+
+def _write_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
+    """A vector for each row and, once a block has all of its rows, what they hold of each lane. Rows that make no block
+    are written by themselves."""
+    env, values, name = emitter.addresses.env, emitter.values, tile.store.buffers[0]
+    dtype = emitter.addresses.placed[name].buffer.dtype
+    for run in _runs(tile, emitter.addresses):
+        if len(run) < tile.block:
+            for n in run:
+                env.update(tile.at(n))
+                emitter.emit(tile.store)
+            continue
+        rows: list[str] = []
+        for start in range(0, len(run), tile.block):
+            first = min(start, len(run) - tile.block)
+            for n in run[len(rows) : first + tile.block]:
+                env.update(tile.at(n))
+                values.begin(tile.store)
+                rows.append(values.arithmetic.spread(values.emit(tile.store.values[0]), lanes).name)
+            env.update(tile.at(run[first]))
+            _write_columns(emitter, tile.store, rows[first:], dtype, lanes)
+        values.forget(name)
+
+
+def _write_columns(emitter: Emitter, store: Store, rows: Sequence[str], dtype: str, lanes: int) -> None:
+    """A block of rows, transposed and written from the first row's place on."""
+    writer, block, access = emitter.writer, len(rows), emitter.addresses.access(store.buffers[0], store.indices)
+    scalar, itemsize = memory_type(dtype), DTYPES[dtype][1]
+    for j, row in enumerate(_pieces_across(writer, rows, lanes, scalar)):
+        for lane in range(j, lanes, block):
+            part = _shuffled(writer, row, row, lanes, range(lane - j, lane - j + block), scalar)
+            steps = access.offset + lane * (access.lane_stride or 0)
+            place = emitter.addresses.at(access._replace(offset=steps), dtype)
+            writer.emit(f"store <{block} x {scalar}> {part}, ptr {place}, align {itemsize}")
+
+
+def _runs(tile: Tile, addresses: Addresses) -> list[list[int]]:
+    """The rows, those together that follow each other in the destination, element by element, in all of their lanes,
+    which are apart."""
+    runs: list[list[int]] = []
+    before: Access | None = None
+    for n in range(len(tile.points)):
+        addresses.env.update(tile.at(n))
+        here = addresses.access(tile.store.buffers[0], tile.store.indices)
+        following = None if before is None else (before.pointer, before.offset + 1, before.lane_stride)
+        if _is_apart(here) and (here.pointer, here.offset, here.lane_stride) == following:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+        before = here
+    return runs
+
+
+def _is_apart(access: Access) -> bool:
+    return access.lane_stride not in (0, 1, None)
+
+
+def find_columns(unrolled: Sequence[tuple[Var, int]], body: For, addresses: Addresses, lanes: int) -> Tile | None:
+    """The tile of `unrolled` loops around vectors of `lanes` as one that is written across, None where it is not."""
+    assert isinstance(body.extent, Const)
+    store = body.body
+    if not isinstance(store, Store) or store.reducer is not None or len(store.buffers) > 1:
+        return None
+    buffer = addresses.placed[store.buffers[0]].buffer
+    read = {x.buffer for x in loads(store.values[0])}
+    if buffer.scope is Scope.REGISTER or buffer.dtype == "bool" or buffer.name in read:
+        return None
+    block, points = PIECE_BYTES // buffer.itemsize, tuple(product(*(range(n) for _, n in unrolled)))
+    pieces = tuple(_pieces(int(body.extent.value), lanes, block))
+    if len(points) < block or not 0 < len(pieces) <= MAX_CHUNKS:
+        return None
+    tile = Tile(tuple(var for var, _ in unrolled), points, body, store, (), block, pieces)
+    addresses.env.update([(body.var, pieces[0]), *tile.at(0)])
+    apart = _is_apart(addresses.access(buffer.name, store.indices))  # most tiles are not, which their first row says
+    found = apart and any(len(run) >= block for run in _runs(tile, addresses))
+    for var in (body.var, *tile.outer):
+        del addresses.env[var]
+    return tile if found else None
 
 
 def find_tile(unrolled: Sequence[tuple[Var, int]], body: For, addresses: Addresses, lanes: int) -> Tile | None:
