@@ -58,9 +58,18 @@ class Read:
         return step is not None and 0 <= step <= MAX_STEP
 
     def repeats(self, axis: Var) -> bool:
-        """Whether all that depends on the axis is quotients of it and others: neighbours are equal, or one apart."""
-        atoms = [a for index in self.load.indices for a, _ in linear(index).terms if axis in free_vars(a)]
-        return all(isinstance(a, Binary) and a.op == "floordiv" and linear(a.a).coefficient(axis) is ONE for a in atoms)
+        """Whether all that depends on the axis is quotients of it and others, and in the last dimension its remainder:
+        neighbours are equal, or one apart, but where the remainder begins again."""
+        last = self.load.indices[-1:]
+        atoms = [(a, i) for i in self.load.indices for a, _ in linear(i).terms if axis in free_vars(a)]
+        return all(
+            isinstance(a, Binary)
+            and (
+                (a.op == "floordiv" and linear(a.a).coefficient(axis) is ONE)
+                or (a.op == "mod" and a.a is axis and i is last[0])
+            )
+            for a, i in atoms
+        )
 
     @property
     def is_looked_up(self) -> bool:

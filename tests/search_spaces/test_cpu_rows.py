@@ -431,15 +431,19 @@ def test_columns_of_what_no_near_cache_holds_are_added_up_in_rows(shape, threads
         pass
 
 
-@pytest.mark.parametrize("length", [64, 96, 130])
-def test_a_product_with_packed_numbers_runs_in_lanes(length):
-    """Two numbers of 4 bits in a byte, and a scale for 32 of them: lanes share bytes and scales."""
+@pytest.mark.parametrize(("length", "blocks"), [(64, False), (130, False), (96, True), (130, True)])
+def test_a_product_with_packed_numbers_runs_in_lanes(length, blocks):
+    """Two numbers of 4 bits in a byte, and a scale for 32 of them: lanes share bytes and scales. Numbers that share a
+    byte are neighbours, or 16 apart in a block of 32."""
     x = te.placeholder((length,), name="X")
-    w, s = te.placeholder((3, length // 2), "uint8", "W"), te.placeholder((3, length // 32 + 1), name="S")
-    k = te.reduce_axis(length, name="k")
+    w, s = te.placeholder((3, length // 32 + 1, 16), "uint8", "W"), te.placeholder((3, length // 32 + 1), name="S")
+    pairs, k = te.placeholder((3, length // 2), "uint8", "P"), te.reduce_axis(length, name="k")
 
     def number(j):
-        return te.select(te.equal(k % 2, 0), w[j, k // 2] % 16, w[j, k // 2] // 16).astype("float32") - 8.0
+        if blocks:
+            bits = te.cast(w[j, k // 32, k % 16], "int32") >> te.cast(k % 32 // 16 * 4, "int32") & 15
+            return (bits - 8).astype("float32")
+        return te.select(te.equal(k % 2, 0), pairs[j, k // 2] % 16, pairs[j, k // 2] // 16).astype("float32") - 8.0
 
     dag = collapse(ComputeDAG(te.compute((3,), lambda j: te.sum(x[k] * number(j) * s[j, k // 32], axis=k), name="Y")))
     (sketch,) = sketches(dag, parse_target("cpu"), 1)
