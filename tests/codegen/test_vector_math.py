@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -185,13 +186,13 @@ def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffle
     np.testing.assert_array_equal(got, expected)
 
 
-def _lines_for(fn: str, mcpu: str) -> list[str]:
-    """What is written for a register of float32."""
+def _lines_for(fn: str, mcpu: str, dtype: str = "float32") -> list[str]:
+    """What is written for a register."""
     lines: list[str] = []
     numbers = itertools.count()
     target = parse_target(f"llvm -mcpu={mcpu}")
-    lanes = target.vector_bytes // 4
-    emit_call(fn, "float32", lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    lanes = target.vector_bytes * 8 // int(dtype[-2:])
+    emit_call(fn, dtype, lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
     return lines
 
 
@@ -229,6 +230,15 @@ def test_log_looks_up_what_its_argument_is_near() -> None:
     assert [sum("avx2.permps" in line for line in lines[mcpu]) for mcpu in lines] == [0, 2, 0]
     products = [sum("llvm.fma" in line or "fmul" in line for line in lines[mcpu]) for mcpu in lines]
     assert products == [15, 8, 15]
+
+
+@pytest.mark.parametrize(("fn", "most"), [("erf", 29), ("exp", 18)])
+def test_long_polynomials_do_not_wait_for_one_term_after_the_other(fn: str, most: int) -> None:
+    depth: dict[str, int] = {}
+    for line in _lines_for(fn, "haswell", "float64"):
+        name, *operands = re.findall(r"%t\d+", line)
+        depth[name] = max((depth[x] for x in operands), default=0) + (" bitcast " not in line)
+    assert max(depth.values()) <= most
 
 
 @pytest.mark.parametrize("shuffled", [0, 256])
