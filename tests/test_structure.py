@@ -102,7 +102,8 @@ def import_nodes(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     if isinstance(node, ast.If) and is_type_checking(node.test):
         children = node.orelse
     for child in children:
-        yield from import_nodes(child)
+        if not isinstance(child, ast.expr):
+            yield from import_nodes(child)
 
 
 def imported(module: str, tree: ast.Module, is_package: bool, known: Iterable[str]) -> Iterator[tuple[str, int]]:
