@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -345,32 +345,11 @@ def _estimate(
     if directory is not None:
         _write_sources(directory, task, [source for _, source in drafted])
     now = time.monotonic()
-    return Result(
-        workload=task.workload,
-        shape=task.shape,
-        dtype=task.dtype,
-        target=task.target,
-        threads=task.threads,
-        trials=0,
-        failed=0,
+    return replace(
+        Result.of(task, best, seconds),
         wall_s=now - begun,
         search_s=now - search_begun,
-        model_s=0.0,
-        build_s=0.0,
-        check_s=0.0,
-        measure_s=0.0,
-        first_result_s=None,
-        best_s=seconds,
-        best_ci_s=(seconds, seconds),
-        gflops=task.gflops(seconds),
-        peak_gflops=None,
-        fraction_of_peak=None,
-        record_id=None,
-        sketch=task.sketches[best.sketch].name,
-        values=task.values(best),
         verified=False,
-        weights=task.weights,
-        winograd=task.winograd,
         kernel=lambda: load(problem, device, source),
     )
 

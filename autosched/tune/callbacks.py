@@ -37,12 +37,15 @@ class Event:
     best_s: float | None
     best_gflops: float | None
     peak_gflops: float | None
-    fraction_of_peak: float | None
     elapsed_s: float
     eta_s: float | None
     sketch: str | None = None
     n_sketches: int = 0
     resumed: int = 0  # trials taken over from records
+
+    @property
+    def fraction_of_peak(self) -> float | None:
+        return self.best_gflops / self.peak_gflops if self.best_gflops and self.peak_gflops else None
 
 
 class Callback(Protocol):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.tune.protocols import Trial
+    from autosched.tune.protocols import Candidate, Trial
+    from autosched.tune.task import Task
 
 SCHEMA_VERSION = 1
 NEAR = 0.95  # of the best known throughput
@@ -24,7 +25,7 @@ class Point:
     best_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The outcome of `tune`. All times in seconds.
 
@@ -48,21 +49,21 @@ class Result:
     dtype: str
     target: str
     threads: int
-    trials: int
-    failed: int
-    wall_s: float
-    search_s: float
-    model_s: float
-    build_s: float
-    check_s: float
-    measure_s: float
-    first_result_s: float | None
+    trials: int = 0
+    wall_s: float = 0.0
+    prepare_s: float = 0.0
+    search_s: float = 0.0
+    model_s: float = 0.0
+    build_s: float = 0.0
+    check_s: float = 0.0
+    measure_s: float = 0.0
+    first_result_s: float | None = None
     best_s: float
     best_ci_s: tuple[float, float]
+    known_s: float | None = field(default=None, repr=False)
     gflops: float
-    peak_gflops: float | None
-    fraction_of_peak: float | None
-    record_id: int | None
+    peak_gflops: float | None = None
+    record_id: int | None = None
     sketch: str
     values: Mapping[str, int]
     verified: bool = True
@@ -75,8 +76,32 @@ class Result:
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
     kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
-    prepare_s: float = 0.0
-    known_s: float | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, task: Task, candidate: Candidate, seconds: float) -> Result:
+        """What is to be said of a candidate that takes so long; how it was found is left open."""
+        return cls(
+            workload=task.workload,
+            shape=task.shape,
+            dtype=task.dtype,
+            target=task.target,
+            threads=task.threads,
+            best_s=seconds,
+            best_ci_s=(seconds, seconds),
+            gflops=task.gflops(seconds),
+            sketch=task.sketches[candidate.sketch].name,
+            values=task.values(candidate),
+            weights=task.weights,
+            winograd=task.winograd,
+        )
+
+    @property
+    def failed(self) -> int:
+        return sum(self.failures.values())
+
+    @property
+    def fraction_of_peak(self) -> float | None:
+        return self.gflops / self.peak_gflops if self.peak_gflops else None
 
     @property
     def other_s(self) -> float:

@@ -323,20 +323,14 @@ class _Session:
             self.recorder.certify(trial.record_id, answer.seconds, answer.ci)
 
     def _result(self) -> Result:
-        best = self.best
+        best, kernel = self.best, self.kernel
         failures = Counter(t.failure for t in self.trials if t.failure is not None)
         if best is None or best.seconds is None:
             raise self._nothing(failures)
-        task, seconds, kernel = self.task, best.seconds, self.kernel
-        gflops = task.gflops(seconds)
-        return Result(
-            workload=task.workload,
-            shape=task.shape,
-            dtype=task.dtype,
-            target=task.target,
-            threads=task.threads,
+        found = Result.of(self.task, best.candidate, best.seconds)
+        return replace(
+            found,
             trials=len(self.trials),
-            failed=sum(failures.values()),
             wall_s=self._elapsed(),
             prepare_s=self.prepare_s,
             search_s=self.search_s,
@@ -345,21 +339,14 @@ class _Session:
             check_s=self.measurer.check_s,
             measure_s=self.measurer.measure_s,
             first_result_s=self.first_result_s,
-            best_s=seconds,
-            best_ci_s=self.best_ci or (median_interval(best.samples) if best.samples else (seconds, seconds)),
-            gflops=gflops,
+            best_ci_s=self.best_ci or (median_interval(best.samples) if best.samples else found.best_ci_s),
             peak_gflops=self.peak_gflops,
-            fraction_of_peak=gflops / self.peak_gflops if self.peak_gflops else None,
             record_id=best.record_id,
-            sketch=task.sketches[best.candidate.sketch].name,
-            values=task.values(best.candidate),
             interrupted=self.interrupted,
             resumed=self.resumed,
             known_s=self.recorder.known_s,
             failures=dict(sorted(failures.items())),
             curve=tuple(self.curve),
-            weights=task.weights,
-            winograd=task.winograd,
             records=tuple(self.trials),
             kernel=None if kernel is None else partial(kernel, best.candidate),
         )
@@ -432,7 +419,6 @@ class _Session:
             best_s=best_s,
             best_gflops=best_gflops,
             peak_gflops=self.peak_gflops,
-            fraction_of_peak=best_gflops / self.peak_gflops if best_gflops and self.peak_gflops else None,
             elapsed_s=elapsed,
             eta_s=self._eta(elapsed, fresh) if fresh else None,
             sketch=task.sketches[trial.candidate.sketch].name if trial else None,

@@ -105,7 +105,7 @@ def test_plain_lines_tell_improvements_and_rounds(cli: Any, calls: list[dict[str
     assert lines[:4] == [
         "matmul on cpu, 2 threads: 2 sketches",
         "[0:00] 0 trials  round 0, draft: no verified kernel yet",
-        "[0:01] 1 trial  best 90.0 us, 289 GFLOP/s, 60 % of peak",
+        "[0:01] 1 trial  best 90.0 us, 289 GFLOP/s, 56 % of peak",
         "[0:03] 3 trials, 1 failed  best 83.1 us, 313 GFLOP/s, 60 % of peak",
     ]
     assert "  best    83.1 us [82.7, 83.6], 312 GFLOP/s, 60 % of the measured peak of 520 GFLOP/s" in lines
@@ -149,7 +149,7 @@ def test_live_line_draws_and_gives_the_terminal_back(monkeypatch: pytest.MonkeyP
     live.close()
     shown = terminal.getvalue()
     assert "no verified kernel yet" in shown
-    assert "1 trial, 1 failed  best 90.0 us, 289 GFLOP/s, 60 % of peak" in shown
+    assert "1 trial, 1 failed  best 90.0 us, 289 GFLOP/s, 56 % of peak" in shown
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # cursor hidden, then shown
 
 
