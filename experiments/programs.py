@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.deploy import write_whole
 from autosched.errors import AutoschedError, StoreError
 from autosched.lower import lower
 from autosched.schedule import replay, steps_to_json
@@ -118,9 +119,7 @@ def write(path: Path, tasks: Sequence[Measured]) -> None:
     }
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    part.replace(path)
+    write_whole(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def _sketch_data(s: Programs) -> dict[str, object]:

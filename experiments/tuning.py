@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -14,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from autosched.cli.bench import geomean
 from autosched.cli.output import table
+from autosched.deploy import write_whole
 from autosched.errors import UsageError
 from autosched.measure.results import FAULTS
 from autosched.te.registry import find
@@ -132,10 +133,6 @@ def load_now() -> float:
     return load
 
 
-def geomean(values: Sequence[float]) -> float | None:
-    return math.exp(statistics.fmean(map(math.log, values))) if values else None
-
-
 def median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
@@ -156,24 +153,19 @@ def result_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{path} is a directory; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _part(path).touch()
-        _part(path).unlink()
+        part = path.with_name(f"{path.name}.part")
+        part.touch()
+        part.unlink()
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path} cannot be written: {error.strerror}") from error
     return path
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
-
-
 def write_results(path: Path, content: Mapping[str, object]) -> None:
     """`content` as JSON beside the facts of this machine; the file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part(path)
     document = {"schema_version": SCHEMA_VERSION, "host": host_facts(), **content}
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 __all__ = [

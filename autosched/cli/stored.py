@@ -97,8 +97,8 @@ def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
 def _task(workload: Workload, target: str, threads: int) -> StoredTask:
     """Builds a built-in workload again, if this version still builds the same from its spec."""
     from autosched.errors import AutoschedError
-    from autosched.te.registry import WORKLOADS, build
-    from autosched.tune.definition import spec_weights
+    from autosched.te.registry import WORKLOADS
+    from autosched.tune.definition import redefine, spec_weights
 
     unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
     try:
@@ -106,12 +106,9 @@ def _task(workload: Workload, target: str, threads: int) -> StoredTask:
         unknown = replace(unknown, weights=spec_weights(spec), winograd=spec.get("winograd") is True)
         if spec["name"] not in WORKLOADS:
             return unknown
-        dag, known = build(spec["name"], settings=spec["args"], dtype=spec["dtype"])
-        dag = dag.with_weights(unknown.weights) if unknown.weights else dag
-        dag = dag.with_winograd() if unknown.winograd else dag
+        known = redefine(workload.spec, None)
     except (AutoschedError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return unknown  # an import's nonsense
-    if dag.content_hash != workload.hash:
+    if known.dag.content_hash != workload.hash:
         return unknown
-    shape = tuple(n for n in known["args"].values() if isinstance(n, int))
-    return replace(unknown, shape=shape, dtype=known["dtype"], flops=dag.flops)
+    return replace(unknown, shape=known.shape, dtype=known.dtype, flops=known.dag.flops)
