@@ -93,6 +93,22 @@ def test_two_outputs_are_a_tuple(arrays: tuple[Any, Any]) -> None:
     np.testing.assert_array_equal(out[1], a - b)
 
 
+def test_a_small_result_is_used_again_when_nobody_has_it(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    first = add(*arrays)
+    place, value = id(first), first.copy()
+    second = add(*arrays)
+    assert not np.shares_memory(first, second)
+    np.testing.assert_array_equal(first, value)
+    del first
+    third = add(*arrays)
+    assert id(third) == place or add._gate is None
+    third.shape = (third.size,)
+    third.flags.writeable = False
+    del second, third
+    for _ in range(3):
+        np.testing.assert_array_equal(add(*arrays), value)
+
+
 def test_out_is_written_and_returned(add: Kernel, arrays: tuple[Any, Any]) -> None:
     a, b = arrays
     out = np.zeros(SHAPE, np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from autosched.runtime import results
-from autosched.runtime.results import LARGE_BYTES, result_memory
+from autosched.runtime.results import LARGE_BYTES, SPARE_BYTES, Spares, result_memory
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIASED_BYTES, SHIFT, address_of, aligned_empty, new_outputs
 
@@ -100,6 +101,35 @@ def test_threads_never_share_a_piece() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(use, range(6)))
+
+
+def test_small_results_of_a_kernel_are_given_out_again() -> None:
+    spares, array = Spares(64), np.empty(16, np.float32)
+    place, other = id(array), np.empty(16, np.float32)
+    spares.keep(1, [array])
+    assert spares.take(1) is None, "the caller has it"
+    spares.keep(1, [other])
+    del array
+    assert spares.take(2) is None, "it lies best beside another input"
+    assert [id(found) for found in spares.take(1) or ()] == [place]
+    assert spares.take(1) is None, "one is taken, the other in use"
+
+
+@pytest.mark.parametrize("look", [np.ravel, memoryview, weakref.ref, lambda array: array.__dlpack__()])
+def test_small_results_that_something_looks_at_are_not_given_out(look: Callable[[Any], object]) -> None:
+    spares, array = Spares(64), np.empty(16, np.float32)
+    held = look(array)
+    spares.keep(1, [array])
+    del array
+    assert spares.take(1) is None
+    del held
+    assert spares.take(1) is not None
+
+
+def test_results_that_take_long_are_not_kept() -> None:
+    spares = Spares(SPARE_BYTES + 1)
+    spares.keep(1, [np.empty(SPARE_BYTES + 1, np.uint8)])
+    assert spares.take(1) is None
 
 
 @pytest.mark.parametrize("n_bytes", [ALIASED_BYTES, 3 * ALIASED_BYTES + 4, LARGE_BYTES])
