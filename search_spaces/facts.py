@@ -71,6 +71,11 @@ class Read:
             for a, i in atoms
         )
 
+    def fills_lanes(self, axis: StageAxis) -> bool:
+        """Whether neighbours along the axis are equal or adjacent elements, of one row."""
+        elsewhere = (v for index in self.load.indices[:-1] for v in free_vars(index))
+        return self.is_unit(axis.name) or (axis.var not in elsewhere and self.repeats(axis.var))
+
     @property
     def is_looked_up(self) -> bool:
         """Whether data say which element is read: a copy of what a tile reads would have the whole dimension."""
@@ -235,10 +240,10 @@ def _vector_candidates(
 ) -> tuple[StageAxis, ...]:
     found, looked_up = list[_Ranked](), list[_Ranked]()
     for n, axis in enumerate(stage.op.axes):
-        apart = [r for r in rows if not r.is_unit(axis.name)]
+        apart = [r for r in rows if not r.fills_lanes(axis)]
         bad = [r for r in apart if copy_dim(r, stage, axis) is None and not is_scattered(r, axis)]
         if not bad and extent(axis) > 1:
-            packs = sum(not r.is_unit(axis.name) for r in rows)
+            packs = len(apart)
             scattered = n != len(stage.op.axes) - 1  # the output's lanes are apart
             places = looked_up if any(is_scattered(r, axis) for r in apart) else found
             places.append((packs + scattered, -min(extent(axis), 64), -n, axis))

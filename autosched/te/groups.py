@@ -89,12 +89,16 @@ def _in_two(axis: Axis, n: int, taken: set[str]) -> tuple[Axis, Axis]:
 
 
 def _group_size(op: ComputeOp, axis: Axis) -> int | None:
-    """The one number that indices divide the axis by; outside of reductions a long one, which vectors fit into."""
+    """The one number that indices divide the axis by; outside of reductions a long one, which vectors fit into. So it
+    is for quotients that count a row's elements, as of numbers of few bits: lanes along the axis lie side by side."""
     divisions, least = (("floordiv",), 2) if op.reducer is not None else (("floordiv", "mod"), LONG_PERIOD)
+    nodes = postorder(op.body)
+    in_rows = {n.indices[-1] for n in nodes if isinstance(n, Load) and n.indices}
     found = {
         int(node.b.value)
-        for node in postorder(op.body)
+        for node in nodes
         if isinstance(node, Binary) and node.op in divisions and node.a is axis.var and isinstance(node.b, Const)
+        if node not in in_rows or node.b.value >= LONG_PERIOD
     }
     n = found.pop() if len(found) == 1 else 1
     return n if least <= n < axis.extent and axis.extent % n == 0 else None

@@ -128,7 +128,7 @@ class MultiLevelTiling:
             dots = inner_products(draft, stage, context)
             tiled = [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
-        paneled = [a for a in axes if all(r.is_unit(a.name) or panel_dim(r, stage, a) is not None for r in rows)]
+        paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in rows)]
         thin = thin_reductions(draft, stage, paneled[0], context) if paneled else []
         if thin and passes_by(draft, stage, paneled[0], context):
             return thin
@@ -245,7 +245,7 @@ def _can_reindex(state: State, stage: Stage, rows: tuple[Read, ...], read: Read)
 
 def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
-    far = [r for r in rows if not r.is_unit(axis.name) and not is_scattered(r, axis)]
+    far = [r for r in rows if not r.fills_lanes(axis) and not is_scattered(r, axis)]
     apart = [r for r in far if not _is_picked(r, stage, axis)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(

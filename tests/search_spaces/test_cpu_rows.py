@@ -450,3 +450,21 @@ def test_a_product_with_packed_numbers_runs_in_lanes(length, blocks):
     assert "Y:lanes" in sketch.name
     for row in compiled(dag, sketch, 1):
         assert row
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_columns_of_packed_numbers_are_lanes(rows):
+    """Two columns in a byte: their axis stays whole, and vectors lie along it."""
+    x, s = te.placeholder((rows, 12), name="X"), te.placeholder((3, 66), name="S")
+    w, k = te.placeholder((12, 33), "uint8", "W"), te.reduce_axis(12, name="k")
+
+    def weight(j):
+        bits = te.cast(w[k, j // 2], "int32") >> te.cast(j % 2 * 4, "int32") & 15
+        return te.cast(bits, "float32") * s[k // 4, j]
+
+    dag = collapse(ComputeDAG(te.compute((rows, 66), lambda i, j: te.sum(x[i, k] * weight(j), axis=k), name="Y")))
+    assert dag.stages[-1].axes[-1].extent == 66
+    found = sketches(dag, parse_target("cpu"), 1)
+    assert all(f"Y:v{int(rows > 1)}" in f.name for f in found)
+    for row in compiled(dag, found[0], 1):
+        assert row
