@@ -32,6 +32,11 @@ LOG_PIECES = (
 )  # (s, -log s) for the j-th eighth of the numbers from sqrt(1/2) on, counted by their bits; logarithms within 2**-41
 LOG_NEAR = (-0.4999997615814209, 0.33333253860473633, -0.25055187940597534, 0.20071011781692505)
 # (log(1 + r) - r) / r**2 for |r| < 0.0575, within 2**-22
+LOG_NEARER = (
+    -0.5000000001414977, 0.33333333408890786, -0.24999922944005676,
+    0.19999855245847353, -0.16728801498874135, 0.1435941448746407,
+)  # fmt: skip
+# the same, within 2**-32
 _FLOAT32 = Format(
     name="float",
     bits=32,

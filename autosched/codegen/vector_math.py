@@ -16,12 +16,13 @@ NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions:
 Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.4 cycles on Zen 3, or 14 and 6.0 where x is at most 0,
 `exp_negative`; other widths are computed in whole registers there, so that every lane gives the same bits); log by x =
 2**e m with sqrt(1/2) <= m < sqrt(2), float32 in AVX2 with m near one of eight numbers whose logarithms are looked up:
-26 instructions instead of 42, 13 cycles on Zen 3 instead of 19; tanh from exp(2|x|) - 1; erf from its odd series below
-1 and above from a polynomial (float32) or 1 - exp(log erfc), float32 in AVX2 from one of eight polynomials of degree 6,
-looked up as well: 31 instructions instead of 47; sin and cos by multiples of pi/2 in float64. Polynomial coefficients
-were computed by a weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and
-2**-54 (2**-24 between the 32 powers, 2**-25 between the 8 and in the pieces of erf). Those of erf above 1 in float32
-interpolate at Chebyshev nodes, with an error of 2**-25.
+26 instructions instead of 42, 13 cycles on Zen 3 instead of 19; pow from exp(y log x), of float32 in float64, in AVX2
+no more of it than 2**-32 of y log x needs; tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a
+polynomial (float32) or 1 - exp(log erfc), float32 in AVX2 from one of eight polynomials of degree 6, looked up as well:
+31 instructions instead of 47; sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
+weighted minimax fit in 400-bit arithmetic; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24 between
+the 32 powers, 2**-25 between the 8 and in the pieces of erf). Those of erf above 1 in float32 interpolate at Chebyshev
+nodes, with an error of 2**-25.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from autosched.codegen.math_tables import (
     FLOAT64_LOG,
     FORMATS,
     LOG_NEAR,
+    LOG_NEARER,
     LOG_PIECES,
 )
 from autosched.codegen.vector_lanes import Lanes
@@ -74,8 +76,11 @@ def emit_pow(
     dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
     shuffled: int = 0,
 ) -> str:  # fmt: skip
-    """Write x ** y with C's rules for zeros, infinities and negative x; float32 is computed in float64."""
+    """Write x ** y with C's rules for zeros, infinities and negative x; of float32 the logarithm at least is computed
+    in float64."""
     narrow = Lanes(FORMATS[dtype], lanes, fresh, out, fma, shuffled)
+    if _looks_up_logarithms(narrow):
+        return narrow.in_registers(_pow_looked_up, x, y)
     wide = replace(narrow, form=FORMATS["float64"])
     if dtype == "float32":
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
@@ -129,13 +134,19 @@ def _exp_looked_up(v: Lanes, x: str, is_negative: bool) -> str:
     polynomial. x may lie above exp_high: n does not, and what is left for r makes the result infinite.
     """
     form, powers = v.form, v.form.powers[256]
-    steps = (powers - 1).bit_length()
     shift = form.magic / powers + (form.bias + _LIFT if is_negative else 2 * form.bias)
     x = v.at_least(x, form.exp_low)
     z = v.fma(x, v.number(1.0 / math.log(2.0)), v.number(shift))
     if not is_negative:
         z = v.smaller(z, shift + form.exp_high / math.log(2.0) + 1)
     _, r = _exp_near(v, x, z, v.number(shift))
+    return _scaled_power(v, z, r, is_negative)
+
+
+def _scaled_power(v: Lanes, z: str, r: str, is_negative: bool) -> str:
+    """2**n exp(r) with n in the low bits of z, in steps of 1 / powers, over the bias of `_exp_looked_up`."""
+    form, powers = v.form, v.form.powers[256]
+    steps = (powers - 1).bit_length()
     part = v.iop("shl", v.bits(z), v.whole(form.fraction - steps))  # n + the shift, in fixed point, as an exponent
     if is_negative:
         rest = v.number(2.0**-_LIFT)
@@ -192,8 +203,12 @@ def _split(v: Lanes, x: str) -> tuple[str, str]:
     return e, v.float(v.iop("add", fraction, v.whole(form.sqrt_half)))
 
 
-def _near_log(v: Lanes, x: str) -> tuple[str, str, str]:
-    """(e, c, r) with log x = e ln2 + c + log(1 + r), |r| < 0.0575, for positive float32, in AVX2 with multiply-adds."""
+def _looks_up_logarithms(v: Lanes) -> bool:
+    return v.shuffled == 256 and v.form.bits == 32 and v.fused
+
+
+def _near_log(v: Lanes, x: str) -> tuple[str, str, str, str]:
+    """(e, c, m, s) with log x = e ln2 + c + log(m s), |m s - 1| < 0.0575, for positive float32."""
     form, lowest = v.form, v.form.sqrt_half
     tiny = v.compare("olt", x, v.number(form.smallest_normal))
     normal = v.select(tiny, v.op("fmul", x, v.number(2.0**form.fraction)), x)
@@ -204,12 +219,13 @@ def _near_log(v: Lanes, x: str) -> tuple[str, str, str]:
     m = v.float(v.iop("add", v.iop("and", above, v.whole((1 << form.fraction) - 1)), v.whole(lowest)))
     piece = v.float(v.iop("lshr", above, v.whole(form.fraction - 3)))
     s, c = (v.looked_up(column, piece) for column in zip(*LOG_PIECES, strict=True))
-    return e, c, v.fma(m, s, v.number(-1.0))
+    return e, c, m, s
 
 
 def _log_looked_up(v: Lanes, x: str) -> str:
     """log in AVX2, float32, in whole registers: m s = 1 + r with a looked-up s, 1 around 1, where nothing cancels."""
-    e, c, r = _near_log(v, x)
+    e, c, m, s = _near_log(v, x)
+    r = v.fma(m, s, v.number(-1.0))
     near = v.fma(v.op("fmul", r, r), v.polynomial(r, LOG_NEAR), r)
     value = v.op("fadd", v.fma(e, v.number(math.log(2.0)), c), near)
     value = v.select(v.compare("olt", x, v.number(math.inf)), value, x)
@@ -219,7 +235,7 @@ def _log_looked_up(v: Lanes, x: str) -> str:
 
 
 def _log(v: Lanes, x: str) -> str:
-    if v.shuffled == 256 and v.form.bits == 32 and v.fused:
+    if _looks_up_logarithms(v):
         return v.in_registers(_log_looked_up, x)
     e, m = _split(v, x)
     f = v.op("fsub", m, v.number(1.0))
@@ -331,10 +347,35 @@ def _cos(v: Lanes, x: str) -> str:
     return _sin_cos(v, x, 1)
 
 
+def _pow_looked_up(v: Lanes, x: str, y: str) -> str:
+    """pow of float32 in AVX2, in whole registers: y log2 x to 2**-32 of it, in float64, and what exp does of the
+    rest."""
+    powers, magnitude = v.form.powers[256], v.unary("fabs", x)
+    e, c, m, s = _near_log(v, magnitude)
+    e = v.select(v.compare("olt", magnitude, v.number(math.inf)), e, magnitude)
+    e = v.select(v.compare("oeq", x, v.number(0.0)), v.number(-math.inf), e)
+    wide = replace(v, form=FORMATS["float64"])
+    e, c, m, s, exponent = (v.emit(f"fpext {v.type} {a} to {wide.type}") for a in (e, c, m, s, y))
+    r = wide.fma(m, s, wide.number(-1.0))
+    near = wide.fma(wide.op("fmul", r, r), wide.polynomial(r, LOG_NEARER), r)
+    log2 = wide.fma(wide.op("fadd", c, near), wide.number(1.0 / math.log(2.0)), e)
+    log2 = wide.at_least(wide.at_most(wide.op("fmul", exponent, log2), 136.0), -160.0)  # infinite and 0 beyond
+    shift = wide.number(wide.form.magic / powers + 2 * v.form.bias)
+    n = wide.op("fadd", log2, shift)
+    rest = wide.op("fsub", log2, wide.op("fsub", n, shift))
+    r = v.op("fmul", v.emit(f"fptrunc {wide.type} {rest} to {v.type}"), v.number(math.log(2.0)))
+    z = v.float(v.emit(f"trunc {wide.integer} {wide.bits(n)} to {v.integer}"))
+    return _pow_of_any(v, x, y, _scaled_power(v, z, r, is_negative=False))
+
+
 def _pow(v: Lanes, x: str, y: str) -> str:
+    return _pow_of_any(v, x, y, _exp(v, v.op("fmul", y, _log(v, v.unary("fabs", x)))))
+
+
+def _pow_of_any(v: Lanes, x: str, y: str, value: str) -> str:
+    """x**y from |x|**y."""
     zero, one = v.number(0.0), v.number(1.0)
     magnitude = v.unary("fabs", x)
-    value = _exp(v, v.op("fmul", y, _log(v, magnitude)))
     value = v.select(v.compare("oeq", magnitude, one), one, value)  # whatever y is, infinite or NaN
     even_part = v.op("fmul", v.unary("trunc", v.op("fmul", y, v.number(0.5))), v.number(2.0))
     whole = v.compare("oeq", y, v.unary("trunc", y))

@@ -192,7 +192,11 @@ def _lines_for(fn: str, mcpu: str, dtype: str = "float32") -> list[str]:
     numbers = itertools.count()
     target = parse_target(f"llvm -mcpu={mcpu}")
     lanes = target.vector_bytes * 8 // int(dtype[-2:])
-    emit_call(fn, dtype, lanes, "%x", lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    how = (lambda: f"%t{next(numbers)}", lines.append, True, shuffled_bits(target))
+    if fn == "pow":
+        emit_pow(dtype, lanes, "%x", "%y", *how)
+    else:
+        emit_call(fn, dtype, lanes, "%x", *how)
     return lines
 
 
@@ -276,15 +280,17 @@ def test_edges(fn: str, dtype: str) -> None:
         np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
 
 
-@pytest.mark.parametrize("fma", [True, False])
-def test_pow_of_float32(fma: bool) -> None:
-    if fma and not HOST.has_fma:
-        pytest.skip("no fused multiply-add here")
+@pytest.mark.parametrize(("fma", "shuffled"), [(False, 0), (True, 0), (True, 256), (True, 512)])
+def test_pow_of_float32(fma: bool, shuffled: int) -> None:
+    if (fma and not HOST.has_fma) or shuffled > shuffled_bits(HOST):
+        pytest.skip("no such instructions here")
     rng = np.random.default_rng(3)
-    x = np.exp(rng.uniform(-20, 20, N)).astype(np.float32)
-    y = rng.uniform(-4, 4, N).astype(np.float32)
-    exact = x.astype(np.float64) ** y.astype(np.float64)
-    assert _ulps(_apply("pow", 16, fma, x, y), exact) <= 2
+    for logarithm, exponent in ((20, 4), (0.05, 2000), (90, 1.2)):
+        x = np.exp(rng.uniform(-logarithm, min(logarithm, 88), N)).astype(np.float32)
+        y = rng.uniform(-exponent, exponent, N).astype(np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            exact = x.astype(np.float64) ** y.astype(np.float64)
+        assert _ulps(_apply("pow", 16, fma, x, y, shuffled), exact) <= 2
 
 
 @pytest.mark.parametrize("lanes", [8, 1])
@@ -304,8 +310,17 @@ def test_pow_edges(dtype: str) -> None:
     y = np.array([0, 2, -1, 10, 3, 2, 0.5, NAN, 0, 2, -2, INF, NAN, 1, 1, INF], dtype)
     with np.errstate(all="ignore"):
         expected = x**y
-    got = _apply("pow", 8, HOST.has_fma, x, y)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    for shuffled in {min(256, shuffled_bits(HOST)), shuffled_bits(HOST)}:
+        got = _apply("pow", 8, HOST.has_fma, x, y, shuffled)
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_pow_of_float32_is_in_float64_as_far_as_it_must() -> None:
+    wide = {
+        mcpu: sum(bool(re.search(r"= (fmul|call) <\d+ x double>", line)) for line in _lines_for("pow", mcpu))
+        for mcpu in ("sandybridge", "haswell")
+    }
+    assert wide == {"sandybridge": 38, "haswell": 10}
 
 
 @pytest.mark.parametrize("fn", list(REFERENCES))
