@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import loads, substitute
+from autosched.ir.visit import free_vars, loads, substitute
 from autosched.te.dag import ComputeDAG
 from autosched.te.exponents import negative_exponents
 from autosched.te.groups import split_groups
@@ -205,7 +205,8 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
             shape = dag.tensors[node.buffer].shape
             groups = grouping.dims[node.buffer]
             load: Load = Load(node.buffer, tuple(_new_index(indices, shape, g, fused) for g in groups), node.dtype)
-            return _unwrapped(load, _new_shape(shape, groups), simplify)
+            adjacent = free_vars(load.indices[-1]) if reduce_axes and load.indices else None
+            return _unwrapped(load, _new_shape(shape, groups), adjacent, simplify)
         if isinstance(new, Binary) and new.op in COMPARISON and new.a.dtype == INDEX and _without_data(new):
             return simplify(new)
         return new
@@ -215,17 +216,20 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
     return ComputeOp(op.name, axes, reduce_axes, rewrite(op.body, convert), reducer, inputs)
 
 
-def _unwrapped(load: Load, shape: Sequence[int], simplify: Simplifier) -> Expr:
+def _unwrapped(load: Load, shape: Sequence[int], moving: frozenset[Var] | None, simplify: Simplifier) -> Expr:
     """A load whose index wraps around once, as A[(i + 17) % n] does, as a choice between two that do not. One that is
-    linear in flat memory does not wrap around."""
+    linear in flat memory does not wrap around. `moving`: only what these variables move is worth a choice. That is what
+    may be in lanes, for operands of a reduction: others wrap outside of its loops, a choice would be made inside."""
     for node in (x for x in postorder((simplify(_flat(load.indices, shape)),)) if not loads(x)):
+        if moving is not None and not free_vars(node) & moving:
+            continue
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and isinstance(node.b, Const):
             n = max(1, int(node.b.value))
             low, high = (bound // n for bound in simplify.bounds(node.a))
             if low + 1 == high:
                 parts = [_in_period(load, node.a, n, period, simplify) for period in (low, high)]
                 wraps = binary("lt", node.a, Const(high * n, INDEX))
-                return select(wraps, *(_unwrapped(p, shape, simplify) for p in parts))
+                return select(wraps, *(_unwrapped(p, shape, moving, simplify) for p in parts))
     return load
 
 

@@ -268,6 +268,21 @@ def test_an_index_that_wraps_around_once_is_a_choice_of_two(fn, selects):
     assert sum(isinstance(n, Select) for n in postorder(small.stages[0].body)) == selects
 
 
+@pytest.mark.parametrize(("wraps", "selects"), [((True, False), 0), ((False, True), 1), ((True, True), 1)])
+def test_operands_of_a_reduction_are_chosen_where_adjacent_elements_wrap_around(wraps, selects):
+    """A circular convolution's rows wrap around outside of the loop over what is adjacent in them."""
+    a, w = te.placeholder((6, 8), name="A"), te.placeholder((3, 3), name="W")
+    u, v = te.reduce_axis(3, name="u"), te.reduce_axis(3, name="v")
+    rows, columns = (n if around else n - 2 for n, around in zip((6, 8), wraps, strict=True))
+
+    def body(i, j):
+        y, x = (p % n if around else p for p, n, around in zip((i + u, j + v), (6, 8), wraps, strict=True))
+        return te.sum(a[y, x] * w[u, v], axis=(u, v))
+
+    small = check(te.compute((rows, columns), body, name="B"))
+    assert sum(isinstance(n, Select) for n in postorder(small.stages[0].body)) == selects
+
+
 def test_two_rows_as_one_do_not_wrap_around():
     a = te.placeholder((2, 6), name="A")
     small = check(te.compute((12,), lambda i: a[i // 6, i % 6], name="B"))
