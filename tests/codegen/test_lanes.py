@@ -289,14 +289,14 @@ def test_what_lies_across_in_a_register_buffer_goes_by_way_of_memory():
     assert w.held("%b", 0, 8) is None
 
 
-def unpacked(n: int, bits: int, first: int = 0) -> ComputeDAG:
-    """Numbers of few bits, as many in a byte as it has room for."""
+def unpacked(n: int, bits: int, first: int = 0, by: str = "int32") -> ComputeDAG:
+    """Numbers of few bits, as many in a byte as it has room for, with shifts in `by`."""
     per = 8 // bits
     x = te.placeholder(((n - 1 + first) // per + 1,), "uint8", "X")
 
     def number(i):
-        shift = te.cast((i + first) % per * bits, "int32")
-        return te.cast((te.cast(x[(i + first) // per], "int32") >> shift) & ((1 << bits) - 1), "float32")
+        shift = te.cast((i + first) % per * bits, by)
+        return te.cast((te.cast(x[(i + first) // per], by) >> shift) & ((1 << bits) - 1), "float32")
 
     return ComputeDAG(te.compute((n,), number, name="Y"))
 
@@ -304,6 +304,7 @@ def unpacked(n: int, bits: int, first: int = 0) -> ComputeDAG:
 @pytest.mark.parametrize(("bits", "first"), [(4, 0), (4, 2), (4, 1), (2, 0), (1, 0)])
 def test_numbers_of_few_bits(bits, first):
     check(unpacked(101, bits, first), 64)
+    check(unpacked(101, bits, first, "uint8"), 64)
 
 
 def test_bytes_shifted_by_data():
@@ -313,11 +314,12 @@ def test_bytes_shifted_by_data():
     check(ComputeDAG(y), 64)
 
 
+@pytest.mark.parametrize("by", ["int32", "uint8"])
 @pytest.mark.parametrize("mcpu", ["haswell", "skylake-avx512"])
-def test_numbers_of_few_bits_are_shifted_out_of_words(mcpu):
+def test_numbers_of_few_bits_are_shifted_out_of_words(mcpu, by):
     target = parse_target(f"llvm -mcpu={mcpu}")
     lanes = target.vector_bytes // 4
-    text = build(initial_state(unpacked(lanes, 4)).apply(Vectorize("Y", "i")), target, 1).ir
+    text = build(initial_state(unpacked(lanes, 4, by=by)).apply(Vectorize("Y", "i")), target, 1).ir
     assert text.count(f"lshr <{lanes} x i32>") == 1, text
     assert not re.search(r"zext|<\d+ x i8>", text), text
     assert len(re.findall(r"shufflevector", text)) == 1, text

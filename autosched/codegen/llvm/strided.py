@@ -25,14 +25,16 @@ from autosched.codegen.llvm.indices import literal_lanes
 from autosched.codegen.llvm.lookup import Emitter
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, Cast, Const, Expr, Load
+from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import is_looked_up
 from autosched.target import Target
 
 LONGEST_STEP = 4
 FEWEST_LANES = 4
 BYTE, BYTES = 8, 4  # bits, of a word
+BITS = ("shr", "bitand", "bitor", "bitxor")  # what leaves unsigned numbers no larger than their type
 
 
 def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
@@ -177,6 +179,22 @@ def bits_of_bytes(values: Emitter, number: Expr, places: Expr) -> Val | None:
     down = literal_lanes([BYTE * (at % BYTES) + n for at, n in zip(access.steps, shifts, strict=True)])
     moved = values.arithmetic.emitted(f"lshr <{lanes} x i32> {words}, {down.name}", down)
     return values.arithmetic.binary("bitand", moved, literal_lanes([(1 << BYTE) - 1 >> n for n in shifts]))
+
+
+def bytes_in_words(e: Expr) -> Expr:
+    """What is computed with the bits of unsigned bytes, in 32 bits: no processor shifts vectors of bytes. Anything else
+    as it is."""
+    if not isinstance(e, Binary) or e.dtype != "uint8" or e.op not in BITS:
+        return e
+
+    def wide(x: Expr) -> Expr:
+        if isinstance(x, Binary) and x.op in BITS:
+            return binary(x.op, wide(x.a), wide(x.b))
+        places = x.a if isinstance(x, Cast) and is_index(x.a) else None
+        fits = places is not None and integer_bounds(places)[0] >= 0 and integer_bounds(places)[1] < 1 << BYTE
+        return cast(places if places is not None and fits else x, "int32")
+
+    return wide(e)
 
 
 def _shifts(values: Emitter, places: Expr) -> tuple[int, ...] | None:

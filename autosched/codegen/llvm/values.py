@@ -80,7 +80,7 @@ class Values:
             case Cast(a=a, dtype=dtype) if is_index(a) and not free_vars(a) & self.bound.keys():
                 return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
-                return self.arithmetic.cast(self.emit(a), dtype)
+                return self.arithmetic.cast(self.emit(strided.bytes_in_words(a)), dtype)
             case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype][0] == "f":
                 return self.arithmetic.fails(op, self.emit(a), self.emit(b))
             case Call(fn=fn, args=args):
