@@ -236,6 +236,17 @@ def transpose_state(dag: te.ComputeDAG) -> State:
     return state.apply(*shared_copy("A.shared", "T", "j.2", "va"))
 
 
+def looked_up(m: int, n: int) -> te.ComputeDAG:
+    """Numbers of 4 bits, two in a byte, that are places in a table, and rows that data choose of it all."""
+    W, T = te.placeholder((m, (n + 1) // 2), "uint8", name="W"), te.placeholder((16,), name="T")
+    rows = te.placeholder((m,), "int32", name="R")
+
+    def at(i: Any, j: Any) -> Any:
+        return T[te.cast(W[rows[i], j // 2], "int32") >> te.cast(j % 2 * 4, "int32") & 15]
+
+    return te.ComputeDAG(te.compute((m, n), at, name="T4"))
+
+
 def pool(n: int, size: int) -> te.ComputeDAG:
     """The maximum of a window, with minus infinity around the image; and whether it is positive."""
     X = te.placeholder((n, size, size), name="X")
@@ -310,6 +321,7 @@ def cases() -> dict[str, Case]:
         "int64 with atomic updates": case(d := matmul(5, 7, 13, "int64"), atomic_state(d, 3), 5),
         "rows with atomic updates": case(d := one_reduction("sum", 3, 100), atomic_team_state(d, 32, 32), 3),
         "least with atomic updates": case(d := one_reduction("min", 3, 100, "int64"), atomic_team_state(d, 24, 0), 3),
+        "lookups": case(d := looked_up(13, 27), initial_state(d).apply(*tiled("T4", "ij")), 3),
         "conv2d NCHW": case(conv1, conv_state(conv1, inline=False), 4),
         "conv2d NHWC": case(conv2, conv_state(conv2, inline=True), 5),
         "matmul in a pipeline": case(
