@@ -6,7 +6,9 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-LONGEST_CHAIN = 8  # multiply-adds that wait for each other; schedulers hold too few others to do meanwhile
+# Multiply-adds that wait for each other, by `Lanes.shuffled`; schedulers hold too few others to do meanwhile. In
+# AVX-512 `exp` is few instructions, each for twice the lanes: there more of them would cost more than the wait.
+LONGEST_CHAIN = {0: 8, 256: 8, 512: 12}
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Lanes:
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         """By Horner's rule; a long one in float64 by even and odd powers apart, for half as long a wait (float32's
         longest, erf's, would lose a bit)."""
-        if len(coefficients) > LONGEST_CHAIN and self.form.bits == 64:
+        if len(coefficients) > LONGEST_CHAIN[self.shuffled] and self.form.bits == 64:
             square = self.op("fmul", x, x)
             even, odd = (self.polynomial(square, coefficients[n::2]) for n in (0, 1))
             return self.fma(odd, x, even)
