@@ -58,20 +58,10 @@ def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
         case Load(buffer=name, indices=indices, dtype=dtype):
             return Load(name, tuple(fn(i) for i in indices), dtype)
         case Word(parts=parts):
-            return _rebuilt_word(tuple(fn(p) for p in parts))
+            return Word(tuple(fn(p) for p in parts))
         case Dot(intrinsic=name, a=a, b=b):
-            return _rebuilt_dot(name, fn(a), fn(b))
+            return Dot(name, fn(a), fn(b))
     return expr
-
-
-def _rebuilt_word(parts: tuple[Expr, ...]) -> Expr:
-    word: Word = Word(parts)
-    return word
-
-
-def _rebuilt_dot(name: str, a: Expr, b: Expr) -> Expr:
-    dot: Dot = Dot(name, a, b)
-    return dot
 
 
 def substitute(expr: Expr, mapping: Mapping[Expr, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:

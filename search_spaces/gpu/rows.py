@@ -12,6 +12,7 @@ has the same result.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
@@ -86,17 +87,11 @@ class RowReduction:
 
 
 def _length(stage: Stage) -> int:
-    length = 1
-    for axis in stage.op.reduce_axes:
-        length *= size(axis)
-    return length
+    return math.prod(map(size, stage.op.reduce_axes))
 
 
 def points(stage: Stage) -> int:
-    points = 1
-    for axis in stage.op.axes:
-        points *= size(axis)
-    return points
+    return math.prod(map(size, stage.op.axes))
 
 
 def _host(draft: Draft, stage: Stage) -> Stage | None:
