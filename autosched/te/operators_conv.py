@@ -12,8 +12,11 @@ from autosched import te
 from autosched.ir.expr import Expr
 from autosched.te.operators_window import (
     NHWC,
+    by_layout,
     check_divides,
     check_layout,
+    element_of,
+    image,
     pad_spatial,
     widen,
     window_extent,
@@ -178,27 +181,17 @@ def depthwise(
     ho = window_extent("depthwise", H, k, stride, pad, dilation)
     wo = window_extent("depthwise", W, k, stride, pad, dilation)
     rh, rw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
-    if layout == NHWC:
-        x = te.placeholder((N, H, W, C), dtype, name="X")
-        w = te.placeholder((k, k, C), dtype, name="W")
-        padded = pad_spatial(x, pad)
-
-        def last(n: Expr, oh: Expr, ow: Expr, c: Expr) -> Expr:
-            element = padded[n, oh * stride + rh * dilation, ow * stride + rw * dilation, c]
-            return te.sum(widen(element) * widen(w[rh, rw, c]), axis=[rh, rw])
-
-        nhwc: Tensor = te.compute((N, ho, wo, C), last, name="depthwise")
-        return nhwc
-    x = te.placeholder((N, C, H, W), dtype, name="X")
-    w = te.placeholder((C, k, k), dtype, name="W")
+    x = te.placeholder(image(layout, N, H, W, C), dtype, name="X")
+    w = te.placeholder((k, k, C) if layout == NHWC else (C, k, k), dtype, name="W")
     padded = pad_spatial(x, pad, layout)
 
-    def first(n: Expr, c: Expr, oh: Expr, ow: Expr) -> Expr:
-        element = padded[n, c, oh * stride + rh * dilation, ow * stride + rw * dilation]
-        return te.sum(widen(element) * widen(w[c, rh, rw]), axis=[rh, rw])
+    def at(n: Expr, oh: Expr, ow: Expr, c: Expr) -> Expr:
+        tap = element_of(padded, layout, n, oh * stride + rh * dilation, ow * stride + rw * dilation, c)
+        weight = w[rh, rw, c] if layout == NHWC else w[c, rh, rw]
+        return te.sum(widen(tap) * widen(weight), axis=[rh, rw])
 
-    nchw: Tensor = te.compute((N, C, ho, wo), first, name="depthwise")
-    return nchw
+    result: Tensor = te.compute(image(layout, N, ho, wo, C), by_layout(layout, at), name="depthwise")
+    return result
 
 
 def dep(N: int, H: int, W: int, C: int, k: int, stride: int, pad: int, dtype: str = "float32") -> Tensor:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from autosched import te
 from autosched.errors import UsageError
 from autosched.ir.expr import Expr
-from autosched.te.operators_window import NHWC, check_layout, pad_spatial, window_extent
+from autosched.te.operators_window import NHWC, by_layout, check_layout, element_of, image, pad_spatial, window_extent
 from autosched.te.reducers import smallest
 from autosched.te.tensor import Tensor
-
-
-def _image(n: int, h: int, w: int, c: int, layout: str, dtype: str) -> Tensor:
-    return te.placeholder((n, h, w, c) if layout == NHWC else (n, c, h, w), dtype, name="X")
 
 
 def _check_window(what: str, k: int, pad: int) -> None:
     """Padding of more than half a window would make windows that see nothing of the image."""
     if 2 * pad > k:
         raise UsageError(f"{what}: pad may be at most half of the window, k={k} // 2 = {k // 2}, but is {pad}")
-
-
-def _by_layout(layout: str, at: Callable[[Expr, Expr, Expr, Expr], Expr]) -> Callable[..., Expr]:
-    """`at(n, h, w, c)` with its loops in the order of `layout`."""
-    if layout == NHWC:
-        return lambda n, oh, ow, c: at(n, oh, ow, c)
-    return lambda n, c, oh, ow: at(n, oh, ow, c)
-
-
-def _element(x: Tensor, layout: str, n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
-    return x[n, h, w, c] if layout == NHWC else x[n, c, h, w]
 
 
 def max_pool2d(
@@ -41,14 +24,14 @@ def max_pool2d(
     check_layout("max_pool2d", layout)
     _check_window("max_pool2d", k, pad)
     ho, wo = (window_extent("max_pool2d", size, k, stride, pad) for size in (H, W))
-    padded = pad_spatial(_image(N, H, W, C, layout, dtype), pad, layout, smallest(dtype).value)
+    x = te.placeholder(image(layout, N, H, W, C), dtype, name="X")
+    padded = pad_spatial(x, pad, layout, smallest(dtype).value)
     rh, rw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
 
     def at(n: Expr, oh: Expr, ow: Expr, c: Expr) -> Expr:
-        return te.max(_element(padded, layout, n, oh * stride + rh, ow * stride + rw, c), axis=[rh, rw])
+        return te.max(element_of(padded, layout, n, oh * stride + rh, ow * stride + rw, c), axis=[rh, rw])
 
-    shape = (N, ho, wo, C) if layout == NHWC else (N, C, ho, wo)
-    result: Tensor = te.compute(shape, _by_layout(layout, at), name="max_pool")
+    result: Tensor = te.compute(image(layout, N, ho, wo, C), by_layout(layout, at), name="max_pool")
     return result
 
 
@@ -60,25 +43,25 @@ def avg_pool2d(
     check_layout("avg_pool2d", layout)
     _check_window("avg_pool2d", k, pad)
     ho, wo = (window_extent("avg_pool2d", size, k, stride, pad) for size in (H, W))
-    padded = pad_spatial(_image(N, H, W, C, layout, dtype), pad, layout)
+    padded = pad_spatial(te.placeholder(image(layout, N, H, W, C), dtype, name="X"), pad, layout)
     rh, rw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
 
     def at(n: Expr, oh: Expr, ow: Expr, c: Expr) -> Expr:
-        return te.sum(_element(padded, layout, n, oh * stride + rh, ow * stride + rw, c), axis=[rh, rw])
+        return te.sum(element_of(padded, layout, n, oh * stride + rh, ow * stride + rw, c), axis=[rh, rw])
 
     def inside(position: Expr, size: int) -> Expr:
         start = position * stride - pad
         return te.min(start + k, size) - te.max(start, 0)
 
     def mean(n: Expr, oh: Expr, ow: Expr, c: Expr) -> Expr:
-        total = _element(sums, layout, n, oh, ow, c)
+        total = element_of(sums, layout, n, oh, ow, c)
         if count_include_pad or not pad:
             return total / float(k * k)
         return total / (inside(oh, H) * inside(ow, W)).astype(total.dtype)
 
-    shape = (N, ho, wo, C) if layout == NHWC else (N, C, ho, wo)
-    sums = te.compute(shape, _by_layout(layout, at), name="sums")
-    result: Tensor = te.compute(shape, _by_layout(layout, mean), name="avg_pool")
+    shape = image(layout, N, ho, wo, C)
+    sums = te.compute(shape, by_layout(layout, at), name="sums")
+    result: Tensor = te.compute(shape, by_layout(layout, mean), name="avg_pool")
     return result
 
 
@@ -87,10 +70,10 @@ def global_max_pool2d(
 ) -> Tensor:
     """The maximum of each channel's image -> [N,C]."""
     check_layout("global_max_pool2d", layout)
-    x = _image(N, H, W, C, layout, dtype)
+    x = te.placeholder(image(layout, N, H, W, C), dtype, name="X")
     rh, rw = te.reduce_axis(H, name="h"), te.reduce_axis(W, name="w")
     result: Tensor = te.compute(
-        (N, C), lambda n, c: te.max(_element(x, layout, n, rh, rw, c), axis=[rh, rw]), name="global_max"
+        (N, C), lambda n, c: te.max(element_of(x, layout, n, rh, rw, c), axis=[rh, rw]), name="global_max"
     )
     return result
 
@@ -100,8 +83,8 @@ def global_avg_pool2d(
 ) -> Tensor:
     """The mean of each channel's image -> [N,C]."""
     check_layout("global_avg_pool2d", layout)
-    x = _image(N, H, W, C, layout, dtype)
+    x = te.placeholder(image(layout, N, H, W, C), dtype, name="X")
     rh, rw = te.reduce_axis(H, name="h"), te.reduce_axis(W, name="w")
-    total = te.compute((N, C), lambda n, c: te.sum(_element(x, layout, n, rh, rw, c), axis=[rh, rw]), name="total")
+    total = te.compute((N, C), lambda n, c: te.sum(element_of(x, layout, n, rh, rw, c), axis=[rh, rw]), name="total")
     result: Tensor = te.compute((N, C), lambda n, c: total[n, c] / float(H * W), name="global_avg")
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,23 @@ def check_layout(what: str, layout: str) -> None:
     """Only NHWC and NCHW are known."""
     if layout not in (NHWC, NCHW):
         raise UsageError(f"{what}: layout must be {NHWC} or {NCHW} but is {layout!r}")
+
+
+def image(layout: str, n: int, h: int, w: int, c: int) -> tuple[int, int, int, int]:
+    """The shape of images in `layout`."""
+    return (n, h, w, c) if layout == NHWC else (n, c, h, w)
+
+
+def element_of(x: Tensor, layout: str, n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
+    """What images in `layout` have at one place."""
+    return x[n, h, w, c] if layout == NHWC else x[n, c, h, w]
+
+
+def by_layout(layout: str, at: Callable[[Expr, Expr, Expr, Expr], Expr]) -> Callable[..., Expr]:
+    """`at(n, h, w, c)` with its loops in the order of `layout`."""
+    if layout == NHWC:
+        return lambda n, oh, ow, c: at(n, oh, ow, c)
+    return lambda n, c, oh, ow: at(n, oh, ow, c)
 
 
 def check_divides(what: str, groups: int, **channels: int) -> None:
