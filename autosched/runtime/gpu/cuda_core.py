@@ -62,7 +62,7 @@ class Event:
 class CudaCoreDevice:
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
 
-    kind, driver = "cuda", "cuda-core"
+    kind = "cuda"
     alignment = 256
 
     def __init__(self) -> None:

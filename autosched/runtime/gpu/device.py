@@ -60,7 +60,6 @@ class Device(Protocol):
 
     name: str
     kind: str  # cuda or opencl
-    driver: str
     alignment: int
 
     @property

@@ -72,9 +72,8 @@ class Script:
 
 
 class FakeDevice:
-    """A `Device` and a `Compiler` in host memory. `driver` is "fake", `kind` what it stands for."""
+    """A `Device` and a `Compiler` in host memory; `kind` is what it stands for."""
 
-    driver = "fake"
     alignment = 256
     stream = 16  # a handle as CUDA's
 

@@ -54,7 +54,7 @@ class Bound:
 class OpenClDevice:
     """The chosen device of the first platform that has one: a GPU before an accelerator before a processor."""
 
-    kind, driver = "opencl", "pyopencl"
+    kind = "opencl"
 
     def __init__(self) -> None:
         cl = self._cl = _pyopencl()

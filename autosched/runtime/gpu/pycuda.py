@@ -39,7 +39,7 @@ class Bound:
 class PyCudaDevice:
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
 
-    kind, driver = "cuda", "pycuda"
+    kind = "cuda"
     alignment = 256
 
     def __init__(self) -> None:
