@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from autosched.ir.expr import DTYPES
 from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
 from search_spaces.facts import fused_consumer
@@ -25,6 +26,10 @@ class Context:
 
     def lanes(self, itemsize: int) -> int:
         return max(1, self.target.vector_bytes // itemsize)
+
+    def lanes_of(self, stage: Stage) -> int:
+        """Of the widest values that the stage makes."""
+        return self.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
 
     @property
     def warp(self) -> int:

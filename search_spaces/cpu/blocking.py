@@ -106,7 +106,7 @@ def _is_long(stage: Stage) -> bool:
 def passes_by(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> bool:
     """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
     `v` that are longer than a register tile."""
-    rows, lanes = reads_of(draft.state, stage), context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    rows, lanes = reads_of(draft.state, stage), context.lanes_of(stage)
     n_bytes = sum(math.prod(buffer_shape(draft.state, r.load.buffer)) * DTYPES[r.load.dtype][1] for r in rows)
     is_wide = extent(v) > vector_width("", extent(v), lanes, "").domain[-1]
     return is_wide and not has_reuse(stage, rows) and n_bytes > context.target.l2_bytes

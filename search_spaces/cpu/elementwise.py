@@ -129,7 +129,7 @@ class Placement:
     def row_loop(self, draft: Draft, stage: Stage) -> tuple[str, str] | None:
         """The root stage that all readers are computed in, and its loop over rows or tasks."""
         consumers = draft.state.consumers(stage)
-        roots = {(chain[-1].stage if (chain := draft.state.chain(r)) else r.name) for r in consumers}
+        roots = {draft.state.root(r).name for r in consumers}
         loops = dict(draft.row_loops)
         host = roots.pop() if len(roots) == 1 else ""
         return (host, loops[host]) if host in loops else None
@@ -165,7 +165,7 @@ class Elementwise:
             return draft.finish(name, note=note)
         last = stage.op.axes[-1]
         group = f"{name}.{last.name}"
-        lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        lanes = context.lanes_of(stage)
         vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=_whole_periods(stage, lanes))
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
@@ -210,7 +210,7 @@ class Prepared:
         steps: list[Step] = []
         if stage.op.axes and stage.op.reducer is None:
             last = stage.op.axes[-1].name
-            lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+            lanes = context.lanes_of(stage)
             steps = [Split(stage.name, last, (lanes,)), Vectorize(stage.name, f"{last}.1")]
         if len(stage.op.axes) > 1:
             steps.append(Parallel(stage.name, (stage.op.axes[0].name,)))
@@ -243,7 +243,7 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     region = infer_domains(draft.state)[stage.name].regions[last.name].extent
     if is_row_block(region):
         return draft  # one value for each row
-    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    lanes = context.lanes_of(stage)
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
     return draft.with_params([width]).apply(*steps)
@@ -254,7 +254,7 @@ def _has_short_rows(draft: Draft, stage: Stage, context: Context) -> bool:
     of it."""
     if not can_flatten(draft.state, stage):
         return False
-    n, lanes = extent(stage.op.axes[-1]), context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    n, lanes = extent(stage.op.axes[-1]), context.lanes_of(stage)
     return 1 < n < lanes and n // math.gcd(n, lanes) <= MOST_VECTORS
 
 

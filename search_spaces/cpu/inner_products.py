@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
@@ -33,7 +32,7 @@ SMALLER = 4  # times fewer elements than the largest operand has what is copied 
 
 def inner_products(draft: Draft, stage: Stage, context: Context) -> Draft | None:
     """The alternative with lanes along the reduction; None where no operand wants it."""
-    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    lanes = context.lanes_of(stage)
     rows = reads_of(draft.state, stage)
     k = _lane_axis(draft.state, stage, rows, lanes)
     if k is None or stage.op.guards or has_condition(stage):
@@ -79,7 +78,7 @@ def _tile(host: Stage, n: int) -> str:
 
 def _split_host(draft: Draft, host: Stage, context: Context) -> Draft:
     """Tasks; inside a task all axes but the last one by one, the last in vectors."""
-    lanes = context.lanes(max(DTYPES[d][1] for d in host.op.dtypes))
+    lanes = context.lanes_of(host)
     steps: list[Step] = []
     *others, last = host.op.axes
     for n, axis in enumerate(others):

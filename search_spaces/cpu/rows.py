@@ -16,7 +16,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.lower.domains import infer_domains
-from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Vectorize
+from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
@@ -76,7 +76,7 @@ class SplitTiledReduction:
     def _combine(self, draft: Draft, stage: Stage, context: Context) -> Draft:
         """The sum of the blocks: vectors along the last axis, rows in parallel."""
         *rows, last = stage.op.axes
-        lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        lanes = context.lanes_of(stage)
         width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4))
         blocks_loop = stage.op.reduce_axes[0].name
         steps = (
@@ -175,7 +175,7 @@ def _place(draft: Draft, name: str) -> Draft:
     if host is None:
         return draft
     if host.name not in draft.done:
-        draft = schedule_rows(draft, host, stage)
+        draft = _schedule_rows(draft, host, stage)
         host = draft.state.stage(host.name)
     loop = dict(draft.row_loops).get(host.name)
     if loop is None:
@@ -190,25 +190,15 @@ def _place(draft: Draft, name: str) -> Draft:
 
 def _host(draft: Draft, stage: Stage) -> Stage | None:
     """The root stage in which all readers of `stage` are computed."""
-    roots = set()
-    for reader in draft.state.consumers(stage):
-        chain = draft.state.chain(reader)
-        roots.add(chain[-1].stage if chain else reader.name)
-    if len(roots) != 1:
-        return None
-    host = draft.state.stage(roots.pop())
-    return host if host.op.reducer is None else None
+    roots = {draft.state.root(reader).name for reader in draft.state.consumers(stage)}
+    host = draft.state.stage(roots.pop()) if len(roots) == 1 else None
+    return host if host is not None and host.op.reducer is None else None
 
 
-def schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
-    """An elementwise root stage, row by row: leading axes parallel, the last one in vectors."""
+def _schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
+    """An elementwise root stage, row by row. As many leading axes as `stage` has are parallel, several blocks of rows a
+    task, and end in the loop over these blocks; the last of the others is vectorised."""
     lead = min(len(stage.op.axes), len(host.op.axes))
-    return schedule_elementwise_rows(draft, host, lead)
-
-
-def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
-    """The first `lead` axes are parallel, several blocks of rows a task, and end in the loop over these blocks; the
-    last of the others is vectorised."""
     names = [a.name for a in host.op.axes]
     steps: list[Step] = []
     outer, row = names[:lead], names[lead - 1] if lead else ""
@@ -220,15 +210,11 @@ def schedule_elementwise_rows(draft: Draft, host: Stage, lead: int) -> Draft:
     if lead < len(names):
         last: StageAxis = host.op.axes[-1]
         width = f"{host.name}.{last.name}.r"
-        lanes = _lanes_hint(draft.state, host)
+        # Of one 64-byte line of the widest value written; narrower targets take several vectors.
+        lanes = max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))
         draft = draft.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
     if lead and host.at is None:
         steps.append(Parallel(host.name, tuple(outer)))
     draft = draft.apply(*steps).finish(host.name)
     return draft.with_row_loop(host.name, row) if lead else draft
-
-
-def _lanes_hint(state: State, host: Stage) -> int:
-    """Lanes of one 64-byte line of the widest value written; narrower targets take several vectors."""
-    return max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))

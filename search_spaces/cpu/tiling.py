@@ -108,14 +108,14 @@ class MultiLevelTiling:
         if stage.op.reducer is None:
             return False
         rows = reads_of(draft.state, stage)
-        if not stage.op.axes or not vector_axes(stage, rows, _lanes(stage, context)):
+        if not stage.op.axes or not vector_axes(stage, rows, context.lanes_of(stage)):
             return False
         lane = lane_reduction(stage, rows)
-        return has_reuse(stage, rows) or lane is None or extent(lane) < _lanes(stage, context)
+        return has_reuse(stage, rows) or lane is None or extent(lane) < context.lanes_of(stage)
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         rows = reads_of(draft.state, stage)
-        lanes = _lanes(stage, context)
+        lanes = context.lanes_of(stage)
         axes = vector_axes(stage, rows, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
         axes = axes[:most]
@@ -154,7 +154,7 @@ def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | N
     across = [r for r in rows if not r.is_unit(axis.name)]
     bad = [r for r in across if r.is_near(axis.name) or r.strides[k.name] != 1 or r.load.dtype == "bool"]
     block = PIECE_BYTES // min((DTYPES[r.load.dtype][1] for r in across), default=PIECE_BYTES)
-    if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < _lanes(stage, context):
+    if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < context.lanes_of(stage):
         return None
     return _Tiling(context, Plan(0, True, whole=True)).apply(draft, stage)
 
@@ -193,10 +193,6 @@ def _in_tasks(plan: Plan, state: State, stage: Stage, rows: tuple[Read, ...]) ->
         return plan
     copies = tuple(replace(c, place="task") if c.tensor in own else c for c in plan.copies)
     return replace(plan, panel_first=True, copies=copies)
-
-
-def _lanes(stage: Stage, context: Context) -> int:
-    return context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
 
 
 def _plans(state: State, stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
@@ -312,7 +308,7 @@ class _Tiling:
     def _tile_host(self, draft: Draft, host: Stage) -> Draft:
         params: list[Param] = []
         steps: list[Step] = []
-        lanes = _lanes(host, self.context)
+        lanes = self.context.lanes_of(host)
         for n, axis in enumerate(host.op.axes):
             names, size, group = self._factors(host, n), extent(axis), f"{host.name}.{axis.name}"
             steps.append(Split(host.name, axis.name, names))

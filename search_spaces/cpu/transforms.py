@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import DTYPES, Cast, Const, Expr, Load
+from autosched.ir.expr import Cast, Const, Expr, Load
 from autosched.ir.visit import free_vars, is_looked_up, loads
 from autosched.schedule import (
     ComputeAt,
@@ -175,7 +175,7 @@ def _nest(draft: Draft, stage: Stage, context: Context) -> Draft:
     short = _written_out(draft.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
     group = f"{name}.{last.name}"
-    lanes = context.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+    lanes = context.lanes_of(stage)
     params = [vector_width(f"{group}.r", extent(last), lanes, group, VECTORS)]
     steps: list[Step] = [Split(name, last.name, (params[0].name,))]
     middle = [f"{last.name}.0"]
