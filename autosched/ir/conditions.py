@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 
 from autosched.ir.dots import Dot, Word
@@ -42,6 +42,14 @@ def adds_nothing(store: Store, comparison: Expr) -> bool:
     A product with zero counts as zero, whatever the other factor.
     """
     return store.reducer is not None and leaves_identity(store.values, store.reducer, comparison)
+
+
+def is_left_out(store: Store, fixed: Callable[[Expr], Expr]) -> bool:
+    """Whether `fixed` decides that what is combined with what is there is an identity in a condition's stead."""
+    if store.reducer is None or len(store.values) > 1 or not isinstance(value := store.values[0], Select):
+        return False
+    known = (c for c in conjuncts(value.cond) if isinstance(c, Binary) and c.a.dtype == INDEX and not loads(c))
+    return value.b is store.reducer.identity[0] and any(fixed(c) is const(False, "bool") for c in known)
 
 
 def leaves_identity(values: Iterable[Expr], reducer: Reducer, comparison: Expr) -> bool:

@@ -23,6 +23,7 @@ from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import REGISTER_PAD, element_count
+from autosched.ir.conditions import is_left_out
 from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
 from autosched.ir.visit import free_vars, reduces_lanes, substitute, vector_tile
@@ -61,8 +62,7 @@ class Statements:
         self.local = local
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
-        # What copies of an unrolled body ask again, by the identity of a statement that is kept with it: the lanes of
-        # a body, what is stored, whether all lanes update one element, unrolled loops whose copies follow each other.
+        # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
         self._widths: dict[int, tuple[Stmt, int]] = {}
         self._results: dict[int, tuple[Stmt, tuple[Expr, ...] | None]] = {}
         self._horizontals: dict[int, tuple[Stmt, bool]] = {}
@@ -201,8 +201,7 @@ class Statements:
             self.values.begin()
             chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
         del self.addresses.env[loop.var]
-        results = self._horizontal(store, chunks, lanes)
-        self.values.lanes = 1
+        results, self.values.lanes = self._horizontal(store, chunks, lanes), 1
         for name, value in zip(store.buffers, results, strict=True):
             self._write(name, store.indices, value, blend=True)
 
@@ -294,6 +293,8 @@ class Statements:
     # stores
 
     def _store(self, stmt: Store) -> None:
+        if is_left_out(stmt, self.addresses.fixed):
+            return
         self.values.begin(stmt)
         if stmt.reducer is not None and self._is_horizontal(stmt):
             parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
@@ -346,8 +347,7 @@ class Statements:
         return known[1]
 
     def _horizontal(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> list[Val]:
-        """Combine the vectors of `chunks` pairwise, then the lanes of the last, halving it, then with what is in
-        memory."""
+        """The vectors of `chunks` are combined pairwise, then the lanes of the last, by halves, then with memory."""
         assert stmt.reducer is not None
         if self.values.mask is not None:
             mask = Val(self.values.mask, "bool", lanes)
