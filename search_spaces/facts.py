@@ -12,6 +12,7 @@ from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
+from autosched.te.running import running
 
 EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
@@ -331,6 +332,12 @@ def is_folded(state: State, stage: Stage) -> bool:
         return False
     producers = [p for b in stage.op.reads if (p := state.producer(b)) is not None]
     return all(p.op.reducer is None and points(p) <= points(stage) and not state.is_output(p) for p in producers)
+
+
+def ends_blocks(state: State, stage: Stage) -> bool:
+    """Whether the stage gives the results of a running reduction in blocks to readers that index them otherwise."""
+    inner = (s for s in state.stages if running(s.op) is not None)
+    return fused_consumer(state, stage) is None and any(fused_consumer(state, s) is stage for s in inner)
 
 
 def is_repeated(state: State, stage: Stage) -> bool:

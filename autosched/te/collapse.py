@@ -11,7 +11,8 @@ as such pairs. Both conditions depend on each other: the largest solution is fou
 
 Before that, `exp` of what is never above 0 is marked (`negative_exponents`), sums in int64 that fit in int32 are made
 there (`narrow_sums`), sums of every s-th term are those terms alone (`in_phases`), what reductions read with padding is
-padded (`padded_reads`), and axes that indices divide become two (`split_groups`).
+padded (`padded_reads`), running reductions are in blocks (`in_blocks`), and axes that indices divide become two
+(`split_groups`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from autosched.te.groups import split_groups
 from autosched.te.narrow import narrow_sums
 from autosched.te.padded import padded_reads
 from autosched.te.phases import in_phases
+from autosched.te.scans import in_blocks
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, fresh_name, postorder, rewrite
 
 ZERO: Const = Const(0, INDEX)
@@ -36,7 +38,7 @@ Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it co
 
 def collapse(dag: ComputeDAG) -> ComputeDAG:
     """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
-    slim = _drop_units(split_groups(padded_reads(in_phases(narrow_sums(negative_exponents(dag))))))
+    slim = _drop_units(split_groups(in_blocks(padded_reads(in_phases(narrow_sums(negative_exponents(dag)))))))
     return _regroup(slim, _Fixpoint(slim).grouping())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autosched.errors import ExpressionError
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.te.running import running
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ class ComputeDAG:
     def flops(self) -> int:
         """Arithmetic on data: one for each add, subtract, multiply, divide, min, max, compare or function call.
 
-        A multiply-add is two, a reduction counts its combiner once a point, of a select's branches the dearer one
-        counts; index arithmetic and casts count nothing.
+        A multiply-add is two, a reduction counts its combiner once a point (a running one once a result), of a select's
+        branches the dearer one counts; index arithmetic and casts count nothing.
         """
         return sum(_stage_flops(op) for op in self.stages)
 
@@ -277,9 +278,9 @@ _COUNTED = ARITHMETIC | COMPARISON
 
 
 def _stage_flops(op: ComputeOp) -> int:
-    points = 1
+    points, found = 1, running(op)
     for axis in (*op.axes, *op.reduce_axes):
-        points *= axis.extent
+        points *= 1 if found is not None and axis is op.reduce_axes[found.k] else axis.extent
     data = _data_nodes(op.body)
     cost = _count(op.body, data, set())
     if op.reducer is not None:

@@ -29,6 +29,7 @@ from autosched.te.compute import placeholder
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference_eval import Block
 from autosched.te.reference_rules import Array, Val
+from autosched.te.running import Running, elements, running
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 from autosched.te.winograd import TILES, match_stage, transformed
 
@@ -128,6 +129,10 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Val]) -> tuple[Val, ...]:
         product = blas.match(op.body[0], extents, len(op.axes), tensors)
         if product is not None and (product.worthwhile or math.prod(op.shape) < 4096):
             return (blas.evaluate(product, op.shape, op.body[0].dtype),)
+    sums = running(op)
+    if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
+        (term,) = _stage(elements(op, sums, op.name), tensors)
+        return (_accumulated(op, sums, term, kind),)
     out = _Output(op)
     for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
         if op.reducer is None:
@@ -137,6 +142,37 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Val]) -> tuple[Val, ...]:
             found = _reduce(op, op.reducer, box, tensors)
         out.put(box, found)
     return out.done()
+
+
+_ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
+    """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
+    dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
+    taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)
+
+    def up_to(array: Array, function: np.ufunc, start: bool | int | float) -> Array:
+        """Of the elements that each place takes, in the order that they join."""
+        ordered = np.flip(array, found.i) if found.backwards else array
+        before = np.full_like(np.take(array, [0], found.i), start)
+        running = function.accumulate(ordered, found.i, dtype=array.dtype)
+        return np.take(np.concatenate([before, running], found.i), taken, found.i)
+
+    assert op.reducer is not None
+    value = up_to(term.value, _ACCUMULATED[kind], op.reducer.identity[0].value)
+    err = None if term.err is None else np.broadcast_to(term.err, term.value.shape)
+    if kind != "sum":
+        return Val(value, None if err is None else up_to(err, np.maximum, 0))
+    err = None if err is None else up_to(err, np.add, 0)
+    if not rules.is_float(dtype):
+        return Val(value, err)
+    size = up_to(np.abs(term.value), np.add, 0)
+    if err is None and rules.integral(term.value) and float(size.max()) <= rules.EXACT_INTEGER[dtype]:
+        return Val(value)
+    terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
+    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    return Val(value, rules.tamed(value, own if err is None else own + err, dtype))
 
 
 class _Output:

@@ -8,6 +8,7 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Prepared          what depends on weights alone is done ahead of time, at the root
     Transform         Winograd's transforms: one dimension inside the nest of the other, all written out
     Host              an elementwise stage waits for the reduction that will be fused into it
+    Scan              running reductions in blocks, row by row or stage by stage
     SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
     LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
@@ -37,6 +38,7 @@ from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.ahead import follow_operands
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
+from search_spaces.cpu.scans import Scan
 from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import Transform, beginnings
@@ -47,6 +49,7 @@ RULES: tuple[SketchRule, ...] = (
     Prepared(),
     Transform(),
     Host(),
+    Scan(),
     SplitReduction(),
     SplitTiledReduction(),
     MultiLevelTiling(),

@@ -33,6 +33,7 @@ from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     divisors_of,
+    ends_blocks,
     extent,
     fused_consumer,
     has_condition,
@@ -65,7 +66,7 @@ class Inline:
             return False
         if (is_copy(stage) and not looks_up(stage)) or reads_nothing(stage):
             return True
-        if is_folded(state, stage) or is_repeated(state, stage):
+        if is_folded(state, stage) or is_repeated(state, stage) or ends_blocks(state, stage):
             return False
         readers = state.consumers(stage)
         if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):

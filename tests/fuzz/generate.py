@@ -15,6 +15,7 @@ from typing import Any
 from autosched import te
 from autosched.ir.expr import DTYPES, Expr
 from autosched.te import ComputeDAG, Tensor
+from autosched.te.reducers import smallest
 from tests.fuzz import expressions as ex
 from tests.fuzz.indices import looked_up, moved, moves_within
 
@@ -29,6 +30,13 @@ DTYPE_WEIGHTS = {
 }  # fmt: skip
 
 _INDEX_TYPES = ("int32", "int64", "int8", "uint8")
+
+_ORDERS: tuple[Callable[[Expr, Expr], Expr], ...] = (
+    lambda k, i: k <= i,
+    lambda k, i: k < i,
+    lambda k, i: k >= i,
+    lambda k, i: k > i,
+)
 
 Index = tuple[Expr | int, int]  # an index expression, and the extent a dimension needs for it
 
@@ -225,6 +233,24 @@ class _Program:
             return ex.reduced(self.rng, values, tuple(ks.values()), product=False)
 
         self.stage([base.shape[d] for d in rest], body)
+        return None
+
+    def running(self, base: Tensor) -> None:
+        """Sums, or extremes, of all elements along an axis up to each one, or from it on."""
+        if not base.shape or base.dtype == "bool":
+            return self.elementwise(base)
+        dim = max(range(len(base.shape)), key=lambda d: base.shape[d])
+        if base.shape[dim] * max(1, math.prod(base.shape)) > 8 * MAX_POINTS:
+            return self.elementwise(base)
+        k = te.reduce_axis(base.shape[dim], "k")
+        before, name = self.rng.choice(_ORDERS), self.rng.choice(("sum", "sum", "max"))
+
+        def body(*axes: Expr) -> Any:
+            value = self.load(base, [*axes[:dim], k, *axes[dim + 1 :]])
+            start = te.const(0, value.dtype) if name == "sum" else smallest(value.dtype)
+            return getattr(te, name)(te.select(before(k, axes[dim]), value, start), axis=k)
+
+        self.stage(base.shape, body)
         return None
 
     def argument(self, base: Tensor) -> None:
@@ -517,6 +543,7 @@ _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.softmax: 2,
     _Program.normalise: 1,
     _Program.argument: 1,
+    _Program.running: 1,
     _Program.constant: 1,
 }
 assert set(DTYPE_WEIGHTS) == set(DTYPES)

@@ -18,6 +18,7 @@ from autosched.te.registry import WORKLOADS, build
 from tests.codegen import opencl
 from tests.codegen.test_lookup import CASES, HALVES
 from tests.search_spaces.gpu_candidates import draw
+from tests.te.test_scans import running
 
 TARGET = parse_target("opencl")
 RUNS = 5  # candidates of a case, or one of each sketch
@@ -125,6 +126,11 @@ def test_dtype(name: str, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c not in HALVES])
 def test_lookups(case: str) -> None:
     check_dag(ComputeDAG(CASES[case]()))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 70), 1), ((70, 3), 0)])
+def test_running_sums(shape: tuple[int, ...], axis: int) -> None:
+    check_dag(ComputeDAG(running(shape, axis)))
 
 
 def test_no_operator_is_left_out() -> None:

@@ -1,0 +1,178 @@
+"""Running reductions, which `te.scans` has put in blocks: sums, maxima, .. of all elements up to each one.
+
+    parallel rows                                        or: everything at the root, parallel over rows and blocks
+      sums of blocks, of blocks of blocks, ..            s
+      what comes before each block in the one around it  w
+      for blocks
+        a block's elements in registers: each element k is added to those after it, under conditions on k < j
+        the host adds what comes before the block and writes
+
+Along contiguous data a block is one or two vectors, to which an element is added under a mask. Along another axis lanes
+are of the last axis and conditions are none: all j and k are written out, and as results j and j + 1 begin with the
+same sums, the compiler makes these once. So each element is added once, in the order of a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import DTYPES
+from autosched.ir.stmt import ForKind, Scope
+from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
+from autosched.te.running import running
+from autosched.te.scans import LONGEST
+from search_spaces.cpu.accumulate import unrolled_accumulator
+from search_spaces.cpu.domains import tile_count, vector_width
+from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
+from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.facts import extent, points
+from search_spaces.space import Param
+
+FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Alternatives: all stages of a row (of a few vectors of rows, where lanes are of another axis) while it is in a
+    cache, or each stage on its own."""
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        found = running(stage.op)
+        if found is None or len(stage.op.axes) < 2 or len(stage.op.reduce_axes) > 1:
+            return False
+        return max(extent(stage.op.reduce_axes[found.k]), extent(stage.op.axes[found.i])) <= LONGEST
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        draft, host, acc = choose_host(draft, stage)
+        nest = _Nest.of(draft.state.stage(host), draft.state.stage(acc), draft.state, context)
+        return [d for d in (nest.by_rows(draft), nest.by_blocks(draft)) if d is not None]
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """`rows`, `digits`: the axes of the host before the one, `j`, within blocks; those after it are rows too, but for
+    the last one, `lanes`. `group`: what else the rows' stages are, readers first."""
+
+    host: Stage
+    acc: Stage
+    group: tuple[Stage, ...]
+    rows: tuple[str, ...]
+    digits: tuple[str, ...]
+    j: str
+    lanes: str | None
+    context: Context
+
+    @staticmethod
+    def of(host: Stage, acc: Stage, state: State, context: Context) -> _Nest:
+        found = running(acc.op)
+        assert found is not None
+        names, group = tuple(a.name for a in host.op.axes), _group(host, acc, state)
+        behind = names[found.i + 1 :]
+        lead = min((len(s.op.axes) - 1 - len(behind) for s in group), default=found.i)
+        rows, lanes = (*names[:lead], *behind[:-1]), behind[-1] if behind else None
+        return _Nest(host, acc, group, rows, names[lead : found.i], names[found.i], lanes, context)
+
+    def by_rows(self, draft: Draft) -> Draft | None:
+        """Rows in parallel; None where there is one alone."""
+        split = self.lanes or (self.rows[-1] if self.rows else None)
+        if split is None:
+            return None
+        count = tile_count(f"{self.host.name}.{split}.m", extent(self.host.op.axis(split)), f"{self.host.name}.{split}")
+        task, inner = f"{split}.0", f"{split}.1"
+        if self.lanes is None:  # divisors, so that no stage is computed for a row that is not there
+            count = replace(count, domain=tuple(n for n in count.domain if extent(self.host.op.axis(split)) % n == 0))
+            step = Split(self.host.name, split, (count.name,))
+            return self._nest(draft.with_params([count]), step, (*self.rows[:-1], task), (inner, *self.digits), inner)
+        step = Split(self.host.name, split, (count.name, self._width.name))
+        draft = draft.with_params([count, self._width])
+        return self._nest(draft, step, (*self.rows, task), (*self.digits, inner), task)
+
+    def by_blocks(self, draft: Draft) -> Draft | None:
+        """Blocks in parallel; None where there is one alone."""
+        if not self.digits:
+            return None
+        tasks, loops = (*self.rows, *self.digits[: self._shared]), self.digits[self._shared :]
+        if self.lanes is None:
+            return self._nest(draft, None, tasks, loops, None)
+        step = Split(self.host.name, self.lanes, (self._width.name,))
+        return self._nest(draft.with_params([self._width]), step, tasks, (*loops, f"{self.lanes}.0"), None)
+
+    @property
+    def _width(self) -> Param:
+        """How many of the last axis are computed together."""
+        assert self.lanes is not None
+        name, size = f"{self.host.name}.{self.lanes}", extent(self.host.op.axis(self.lanes))
+        lanes = self.context.lanes(max(DTYPES[d][1] for d in self.host.op.dtypes))
+        return vector_width(f"{name}.r", size, lanes, name, vectors=(1, 2, 4))
+
+    @property
+    def _shared(self) -> int:
+        """How many digits are tasks of their own, for threads to have some each."""
+        wanted, size = TASKS_PER_THREAD * self.context.threads, 1
+        for row in self.rows:
+            size *= extent(self.host.op.axis(row))
+        for n, digit in enumerate(self.digits):
+            size *= extent(self.host.op.axis(digit))
+            if size >= wanted:
+                return n + 1
+        return len(self.digits)
+
+    def _nest(
+        self, draft: Draft, split: Split | None, tasks: tuple[str, ...], loops: tuple[str, ...], row: str | None
+    ) -> Draft:
+        """The host's loops, the last of which is that of blocks, and the other stages in loop `row` or at the root."""
+        name, block = self.host.name, (*tasks, *loops)[-1]
+        vector = self.j if self.lanes is None or split is None else f"{self.lanes}.{len(split.factors)}"
+        inner = (vector,) if self.lanes is None else (self.j, vector)
+        steps: list[Step] = [] if split is None else [split]
+        steps.append(Reorder(name, (*tasks, *loops, *inner)))
+        if points(self.host) > FEW_POINTS:
+            steps.append(Parallel(name, tasks))
+        if len(inner) > 1:
+            steps.append(Unroll(name, self.j))
+        scope = Scope.REGISTER if self.lanes is None else Scope.LOCAL  # where each result is done before the next one
+        steps += [Vectorize(name, vector), ComputeAt(self.acc.name, name, block, scope.value)]
+        draft = draft.apply(*steps)
+        draft = unrolled_accumulator(draft, self.acc, self.acc.op.axes[-1].name, whole=True)
+        for stage in self.group:
+            draft = self._member(draft, stage, row)
+            serial = {x.name for x in draft.state.stage(stage.name).loops if x.kind is ForKind.SERIAL}
+            shared = tuple(t for t in tasks if t in serial)
+            if row is None and shared and points(stage) > FEW_POINTS:
+                draft = draft.apply(Parallel(stage.name, shared))
+        draft = draft.finish(name, self.acc.name, note=f"{name}:{'blocks' if row is None else 'rows'}")
+        return draft if row is None else draft.with_row_loop(name, row)
+
+    def _member(self, draft: Draft, stage: Stage, row: str | None) -> Draft:
+        """The loops of a stage that reduces blocks, or what comes before them, and where it is computed."""
+        name, (k,), found = stage.name, stage.op.reduce_axes, running(stage.op)
+        *others, last = (a.name for a in stage.op.axes)
+        place = () if row is None else (ComputeAt(name, self.host.name, row),)
+        if self.lanes is None and found is None:
+            return lane_steps(draft.apply(*place), stage, k.name, extent(k), self.context).finish(name)
+        if self.lanes is None:
+            steps = Reorder(name, (*others, k.name, last)), Unroll(name, k.name), Vectorize(name, last)
+            return draft.apply(*place, *steps).finish(name)
+        split, chunk, vector = Split(name, last, (self._width.name,)), f"{last}.0", f"{last}.1"
+        if found is None:
+            order = Reorder(name, (*others, chunk, k.name, vector))
+            return draft.apply(*place, split, order, Unroll(name, k.name), Vectorize(name, vector)).finish(name)
+        j, acc = stage.op.axes[found.i].name, f"{name}.acc"
+        order = Reorder(name, (*(a for a in others if a != j), chunk, j, vector))
+        draft = draft.apply(CacheWrite(name), *place, split, order, Unroll(name, j), Vectorize(name, vector))
+        draft = draft.apply(ComputeAt(acc, name, chunk, Scope.LOCAL.value)).finish(name, acc)
+        return unrolled_accumulator(draft, draft.state.stage(acc), last, whole=True)
+
+
+def _group(host: Stage, acc: Stage, state: State) -> tuple[Stage, ...]:
+    """The running reductions that the host adds to its own, and the sums of blocks that only these read."""
+    found: dict[str, Stage] = {}
+    inside = {host.name, acc.name}
+    for stage in reversed(state.stages):
+        readers = {r.name for r in state.consumers(stage)}
+        if stage.op.reducer is not acc.op.reducer or stage.name in inside or not readers or not readers <= inside:
+            continue
+        if len(stage.op.axes) < len(acc.op.axes) and (running(stage.op) is not None or host.name not in readers):
+            found[stage.name] = stage
+            inside.add(stage.name)
+    return tuple(found.values())
