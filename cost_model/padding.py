@@ -12,6 +12,7 @@ either end) holds for about p (p + d + s - 1) / (2 s d) of N K pairs, exactly wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from autosched.ir.linear import ZERO as NO_STEP
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Store
 from autosched.ir.visit import free_vars
-from cost_model.formula import ZERO, factor, least, minus, most, over, plus, real, times, total, where
+from cost_model.formula import ZERO, absolute, factor, least, minus, most, over, plus, real, times, total, where
 
 if TYPE_CHECKING:
     from cost_model.analysis import Loop
@@ -88,23 +89,29 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
     lowest = real(form.constant) if comparison.op in ("ge", "le") else minus(form.constant, 1.0)
     steps: list[Expr] = []
     counts: list[Expr] = []
+    several = False
     for reduce in (False, True):
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
-        if len(set(numbers)) < len(numbers):
-            return ZERO  # several axes, as those of phases
+        several |= len(set(numbers)) < len(numbers)
         count = factor(x.trips for x, _ in moving)
         step = min(map(abs, numbers), default=0)
-        steps.append(real(float(step or 1)))
+        steps += [real(float(step or 1))] * max(1, sum(abs(n) == step for n in numbers))
         counts.append(count)
         if step and min(numbers) < 0:
-            lowest = minus(lowest, times(minus(count, 1.0), float(step)))
+            spans = [times(absolute(c), minus(x.last, 1.0)) for x, c in moving]
+            lowest = minus(lowest, total(spans) if several else times(minus(count, 1.0), float(step)))
     padded = minus(0.0, lowest)
-    beyond = [_corner(minus(padded, times(*along)), steps) for along in zip(counts, steps, strict=True)]
-    return least(1.0, over(minus(_corner(padded, steps), plus(*beyond)), times(*counts)))
+    corner = _corner(padded, steps)
+    if not several:
+        ends = [times(*along) for along in zip(counts, steps, strict=True)]
+        corner = minus(corner, total(_corner(minus(padded, end), steps) for end in ends))
+    return least(1.0, over(corner, times(*counts)))
 
 
 def _corner(depth: Expr, steps: Sequence[Expr]) -> Expr:
-    """Pairs of an output and a step of the reduction in the triangle, `depth` high, that a comparison cuts off."""
-    high = most(0.0, depth)
-    return over(times(high, minus(plus(high, plus(*steps)), 1.0)), times(times(*steps), 2.0))
+    """Points of outputs and steps of the reduction in the triangle (or simplex), `depth` high, that is cut off."""
+    high, n = most(0.0, depth), len(steps)
+    apart = times(minus(total(steps), 1.0), 1.0 / (n - 1))
+    points = factor(plus(high, times(apart, float(i))) for i in range(n))
+    return over(points, times(factor(steps), float(math.factorial(n))))

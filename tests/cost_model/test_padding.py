@@ -62,7 +62,11 @@ def test_rows_of_a_tile_beyond_the_output_are_outside(n, k, stride, pad):
         assert weight == pytest.approx(inside * counted(n, k, stride, pad), abs=0.04)
 
 
-def test_phases_are_no_axis_of_their_own():
-    """The rows of a transposed convolution are phases + steps of the image: what is outside of it is not counted."""
+@pytest.mark.parametrize(("phases", "columns", "settled"), [(1, 1, 2), (1, 3, 2), (2, 1, 2), (2, 3, 1)])
+def test_phases_and_steps_of_an_image_are_two_axes_of_one_sum(phases: int, columns: int, settled: int) -> None:
+    """Rows of a transposed convolution are phases + steps of the image, of which few are an end's. Along `settled` of
+    two axes a tile has outputs of one loop at most; on three columns it does not divide."""
     sketch, statement = inlined((1, 8, 8, 64, 32, 4, 2, 1), "t2d")
-    assert evaluated(sketch, statement)[0] == 1
+    inside = [0 <= q + r - t < 8 for q in range(8) for r in range(2) for t in range(2)]
+    weight = evaluated(sketch, statement, qw=columns, rw=phases)[0]
+    assert weight == pytest.approx((sum(inside) / len(inside)) ** settled)
