@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autosched.ir.expr import Binary, Const, Expr, Load, Var, ceildiv, product
+from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import (
     BLOCKS,
@@ -44,6 +44,7 @@ from autosched.ir.stmt import (
     Func,
     If,
     Overlap,
+    Prefetch,
     Scope,
     Seq,
     Shuffle,
@@ -51,7 +52,7 @@ from autosched.ir.stmt import (
     Store,
     buffers_of,
 )
-from autosched.ir.visit import free_vars, is_closed, loads, subexpressions
+from autosched.ir.visit import free_vars, is_closed
 from autosched.target import Target
 from cost_model.access import Access, Free, Moving, Widths, make_access, same_but_constants, transferred, width
 from cost_model.formula import (
@@ -71,7 +72,7 @@ from cost_model.formula import (
     total,
     where,
 )
-from cost_model.operations import Operations, is_whole_word, operations
+from cost_model.operations import Operations, hint_instructions, loaded, operations
 from cost_model.padding import Padding, padding_of
 from cost_model.passing import Passing, TileLoop, passing
 
@@ -125,6 +126,7 @@ class Statement:
     nest: int  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
     passing: Passing | None = None  # of the register tile that it is in, if its outputs may pass by
+    asking: Expr = ZERO  # instructions beside each innermost block that ask for lines ahead of time, real
 
     @property
     def depth(self) -> int:
@@ -206,12 +208,6 @@ class Analysis:
     resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
 
 
-def _loaded(value: Expr) -> list[Load]:
-    """The loads of a value, of a word that is loaded whole the first part's."""
-    rest = {p for e in subexpressions(value) if is_whole_word(e) for p in e.children[1:]}
-    return [load for load in loads(value) if load not in rest]
-
-
 def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
     walk = _Walk(buffers_of(func), line_bytes, larger)
@@ -230,7 +226,8 @@ def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
     for found in walk.found:
         keys = [0, *(loop.key for loop in found.loops)]
         statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
-        statements.append(replace(statement, passing=tiles.get(_tile_of(found))))
+        tile, asking = tiles.get(_tile_of(found)), _asking(statement, walk.hints)
+        statements.append(replace(statement, passing=tile, asking=asking))
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
     parallel = tuple(walk.parallel.values())
     meetings = (tuple(walk.barriers), tuple(walk.shuffles))
@@ -261,6 +258,7 @@ class _Walk:
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
     resident: dict[int, Expr] = field(default_factory=dict)
+    hints: list[tuple[tuple[Loop, ...], Prefetch]] = field(default_factory=list)
     n_loops: int = 0
     nest: int = 0
 
@@ -273,10 +271,8 @@ class _Walk:
                 self.visit(stmt.body, loops, weight, scopes)
             case For():
                 self.n_loops += 1
-                mean, last, share = trips_of(stmt, loops)
-                loop = Loop(
-                    self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, last, share
-                )
+                mean, *run = trips_of(stmt, loops)
+                loop = Loop(self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run)
                 if stmt.kind is ForKind.PARALLEL and not any(x.kind is ForKind.PARALLEL for x in loops):
                     self.parallel[loop.key] = (*loops, loop)
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
@@ -295,6 +291,8 @@ class _Walk:
                 self.barriers.append(Synchronisation(loops, weight, self.nest))
             case Shuffle(values=values):
                 self.shuffles.append(Synchronisation(loops, weight, self.nest, len(values)))
+            case Prefetch():
+                self.hints.append((loops, stmt))
             case Store():
                 self.found.append(self._store(stmt, loops, weight, scopes))
 
@@ -319,7 +317,7 @@ class _Walk:
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
-            read.update(dict.fromkeys((load.buffer, load.indices) for load in _loaded(value)))
+            read.update(dict.fromkeys((load.buffer, load.indices) for load in loaded(value)))
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])
@@ -361,6 +359,20 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
         found.nest,
         padding.tested,
     )
+
+
+def _asking(statement: Statement, hints: list[tuple[tuple[Loop, ...], Prefetch]]) -> Expr:
+    """Instructions of hints beside each block of the first statement in the loops that ask; they are taken away."""
+    inner, found = statement.loops[: statement.block], ZERO
+    for loops, hint in [*hints]:
+        around = [x for x in loops if x.kind is not ForKind.UNROLL]
+        if around and around[-1] in inner:
+            hints.remove((loops, hint))
+            copies = {x.var: x.trips for x in loops if x not in around}
+            each, shared = hint_instructions(hint, around[-1].var, frozenset(copies))
+            asked = plus(times(factor(copies.values()), each), shared)
+            found = plus(found, over(asked, factor(x.trips for x in inner[inner.index(around[-1]) + 1 :])))
+    return found
 
 
 def _tile_of(found: _Found) -> tuple[object, ...]:

@@ -8,9 +8,9 @@ For every statement, in cycles of one core, over the whole kernel:
 
 A block is what stands inside the loops that are neither unrolled nor vectorised. Its instructions are counted as the
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
-broadcast where it stands still, one lane at a time where it strides. `latency` is what a chain of dependent
-accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle, as those of the last tile
-of a row may even where the others have enough. Accumulators and operands
+broadcast where it stands still, one lane at a time where it strides, and what asks for lines ahead of time. `latency`
+is what a chain of dependent accumulations takes: fewer than latency * pipes independent accumulators leave the pipes
+idle, as those of the last tile of a row may even where the others have enough. Accumulators and operands
 beyond the register file are spilled, a store and a load each in every step, which nothing hides. Nor is the first line
 hidden of each page from which the second level cache is filled: fetching ahead ends where a page does, and columns of a
 large matrix are on another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1
@@ -192,7 +192,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     elements = total(counts[a] for a in reads if a not in whole)
     stores = total(_transfers(statement, a, lanes) for a in writes)
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
-    instructions = total([arithmetic, vectors, elements, stores, 2.0])
+    instructions = total([arithmetic, vectors, elements, stores, statement.asking, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
     pipes = [

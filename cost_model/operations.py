@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.ir.stmt import Store
-from autosched.ir.visit import free_vars, loads, substitute
+from autosched.ir.stmt import Prefetch, Store
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.machine import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
 
 KINDS = tuple(OP_SLOTS)
@@ -158,3 +158,22 @@ def _slots(expr: Expr, kind: str) -> float:
         return WORD_PART_SLOTS * len(expr.parts)
     dot = _dot(expr)
     return OP_SLOTS[kind] if dot is None else DOT_SLOTS[dot.intrinsic]
+
+
+def loaded(value: Expr) -> list[Load]:
+    """The loads of a value, of a word that is loaded whole the first part's."""
+    rest = {p for e in subexpressions(value) if is_whole_word(e) for p in e.children[1:]}
+    return [load for load in loads(value) if load not in rest]
+
+
+def hint_instructions(hint: Prefetch, var: Var, copied: frozenset[Var]) -> tuple[float, float]:
+    """(of each copy, of all together) instructions of a hint in the loop of `var`, written out for those `copied`: what
+    of its place moves with the loop, and the hint itself."""
+    moving = {e for i in hint.indices for e in subexpressions(i) if e.children and var in free_vars(e)}
+    apart = {e for e in moving if copied & free_vars(e)}
+    return 1.0 + sum(not _is_displaced(e, var) for e in apart), float(len(moving - apart))
+
+
+def _is_displaced(expr: Expr, var: Var) -> bool:
+    """Whether only a distance is added that does not move with the variable: a part of each address."""
+    return isinstance(expr, Binary) and expr.op == "add" and not all(var in free_vars(e) for e in expr.children)

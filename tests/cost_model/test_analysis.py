@@ -11,7 +11,7 @@ import pytest
 
 from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, ceildiv
 from autosched.ir.program import Program
-from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
 from autosched.lower import lower
 from autosched.target import parse_target
@@ -444,3 +444,15 @@ def test_maxima_of_what_may_be_nan_take_more_slots_before_avx512(name: str, slot
     assert update.ops.extremes == 1
     relu = analyse(lower(sketches(collapse(build("elementwise")[0]), target.target, 1)[0].state)).statements
     assert all(s.ops.extremes == 0 for s in relu)
+
+
+@pytest.mark.parametrize("copies", [2, 4])
+def test_hints_take_what_of_their_places_moves(copies: int) -> None:
+    """A division and the hint for each copy; one product is for all of them, and sums are parts of addresses."""
+    i, j, k = Var("i"), Var("j"), Var("k")
+    hint = For(j, Const(copies), Const(copies), ForKind.UNROLL, Prefetch("in", (i, i * 32 + (k * copies + j) // 3)))
+    body = Seq((hint, Store(("out",), (i,), (nests.load("in", i, k),))))
+    for var, size in ((k, 16), (i, 8)):
+        body = For(var, Const(size), Const(size), ForKind.SERIAL, body)
+    update = analyse(replace(nests.row_maximum(8, 64), body=body)).statements[0]
+    assert evaluate([update.asking], {}) == [2 * copies + 1]
