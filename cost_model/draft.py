@@ -181,8 +181,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     lanes = machine.lanes(statement.itemsize) if _vectorised(inner) else 1
     unrolled = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
     chunks = factor(_vectors(x, lanes)[0] for x in inner if x.kind is ForKind.VECTORIZE)
-    slots = statement.ops.slots + statement.ops.extremes * machine.nan_test
-    arithmetic = times(times(unrolled, chunks), slots)
+    copies = times(unrolled, chunks)
     reads = [a for a in statement.accesses if a.kind != "write" and not a.in_registers]
     writes = [a for a in statement.accesses if a.kind != "read" and not a.in_registers]
     whole = [a for a in reads if _is_whole(statement, a)]
@@ -192,7 +191,10 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     elements = total(counts[a] for a in reads if a not in whole)
     stores = total(_transfers(statement, a, lanes) for a in writes)
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
-    instructions = total([arithmetic, vectors, elements, stores, statement.asking, 2.0])
+    extremes = times(copies, statement.ops.extremes * machine.nan_test)
+    tested = least(extremes, times(plus(vectors, elements), machine.nan_test)) if statement.updates else extremes
+    arithmetic = plus(times(copies, statement.ops.slots), tested)
+    instructions = total([arithmetic, extremes, vectors, elements, stores, statement.asking, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
     pipes = [
@@ -370,7 +372,8 @@ def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[
         else:  # a reduction over lanes is a tree of shuffles at the end; the chunks are added up one by one
             length = times(length, chunks)
     carried = first > 0 and not write.moves(first - 1)
-    step = m.FMA_LATENCY + (0.0 if write.in_registers else m.STORE_FORWARD)
+    step = m.EXTREME_LATENCY if statement.ops.extremes else m.FMA_LATENCY
+    step += 0.0 if write.in_registers else m.STORE_FORWARD
     cycles = times(length, step) if carried else times(minus(length, 1.0), step)
     return chains, length, cycles
 

@@ -57,6 +57,7 @@ DOT_SLOTS: dict[str, float] = {
 WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted, combined
 
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
+EXTREME_LATENCY = 2.0  # of a minimum or a maximum, with what makes it NaN
 STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
 ACROSS = 1.6  # load slots of a piece of what is transposed in registers, its share of the shuffles with it
 PICKED_STEP = 4  # elements between lanes that are picked from whole vectors
@@ -82,8 +83,8 @@ CROWDED_WAYS, LINE_FOUND = 48.0, 1.5
 # every piece. On Zen 3 3x3 maxima of 56 x 56 x 64 take 1.2 to 1.6 times as long by half pixels; on Zen 4 counting it
 # gained nothing.
 BESIDE = {16: 128.0, 32: 128.0, 64: 0.0}
-# Slots more of a minimum or a maximum that is NaN where an operand is, by the bytes of a vector: a comparison and what
-# puts the two together. On Zen 3 maxima of windows take one cycle each; with AVX-512 it is one instruction, left out.
+# Slots of finding NaN in what a minimum or a maximum is taken of, by the bytes of a vector: a comparison of each vector
+# that is loaded; that the result is NaN is an instruction more, on any pipe. With AVX-512 it is one for both, left out.
 NAN_TEST = {16: 1.0, 32: 1.0, 64: 0.0}
 DRAM_BANDWIDTH = 8.0  # one core
 DRAM_SHARED = 30.0  # all cores together
@@ -124,7 +125,7 @@ class Machine:
 
     @property
     def nan_test(self) -> float:
-        """Slots of finding NaN among the operands of a minimum or a maximum."""
+        """Slots of finding NaN in a vector of which minima or maxima are taken."""
         return NAN_TEST.get(self.target.vector_bytes, 0.0)
 
     @property

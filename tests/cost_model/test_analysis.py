@@ -436,7 +436,7 @@ def test_a_tile_has_registers_for_a_row_or_a_column_of_operands(rows: int, vecto
 
 @pytest.mark.parametrize(("name", "slots"), [("haswell", 2.0), ("skylake-avx512", 1.0)])
 def test_maxima_of_what_may_be_nan_take_more_slots_before_avx512(name: str, slots: float) -> None:
-    """A comparison beside the maximum, but not where one of the two is a number."""
+    """A comparison of what is loaded beside the maximum, but not where one of the two is a number."""
     target = machine(parse_target(f"llvm -mcpu={name}"), 1)
     update = next(s for s in analyse(nests.row_maximum(8, 64)).statements if s.updates)
     block = make_block(update, target)
@@ -444,6 +444,18 @@ def test_maxima_of_what_may_be_nan_take_more_slots_before_avx512(name: str, slot
     assert update.ops.extremes == 1
     relu = analyse(lower(sketches(collapse(build("elementwise")[0]), target.target, 1)[0].state)).statements
     assert all(s.ops.extremes == 0 for s in relu)
+
+
+def test_an_element_of_several_maxima_is_compared_once() -> None:
+    """Three rows of windows of 3 x 3: 27 maxima of five rows of three elements, each loaded and compared once."""
+    target = machine(parse_target("llvm -mcpu=haswell"), 1)
+    dag = collapse(build("max_pool2d", (1, 11, 11, 32, 3, 1, 0))[0])
+    sketch = next(s for s in sketches(dag, target.target, 1) if s.name.endswith("rows"))
+    update = next(s for s in analyse(lower(sketch.state)).statements if s.updates)
+    wanted = {"oh.r": 3, "c.r": 8, "kh.u": 3, "kw.u": 3}
+    row = [wanted.get(".".join(p.name.split(".")[-2:]), 1) for p in sketch.params]
+    program = Program([make_block(update, target).arithmetic], [p.name for p in sketch.params])
+    assert float(program(np.array([row]))[0][0]) == 27 + 15
 
 
 @pytest.mark.parametrize("copies", [2, 4])
