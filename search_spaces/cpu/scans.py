@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.te.running import running
@@ -102,7 +101,7 @@ class _Nest:
         """How many of the last axis are computed together."""
         assert self.lanes is not None
         name, size = f"{self.host.name}.{self.lanes}", extent(self.host.op.axis(self.lanes))
-        lanes = self.context.lanes(max(DTYPES[d][1] for d in self.host.op.dtypes))
+        lanes = self.context.lanes_of(self.host)
         return vector_width(f"{name}.r", size, lanes, name, vectors=(1, 2, 4))
 
     @property
