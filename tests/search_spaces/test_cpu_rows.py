@@ -147,7 +147,7 @@ def test_the_draft_prefers_short_rows_across(name: str, reducer: str) -> None:
         seconds = model.draft(n, model.legal_rows(n, sample(sketch, 64, np.random.default_rng(0))))
         is_across = sketch.name.endswith("across")
         best[is_across] = min(best.get(is_across, np.inf), float(seconds.min()))
-    assert best[True] < 0.5 * best[False]
+    assert best[True] < 0.7 * best[False]
 
 
 @pytest.mark.parametrize("shape", [(3, 70), (67, 5), (1, 1), (13, 64)])

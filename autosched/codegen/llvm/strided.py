@@ -28,7 +28,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
 from autosched.ir.types import integer_bounds
-from autosched.ir.visit import is_looked_up
+from autosched.ir.visit import free_vars, is_looked_up, subexpressions
 from autosched.target import Target
 
 LONGEST_STEP = 4
@@ -182,9 +182,10 @@ def bits_of_bytes(values: Emitter, number: Expr, places: Expr) -> Val | None:
 
 
 def bytes_in_words(e: Expr) -> Expr:
-    """What is computed with the bits of unsigned bytes, in 32 bits: no processor shifts vectors of bytes. Anything else
-    as it is."""
-    if not isinstance(e, Binary) or e.dtype != "uint8" or e.op not in BITS:
+    """What is computed with the bits of unsigned bytes, in 32 bits: no processor shifts each byte of a vector by places
+    of its own. Anything else as it is."""
+    bits = isinstance(e, Binary) and e.dtype == "uint8" and e.op in BITS
+    if not bits or not any(isinstance(x, Binary) and x.op == "shr" and free_vars(x.b) for x in subexpressions(e)):
         return e
 
     def wide(x: Expr) -> Expr:
