@@ -4,7 +4,7 @@
     population  scored rows of several sketches, and the choice of a few of them
     policy      the numbers of the search
     search      which candidates to measure next
-    session     rounds, budget, resuming, the final comparison
+    session     rounds, budget, resuming, the final comparison; progress: how far it is
     task        what is tuned; definition: what the user wrote; recorder: trials in the database
     callbacks   what a session tells; result: what it leaves behind
 

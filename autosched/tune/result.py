@@ -1,10 +1,13 @@
-"""What a session leaves behind: the best candidate, how it was found and what it cost."""
+"""What a session leaves behind: the best candidate, how it was found and what it cost; or why there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from autosched.errors import DeviceError, Interrupted, NoValidCandidate
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -155,3 +158,37 @@ JSON_FIELDS = (
     "first_round_ratio", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
     "record_id", "verified", "interrupted", "resumed", "sketch", "weights", "winograd",
 )  # fmt: skip
+
+
+def nothing_found(task: Task, trials: Sequence[Trial], interrupted: bool) -> Interrupted | NoValidCandidate:
+    """Why a session ends without a Result: none of its `trials` was valid."""
+    if interrupted:
+        return Interrupted(f"interrupted before the first verified kernel of {task.workload}; {_recorded(trials)}")
+    if not trials:
+        return NoValidCandidate(
+            f"the search space of {task.workload} on {task.target} with {task.threads} threads has "
+            f"no legal candidate, or the budget ended before the first: raise --budget or report this workload"
+        )
+    failures = Counter(t.failure for t in trials if t.failure is not None)
+    first = next(t for t in trials if t.failure is not None)
+    classes = ", ".join(f"{kind} {n}" for kind, n in failures.most_common())
+    return NoValidCandidate(
+        f"none of the {len(trials)} measured candidates of {task.workload} was valid ({classes}); "
+        f"the first failed with: {first.message}"
+    )
+
+
+def device_lost(task: Task, trials: Sequence[Trial], best: Trial | None, error: DeviceError) -> DeviceError:
+    """The device is gone for good; what it measured is recorded."""
+    if best is None or best.seconds is None:
+        kept = _recorded(trials)
+    else:
+        kept = (
+            f"{len(trials)} trials are recorded, the best with {task.gflops(best.seconds):.4g} GFLOP/s "
+            f"(record {best.record_id}): resume from them when the device is back"
+        )
+    return DeviceError(f"the device of {task.target} was lost: {error}; {kept}")
+
+
+def _recorded(trials: Sequence[Trial]) -> str:
+    return f"{len(trials)} failed trials are recorded" if trials else "nothing was measured yet"
