@@ -21,7 +21,7 @@ from autosched.te import ComputeDAG, registry
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
 from search_spaces import cpu
-from tests.codegen.running import build, check_outputs, run, targets
+from tests.codegen.running import build, can_run, check_outputs, run, targets
 from tests.helpers import check_nest
 from tests.runtime.test_dlpack import Shared
 
@@ -160,3 +160,32 @@ def test_bfloat16_is_rounded_without_a_choice_on_avx2():
     text = emit_assembly(build(state.apply(Vectorize("D", "i")), target, 1).ir, target)
     assert "vcmpunordps" in text
     assert "vblendv" not in text
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_bfloat16_is_taken_in_pairs_where_lanes_need_no_order():
+    """The sum's registers and the scaled row; not a row that is float32 in memory as well."""
+    target = parse_target("llvm -mcpu=haswell")
+    dag, _ = registry.build("rms_norm", (3, 64), dtype="bfloat16")
+    texts = []
+    for sketch in cpu.sketches(dag, target, 1):
+        row = {p.name: p.domain[len(p.domain) // 2] for p in sketch.params}
+        texts.append(emit_assembly(emit(*concretise(lower(sketch.state), row), target, 1).ir, target))
+    assert any("vpblendw" in text and "vpmovzxwd" not in text and "vpackus" not in text for text in texts)
+
+    a, b = te.placeholder((64,), "bfloat16", name="A"), te.placeholder((64,), name="B")
+    state = initial_state(ComputeDAG(te.compute((64,), lambda i: a[i] * b[i], name="C")))
+    assert "vpmovzxwd" in emit_assembly(build(state.apply(Vectorize("C", "i")), target, 1).ir, target)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("layer_norm", (3, 96)), ("softmax", (2, 64))])
+def test_pairs_of_bfloat16_in_every_sketch(name: str, shape: tuple[int, ...]) -> None:
+    target = parse_target("llvm -mcpu=haswell")
+    if not can_run(target):
+        pytest.skip("not here")
+    dag, _ = registry.build(name, shape, dtype="bfloat16")
+    inputs = make_inputs(dag, 3, "normal")
+    for sketch in cpu.sketches(dag, target, 1):
+        row = {p.name: p.domain[len(p.domain) // 2] for p in sketch.params}
+        outputs = run(emit(*concretise(lower(sketch.state), row), target, 1), dag, inputs, target)
+        check_outputs(dag, inputs, outputs, f"{name} {row}")

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from autosched.codegen.llvm.address import Addresses, Placed, Runtime
 from autosched.codegen.llvm.dots import declarations
+from autosched.codegen.llvm.halves import paired_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements, plain, streamed
 from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
@@ -148,8 +149,9 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     steady = frozenset(placed.keys() - written)
     addresses = Addresses(writer, simplify, placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
-    statements = Statements(writer, addresses, target, local)
-    body = nest.body
+    body = _with_bytes(nest.body)
+    paired = paired_loops(body, {b.name: b for b in buffers}, simplify, target)
+    statements = Statements(writer, addresses, target, local, paired)
     inner = nest.n_tasks
     for loop in nest.parallel:
         assert isinstance(loop.bound, Const)
@@ -162,7 +164,7 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
         if not isinstance(loop.extent, Const):
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)
-    statements.emit(_with_bytes(body))
+    statements.emit(body)
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak

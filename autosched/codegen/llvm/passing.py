@@ -46,7 +46,7 @@ class Emitter(Protocol):
 
     def emit(self, stmt: Stmt) -> None: ...
 
-    def width(self, body: Stmt) -> int: ...
+    def width(self, loop: For) -> int: ...
 
     def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None: ...
 
@@ -87,7 +87,7 @@ def emit_ordered(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: F
     if not isinstance(store, Store) or store.reducer is None or reduces_lanes(inner):
         return False
     assert isinstance(inner.extent, Const)
-    extent, width = int(inner.extent.value), emitter.width(inner.body)
+    extent, width = int(inner.extent.value), emitter.width(inner)
     vectors = -(-extent // width)
     sizes = {**dict(unrolled), inner.var: vectors}
     room = emitter.target.n_vector_registers - prod(sizes.values())
@@ -138,7 +138,7 @@ def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: St
     if window is None or (emitter.target.vector_bytes < line and window.crowds(line)):
         return False
     written = find_result(window, result, emitter.addresses)
-    if written is None or emitter.width(written.inner.body) != emitter.width(window.inner.body):
+    if written is None or emitter.width(written.inner) != emitter.width(window.inner):
         return False
     complete = {n: written.points[place] for place, n in window.last.items()}
     cleared = _clears(before, window, emitter.addresses)
@@ -208,7 +208,7 @@ def _extent(window: Window) -> int:
 
 
 def _n_vectors(emitter: Emitter, window: Window) -> int:
-    return -(-_extent(window) // emitter.width(window.inner.body))
+    return -(-_extent(window) // emitter.width(window.inner))
 
 
 def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
@@ -240,7 +240,7 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
     outside = _outside(window, emitter.addresses)
     assert isinstance(window.inner.body, Store)
     start = replace(window.inner, body=replace(window.inner.body, reducer=None))
-    for first in range(0, _extent(window), emitter.width(window.inner.body)):
+    for first in range(0, _extent(window), emitter.width(window.inner)):
         begun: set[Point] = set()
         for n, (point, place) in enumerate(zip(window.points, window.places, strict=True)):
             if point not in outside:
@@ -293,7 +293,7 @@ def _outside(window: Window, addresses: Addresses) -> set[Point]:
 def _vector_at(emitter: Emitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:
     """The vector from `first` on of one copy of the body, or what there is of it."""
     assert isinstance(inner.extent, Const)
-    extent, width = int(inner.extent.value), emitter.width(inner.body)
+    extent, width = int(inner.extent.value), emitter.width(inner)
     emitter.addresses.env.update(zip(loops, point, strict=True))
     if extent - first < width:
         emitter.vector_rest(inner, first, extent - first, width)

@@ -55,11 +55,14 @@ class LocalMemory:
 class Statements:
     """Emits statements at the writer's current point."""
 
-    def __init__(self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory) -> None:
+    def __init__(
+        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, paired: frozenset[Var]
+    ) -> None:
         self.writer = writer
         self.addresses = addresses
         self.target = target
         self.local = local
+        self.paired = paired  # variables of loops, see `halves.py`
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
         # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
@@ -153,8 +156,11 @@ class Statements:
         w.label(done)
         self.values.forget()
 
-    def width(self, body: Stmt) -> int:
-        """Lanes of a vector in a vectorised loop's body."""
+    def width(self, loop: For) -> int:
+        """Lanes of a vector in a vectorised loop."""
+        if loop.var in self.paired:
+            return self.target.vector_bytes // 2
+        body = loop.body
         known = self._widths.get(id(body))
         if known is None:
             known = self._widths[id(body)] = (body, vector_lanes(body, self.addresses, self.target))
@@ -162,14 +168,15 @@ class Statements:
 
     def _vector_loop(self, stmt: For) -> None:
         extent = stmt.extent
-        width = self.width(stmt.body)
+        width = self.width(stmt)
         if isinstance(extent, Const):
             n = int(extent.value)
             lanes = min(width, _next_power(n))
             whole, rest = divmod(n, lanes)
-            if 1 < whole <= MAX_CHUNKS and reduces_lanes(stmt):
+            most = MAX_CHUNKS // 2 if stmt.var in self.paired else MAX_CHUNKS
+            if 1 < whole <= most and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
-            elif whole <= MAX_CHUNKS:
+            elif whole <= most:
                 self.writer.single = whole + bool(rest) == 1
                 for chunk in range(whole):
                     self.vector(stmt, Lanes(chunk * lanes, lanes), None)
@@ -195,12 +202,13 @@ class Statements:
         store = loop.body
         assert isinstance(store, Store)
         chunks: list[list[Val]] = []
-        self.values.lanes = lanes
+        self.values.lanes, self.writer.paired = lanes, loop.var in self.paired
         for chunk in range(whole):
             self.addresses.env[loop.var] = Lanes(chunk * lanes, lanes)
             self.values.begin()
             chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
         del self.addresses.env[loop.var]
+        self.writer.paired = False
         results, self.values.lanes = self._horizontal(store, chunks, lanes), 1
         for name, value in zip(store.buffers, results, strict=True):
             self._write(name, store.indices, value, blend=True)
@@ -238,9 +246,9 @@ class Statements:
             self.addresses.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
         else:
             self.addresses.env[stmt.var] = lanes
-        self.values.mask, self.values.lanes = mask, lanes.lanes
+        self.values.mask, self.values.lanes, self.writer.paired = mask, lanes.lanes, stmt.var in self.paired
         self.emit(stmt.body)
-        self.values.mask, self.values.lanes = None, 1
+        self.values.mask, self.values.lanes, self.writer.paired = None, 1, False
         del self.addresses.env[stmt.var]
 
     # branches and memory

@@ -60,7 +60,7 @@ class Tile:
 def emit_across(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
     """Emits the tile of `unrolled` loops around vectors, if it reads or writes across: its vectors by shuffles, then
     what is left of each row."""
-    width = emitter.width(inner.body)
+    width = emitter.width(inner)
     tile = find_tile(unrolled, inner, emitter.addresses, width)
     columns = find_columns(unrolled, inner, emitter.addresses, width) if tile is None else None
     tile = tile or columns

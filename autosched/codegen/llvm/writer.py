@@ -46,6 +46,7 @@ class Writer:
         self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
+        self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `halves.py`
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:
@@ -67,7 +68,6 @@ class Writer:
 
     def label(self, name: str) -> None:
         self._lines.append(f"{name}:")
-        assert not self.slots, "a block ends with a branch"
         assert not self.slots, "a block ends with a branch"
         self.block = name
         self.spread = {}
