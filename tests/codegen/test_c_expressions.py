@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from autosched.codegen.c.expressions import Addresser, Expressions
+from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.words import CUDA, DIALECTS, OPENCL
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, call, cast, const, select
@@ -22,25 +22,21 @@ t = Var("t", I64)
 SMALL = (-7, -4, -3, -1, 0, 1, 2, 3, 5, 127, -128, 100)
 
 
-class Names(Addresser):
+class Names(Expressions):
     """Buffers by their names, indices as they are; every index is at least `least`."""
 
-    def __init__(self, words: Expressions, least: int = -(1 << 62)) -> None:
-        self.words, self.least = words, least
+    least = -(1 << 62)
 
     def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        return f"{buffer}[{', '.join(self.words.text(i, self) for i in indices)}]"
-
-    def is_nonnegative(self, expr: Expr) -> bool:
-        return self.least >= 0
+        return f"{buffer}[{', '.join(map(self.text, indices))}]"
 
     def bounds(self, expr: Expr) -> tuple[int, int]:
         return self.least, 1000
 
 
 def text(e: Expr, dialect: str = "cuda", least: int = -1000) -> str:
-    words = Expressions(DIALECTS[dialect], {Var(n, I64): n for n in "ijt"}, "int")
-    return words.text(e, Names(words, least))
+    kind = type("AtLeast", (Names,), {"least": least})
+    return kind(DIALECTS[dialect], "int", Simplifier(), variables={Var(n, I64): n for n in "ijt"}).text(e)
 
 
 def x(name: str, dtype: str = F32) -> Load:

@@ -7,8 +7,6 @@ Sources: CUDA C++ Programming Guide, "Atomic Functions"; the OpenCL 1.2 specific
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-
 from autosched.codegen.c.expressions import Expressions
 
 CUDA_NAMES = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
@@ -27,10 +25,8 @@ void {name}(volatile __global {type}* at, const {type} value) {{
 WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
 
 
-def atomic_update(
-    op: str, dtype: str, element: str, value: str, c: Expressions, helpers: MutableMapping[str, str]
-) -> str:
-    """A statement that updates `element` with `value`; `helpers` gets the function that OpenCL needs for it."""
+def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions) -> str:
+    """A statement that updates `element` with `value`; `c.helpers` gets the function that OpenCL needs for it."""
     if c.words.name == "cuda":
         if (op, dtype) == ("add", "int64"):
             return f"atomicAdd((unsigned long long*)&{element}, (unsigned long long)({value}));"
@@ -46,5 +42,5 @@ def atomic_update(
         swap="atom_cmpxchg" if is_wide else "atomic_cmpxchg",
         combined=COMBINED[op].format(a="before", b="value"),
     )
-    helpers[name] = f"{WIDE}\n{text}" if is_wide else text
+    c.helpers[name] = f"{WIDE}\n{text}" if is_wide else text
     return f"{name}(&{element}, {value});"

@@ -13,12 +13,15 @@ their way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from autosched.ir.expr import Const
 from autosched.ir.simplify import Affine
-from autosched.ir.stmt import Barrier, For, ForKind, Stmt, Store, walk
+from autosched.ir.stmt import Barrier, Buffer, For, ForKind, Stmt, Store, walk
 from autosched.ir.visit import free_vars
+from autosched.lower.pipelining import HELD
 
 PARTITIONS = 4  # of a multiprocessor, each with its own registers and warps (compute capability 5.0 and later)
 REGISTERS = 1 << 14  # of a partition
@@ -36,8 +39,46 @@ HELD_ADDRESSES = 2  # registers beside an element that is held for the next iter
 TOGETHER = 4  # copies to shared memory that are unrolled
 
 
+@dataclass
+class Registers:
+    """What a thread of a kernel holds, in bytes, as the kernel's statements are written one after the other."""
+
+    private: int = 0  # its own arrays that are alive
+    most_private: int = 0
+    most_operands: int = 0  # of one step of an unrolled reduction
+    unrolled: tuple[For, ...] = ()  # loops around, up to the first that is not unrolled
+    asked: int | None = None  # resident blocks that the schedule asks for
+
+    @contextmanager
+    def holding(self, buffer: Buffer, count: int) -> Iterator[None]:
+        """Inside, an array of `count` elements is alive."""
+        size = count * (buffer.itemsize + 4 * HELD_ADDRESSES * buffer.name.endswith(HELD))
+        self.private += size
+        self.most_private = max(self.most_private, self.private)
+        yield
+        self.private -= size
+
+    @contextmanager
+    def within(self, loop: For) -> Iterator[None]:
+        around = self.unrolled
+        self.unrolled = (*around, loop) if is_unrolled(loop) else ()
+        yield
+        self.unrolled = around
+
+    def read(self, operands: Iterable[tuple[Affine, int]]) -> None:
+        """A step of a reduction reads elements at these places, with these sizes."""
+        size = sum(operand_bytes(index, itemsize, self.unrolled) for index, itemsize in operands)
+        self.most_operands = max(self.most_operands, size)
+
+    def blocks(self, threads: int, ahead: bool) -> int | None:
+        """Blocks that a multiprocessor shall keep, for the launch bounds; None where the compiler may choose."""
+        if self.asked is not None:
+            return self.asked
+        return resident_blocks(threads, self.most_private, self.most_operands, ahead)
+
+
 def resident_blocks(threads: int, private_bytes: int, operand_bytes: int, ahead: bool = False) -> int | None:
-    """Blocks that a multiprocessor shall keep, for the launch bounds; None where the compiler may choose."""
+    """As many as leave each thread its registers; None where these are so few that the compiler may choose."""
     held = -(-(private_bytes + operand_bytes) // 4)
     if held <= FEW:
         return None

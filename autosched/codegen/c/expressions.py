@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.words import Words
+from autosched.codegen.storage import flat_index, places_of
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Buffer
+from autosched.ir.visit import loads
 
 # op -> (C operator, precedence); a higher number binds tighter
 OPERATORS: dict[str, tuple[str, int]] = {
@@ -35,17 +38,27 @@ HELPERS = {
 
 @dataclass(frozen=True)
 class Expressions:
-    """`variables`: C names of loop variables; `address`: C text of an element of a buffer; `helpers`: those in use."""
+    """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names."""
 
     words: Words
-    variables: Mapping[Var, str]
     index_type: str
+    simplify: Simplifier
     helpers: dict[str, str] = field(default_factory=dict)
+    variables: dict[Var, str] = field(default_factory=dict)
+    buffers: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
 
-    def text(self, expr: Expr, address: Addresser, limit: int = 0) -> str:
+    def text(self, expr: Expr, limit: int = 0) -> str:
         """C text; in parentheses if it binds looser than `limit`."""
-        body, precedence = self._text(expr, address)
+        body, precedence = self._text(expr)
         return f"({body})" if precedence < limit else body
+
+    def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        """An element of a buffer."""
+        placed, name = self.buffers[buffer]
+        places, one = places_of(placed)
+        if places > 1:
+            name, placed, indices = f"{name}[{self.text(self.simplify(indices[0]))}]", one, indices[1:]
+        return f"{name}[{self.text(flat_index(placed, indices, self.simplify))}]"
 
     def type(self, dtype: str) -> str:
         return {
@@ -66,7 +79,7 @@ class Expressions:
         text = repr(number)
         return text + ("f" if dtype == "float32" else "")
 
-    def _text(self, expr: Expr, address: Addresser) -> tuple[str, int]:
+    def _text(self, expr: Expr) -> tuple[str, int]:
         match expr:
             case Const(value=v, dtype=d):
                 text = self.literal(v, d)
@@ -74,33 +87,33 @@ class Expressions:
             case Var():
                 return self.variables[expr], ATOM
             case Load():
-                return address.element(expr.buffer, expr.indices), ATOM
+                return self.element(expr.buffer, expr.indices), ATOM
             case Select(cond=c, a=a, b=b):
-                parts = (self.text(c, address, TERNARY + 1), self.text(a, address, TERNARY + 1))
-                return f"{parts[0]} ? {parts[1]} : {self.text(b, address, TERNARY)}", TERNARY
+                parts = (self.text(c, TERNARY + 1), self.text(a, TERNARY + 1))
+                return f"{parts[0]} ? {parts[1]} : {self.text(b, TERNARY)}", TERNARY
             case Cast(a=a, dtype=dtype):
                 if dtype == "bool":
-                    return f"{self.text(a, address, 10)} != 0", 9
-                return f"({self.type(dtype)}){self.text(a, address, 15)}", CAST
+                    return f"{self.text(a, 10)} != 0", 9
+                return f"({self.type(dtype)}){self.text(a, 15)}", CAST
             case Call(fn=fn, args=args):
-                return self._call(fn, args[0], address)
+                return self._call(fn, args[0])
             case Binary():
-                return self._binary(expr, address)
+                return self._binary(expr)
         raise AssertionError(f"no C for {type(expr).__name__}")
 
-    def _call(self, fn: str, a: Expr, address: Addresser) -> tuple[str, int]:
+    def _call(self, fn: str, a: Expr) -> tuple[str, int]:
         if fn == "neg":
-            return self._narrow(a.dtype, f"-{self.text(a, address, 15)}", CAST)
+            return self._narrow(a.dtype, f"-{self.text(a, 15)}", CAST)
         if fn == "not":
-            return f"!{self.text(a, address, 15)}", 14
+            return f"!{self.text(a, 15)}", 14
         if fn == "abs" and DTYPES[a.dtype][0] != "f":
-            text = self.text(a, address, 15)
+            text = self.text(a, 15)
             return self._narrow(a.dtype, f"{text} < 0 ? -{text} : {text}", TERNARY)
         if fn == "sigmoid":
             one = self.literal(1.0, a.dtype)
-            return f"{one} / ({one} + {self.function('exp', a.dtype)}(-{self.text(a, address, 15)}))", 13
+            return f"{one} / ({one} + {self.function('exp', a.dtype)}(-{self.text(a, 15)}))", 13
         name = self.function("exp" if fn == "exp_negative" else fn, a.dtype)
-        return f"{name}({self.text(a, address)})", ATOM
+        return f"{name}({self.text(a)})", ATOM
 
     def function(self, fn: str, dtype: str) -> str:
         name = self.words.functions[fn]
@@ -115,29 +128,23 @@ class Expressions:
         self.helpers[name] = self.words.function + HELPERS[op].format(type=kind, name=name)
         return name
 
-    def _binary(self, expr: Binary, address: Addresser) -> tuple[str, int]:
+    def _binary(self, expr: Binary) -> tuple[str, int]:
         op, a, b = expr.op, expr.a, expr.b
         is_float = DTYPES[a.dtype][0] == "f"
         if op == "pow" and is_float:
-            return f"{self.function('pow', a.dtype)}({self.text(a, address)}, {self.text(b, address)})", ATOM
+            return f"{self.function('pow', a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op == "pow" or (op in ("min", "max") and is_float):
-            return f"{self.helper(op, a.dtype)}({self.text(a, address)}, {self.text(b, address)})", ATOM
+            return f"{self.helper(op, a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op in ("min", "max"):
-            cond = f"{self.text(a, address, COMPARED)} {'<' if op == 'min' else '>'} {self.text(b, address, COMPARED)}"
-            return f"{cond} ? {self.text(a, address, TERNARY + 1)} : {self.text(b, address, TERNARY)}", TERNARY
+            cond = f"{self.text(a, COMPARED)} {'<' if op == 'min' else '>'} {self.text(b, COMPARED)}"
+            return f"{cond} ? {self.text(a, TERNARY + 1)} : {self.text(b, TERNARY)}", TERNARY
         if op in ("floordiv", "mod", "ceildiv"):
-            return self._narrow(a.dtype, *self._divide(op, a, b, address))
+            return self._narrow(a.dtype, *self._divide(op, a, b))
         symbol, precedence = OPERATORS[op]
-        x = self.text(a, address, precedence)
-        if (
-            op in WIDENS
-            and expr.dtype == INDEX
-            and self._is_int(a)
-            and self._is_int(b)
-            and not _fits_int(expr, address)
-        ):
-            x = f"({self.words.long}){self.text(a, address, 15)}"
-        y = self.text(b, address, precedence + (op not in ASSOCIATIVE))
+        x = self.text(a, precedence)
+        if op in WIDENS and expr.dtype == INDEX and self._is_int(a) and self._is_int(b) and not self._fits_int(expr):
+            x = f"({self.words.long}){self.text(a, 15)}"
+        y = self.text(b, precedence + (op not in ASSOCIATIVE))
         text = f"{x} {symbol} {y}"
         return self._narrow(a.dtype, text, precedence) if op in WIDENS else (text, precedence)
 
@@ -162,12 +169,12 @@ class Expressions:
                 return self._is_int(a) and self._is_int(b)
         return False
 
-    def _divide(self, op: str, a: Expr, b: Expr, address: Addresser) -> tuple[str, int]:
+    def _divide(self, op: str, a: Expr, b: Expr) -> tuple[str, int]:
         """Rounds down, ceildiv up; indices known not to be negative need no correction."""
-        x, y = self.text(a, address, 13), self.text(b, address, 14)
-        if op != "ceildiv" and address.is_nonnegative(a) and isinstance(b, Const) and b.value > 0:
+        x, y = self.text(a, 13), self.text(b, 14)
+        if op != "ceildiv" and self._is_nonnegative(a) and isinstance(b, Const) and b.value > 0:
             return f"{x} {'/' if op == 'floordiv' else '%'} {y}", 13
-        loose_x, loose_y = self.text(a, address, 15), self.text(b, address, 15)
+        loose_x, loose_y = self.text(a, 15), self.text(b, 15)
         signs = "==" if op == "ceildiv" else "!="
         wrong = f"({loose_x} % {loose_y} != 0 && ({loose_x} < 0) {signs} ({loose_y} < 0))"
         if op == "ceildiv":
@@ -176,20 +183,12 @@ class Expressions:
             return f"{x} / {y} - {wrong}", SUM
         return f"{x} % {y} + ({wrong} ? {loose_y} : 0)", SUM
 
+    def _fits_int(self, expr: Expr) -> bool:
+        low, high = self.bounds(expr)
+        return low >= -INT_LIMIT and high < INT_LIMIT
 
-class Addresser:
-    """Where an element of a buffer is, as C text. (An interface: the kernel emitter implements it.)"""
-
-    def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        raise NotImplementedError
-
-    def is_nonnegative(self, expr: Expr) -> bool:
-        raise NotImplementedError
+    def _is_nonnegative(self, expr: Expr) -> bool:
+        return expr.dtype == INDEX and not loads(expr) and self.bounds(expr)[0] >= 0
 
     def bounds(self, expr: Expr) -> tuple[int, int]:
-        raise NotImplementedError
-
-
-def _fits_int(expr: Expr, address: Addresser) -> bool:
-    low, high = address.bounds(expr)
-    return low >= -INT_LIMIT and high < INT_LIMIT
+        return self.simplify.bounds(expr)

@@ -1,8 +1,11 @@
-"""Names in the generated C: the user's own where C allows them."""
+"""Names in the generated C, the user's own where C allows them, and the lines of a function."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 
 def identifier(name: str, taken: set[str]) -> str:
@@ -40,3 +43,32 @@ RESERVED = frozenset(
     atomic_add_long atomic_min_long atomic_max_long
     """.split()  # noqa: SIM905
 )
+
+
+@dataclass
+class Text:
+    """The lines of a function's body, and the names that are taken in it."""
+
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    taken: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    def name(self, like: str) -> str:
+        return identifier(like, self.taken)
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    @contextmanager
+    def block(self, head: str = "") -> Iterator[None]:
+        """Braces around the lines that follow, after `head`."""
+        self.line(f"{head} {{" if head else "{")
+        with self.indented():
+            yield
+        self.line("}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autosched.codegen.c.words import Words
+from autosched.codegen.storage import element_count, places_of
+from autosched.ir.stmt import Buffer
 
 VECTOR_BYTES = 16  # that an access moves at most, and to which shared arrays are aligned
 
@@ -46,12 +47,24 @@ class SharedArray:
         return f"{self.type}{gap}{name}{row} = ({self.type}{gap}{kind}{row})({memory} + {self.start});"
 
 
-def total_bytes(arrays: Sequence[SharedArray]) -> int:
-    return arrays[-1].end if arrays else 0
+@dataclass
+class SharedMemory:
+    """The arrays of a kernel, and by our names for them those in C."""
 
+    arrays: list[SharedArray] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
 
-def declarations(arrays: Sequence[SharedArray], words: Words, memory: str) -> list[str]:
-    """The arrays one by one, or as parts of all shared memory, called `memory`, where they are too large."""
-    if not words.all_shared or total_bytes(arrays) <= words.static_shared_bytes:
-        return [words.shared + x.declaration for x in arrays]
-    return [f"{words.all_shared}unsigned char {memory}[];", *(x.part_of(memory) for x in arrays)]
+    @property
+    def n_bytes(self) -> int:
+        return self.arrays[-1].end if self.arrays else 0
+
+    def declare(self, buffer: Buffer, kind: str, name: str) -> None:
+        self.names[buffer.name] = name
+        places, one = places_of(buffer)
+        self.arrays.append(SharedArray(kind, name, places, max(1, element_count(one)), self.n_bytes, buffer.itemsize))
+
+    def declarations(self, words: Words, memory: str) -> list[str]:
+        """The arrays one by one, or as parts of all shared memory, called `memory`, where they are too large."""
+        if not words.all_shared or self.n_bytes <= words.static_shared_bytes:
+            return [words.shared + x.declaration for x in self.arrays]
+        return [f"{words.all_shared}unsigned char {memory}[];", *(x.part_of(memory) for x in self.arrays)]

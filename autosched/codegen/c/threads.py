@@ -1,0 +1,47 @@
+"""The blocks and threads of a launch: how many there are, and which loops they stand for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from autosched.codegen.c.source import Triple
+from autosched.codegen.c.words import Words
+from autosched.ir.expr import INDEX, Const, Expr, Var
+from autosched.ir.stmt import BLOCKS, THREADS, For
+
+
+@dataclass
+class Threads:
+    """Sizes along x, y, z, and the variables of the loops that a block's threads stand for."""
+
+    grid: list[int] = field(default_factory=lambda: [1, 1, 1])
+    block: list[int] = field(default_factory=lambda: [1, 1, 1])
+    numbers: list[Var | None] = field(default_factory=lambda: [None, None, None])
+
+    @property
+    def count(self) -> int:
+        """Threads of a block."""
+        return math.prod(self.block)
+
+    def bind(self, loop: For, words: Words) -> str | None:
+        """Gives the loop's iterations to blocks or threads; the C text of their number, None where there is one."""
+        is_block = loop.kind in BLOCKS
+        n = (BLOCKS if is_block else THREADS).index(loop.kind)
+        assert isinstance(loop.bound, Const)
+        extent = int(loop.bound.value)
+        (self.grid if is_block else self.block)[n] = extent
+        if not is_block:
+            self.numbers[n] = loop.var
+        return None if extent == 1 else (words.block if is_block else words.thread).format(axis="xyz"[n], number=n)
+
+    def number(self) -> Expr:
+        """Of the thread in its block."""
+        number: Expr = Const(0, INDEX)
+        for var, size in zip(reversed(self.numbers), reversed(self.block), strict=True):
+            number = number * size if var is None else number * size + var
+        return number
+
+
+def triple(sizes: list[int]) -> Triple:
+    return sizes[0], sizes[1], sizes[2]
