@@ -1,4 +1,4 @@
-"""Statements to LLVM: loops, branches, stores, private buffers.
+"""Statements to LLVM: loops, branches, private buffers; `stores` has what writes.
 
 Serial loops test at the bottom; an unrolled loop binds its variable to numbers; a vectorised loop is
 whole vectors and one masked rest. Register buffers are stack slots with constant addresses, which
@@ -10,31 +10,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from autosched.codegen.llvm import masks
-from autosched.codegen.llvm.address import Access, Addresses, Lanes, Placed, Runtime, vector_lanes
+from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime, vector_lanes
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.lookup import scatter
 from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
+from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS
-from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.storage import REGISTER_PAD, element_count
-from autosched.ir.conditions import is_left_out
-from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Var
+from autosched.codegen.storage import element_count
+from autosched.ir.expr import INDEX, Const, Expr
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import free_vars, reduces_lanes, substitute, vector_tile
+from autosched.ir.visit import reduces_lanes, vector_tile
 from autosched.target import Target
-from autosched.te.first_best import FirstBest, first_best
-from autosched.te.reducers import largest
 
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
-AROUND = " ; around the caches"  # a comment behind the store of a whole vector that may be one, see `streamed`
 
 
 @dataclass
@@ -65,10 +59,9 @@ class Statements:
         self.paired = paired  # variables of loops, see `halves.py`
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
+        self.stores = Stores(self.values, target)
         # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
         self._widths: dict[int, tuple[Stmt, int]] = {}
-        self._results: dict[int, tuple[Stmt, tuple[Expr, ...] | None]] = {}
-        self._horizontals: dict[int, tuple[Stmt, bool]] = {}
         self._in_order: dict[int, Stmt] = {}
 
     def emit(self, stmt: Stmt) -> None:
@@ -82,7 +75,7 @@ class Statements:
             case Allocate():
                 self._allocate(stmt)
             case Store():
-                self._store(stmt)
+                self.stores.emit(stmt)
             case Prefetch():
                 self._prefetch(stmt)
             case _:
@@ -209,9 +202,7 @@ class Statements:
             chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
         del self.addresses.env[loop.var]
         self.writer.paired = False
-        results, self.values.lanes = self._horizontal(store, chunks, lanes), 1
-        for name, value in zip(store.buffers, results, strict=True):
-            self._write(name, store.indices, value, blend=True)
+        self.stores.reduce(store, chunks, lanes)
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:
@@ -298,178 +289,9 @@ class Statements:
         hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
 
-    # stores
-
-    def _store(self, stmt: Store) -> None:
-        if is_left_out(stmt, self.addresses.fixed):
-            return
-        self.values.begin(stmt)
-        if stmt.reducer is not None and self._is_horizontal(stmt):
-            parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
-            results = self._horizontal(stmt, [parts], self.values.lanes)
-        elif (written := self._written(stmt)) is not None:
-            results = [self.values.emit(v) for v in written]
-        else:
-            results = self._combine(
-                stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
-            )
-        for name, value in zip(stmt.buffers, results, strict=True):
-            self._write(name, stmt.indices, value, stmt.reducer is not None, stmt.streamed)
-
-    def _written(self, stmt: Store) -> tuple[Expr, ...] | None:
-        """What is stored, an update as one expression; None where that would compute a value twice."""
-        known = self._results.get(id(stmt))
-        if known is None:
-            known = self._results[id(stmt)] = (stmt, self._combined(stmt))
-        return known[1]
-
-    def _combined(self, stmt: Store) -> tuple[Expr, ...] | None:
-        reducer = stmt.reducer
-        if reducer is None:
-            return stmt.values
-        if len(stmt.values) > 1 or _uses(reducer.results[0], reducer.rhs[0]) != 1:
-            return None
-        table: dict[Expr, Expr] = {reducer.lhs[0]: self._old(stmt)[0], reducer.rhs[0]: stmt.values[0]}
-        return (substitute(reducer.results[0], table),)
-
-    def _old(self, stmt: Store) -> list[Load]:
-        return [Load(b, stmt.indices, self.addresses.placed[b].buffer.dtype) for b in stmt.buffers]
-
-    def _combine(self, stmt: Store, lhs: list[Val], rhs: list[Val]) -> list[Val]:
-        assert stmt.reducer is not None
-        self.values.bound.update(zip(stmt.reducer.lhs, lhs, strict=True))
-        self.values.bound.update(zip(stmt.reducer.rhs, rhs, strict=True))
-        self.values.begin()
-        results = [self.values.emit(r) for r in stmt.reducer.results]
-        self.values.bound.clear()
-        self.values.begin()
-        return results
-
-    def _is_horizontal(self, stmt: Store) -> bool:
-        if self.values.lanes == 1:
-            return False
-        known = self._horizontals.get(id(stmt))
-        if known is None:
-            lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
-            known = self._horizontals[id(stmt)] = (stmt, not any(free_vars(i) & lanes for i in stmt.indices))
-        return known[1]
-
-    def _horizontal(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> list[Val]:
-        """The vectors of `chunks` are combined pairwise, then the lanes of the last, by halves, then with memory."""
-        assert stmt.reducer is not None
-        if self.values.mask is not None:
-            mask = Val(self.values.mask, "bool", lanes)
-            starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]
-            chunks = [[self.arithmetic.select(mask, p, s) for p, s in zip(c, starts, strict=True)] for c in chunks]
-        self.values.mask = None
-        found = first_best(stmt.reducer)
-        if found is not None and lanes > 2:
-            chunks, lanes = [self._first_of_lanes(found, chunks)], 1
-        while len(chunks) > 1:
-            odd = chunks[len(chunks) // 2 * 2 :]
-            chunks = [self._combine(stmt, a, b) for a, b in zip(chunks[::2], chunks[1::2], strict=False)] + odd
-        (parts,) = chunks
-        while lanes > 1:
-            lanes //= 2
-            low = [self._half(p, 0, lanes) for p in parts]
-            high = [self._half(p, lanes, lanes) for p in parts]
-            parts = self._combine(stmt, low, high)
-        old = [self.values.emit(e) for e in self._old(stmt)]
-        return self._combine(stmt, old, parts)
-
-    def _first_of_lanes(self, found: FirstBest, chunks: list[list[Val]]) -> list[Val]:
-        """The best value of all lanes, then the least place of those that have it: half the work of carrying both."""
-        values, places = ([c[n] for c in chunks] for n in (found.value, found.place))
-        best = self._extreme(found.op, values)
-        beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
-        having = [self.arithmetic.is_same(v, best) for v in values]
-        first = self._extreme("lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)])
-        return [first, best] if found.place == 0 else [best, first]
-
-    def _extreme(self, op: str, values: list[Val]) -> Val:
-        """The one among all lanes of the vectors that is `op` than the others."""
-        while len(values) > 1 or values[0].lanes > 1:
-            if len(values) == 1:
-                half = values[0].lanes // 2
-                values = [self._half(values[0], 0, half), self._half(values[0], half, half)]
-            pairs = zip(values[::2], values[1::2], strict=False)
-            odd = values[len(values) // 2 * 2 :]
-            values = [self.arithmetic.select(self.arithmetic.binary(op, a, b), a, b) for a, b in pairs] + odd
-        return values[0]
-
-    def _half(self, value: Val, start: int, lanes: int) -> Val:
-        kind = value_type(value.dtype, value.lanes)
-        if lanes == 1:
-            return Val(self.writer.value(f"extractelement {kind} {value.name}, i64 {start}"), value.dtype, 1)
-        picks = ", ".join(f"i32 {start + n}" for n in range(lanes))
-        name = self.writer.value(f"shufflevector {kind} {value.name}, {kind} poison, <{lanes} x i32> <{picks}>")
-        return Val(name, value.dtype, lanes)
-
-    def _write(self, name: str, indices: tuple[Expr, ...], value: Val, blend: bool, stream: bool = False) -> None:
-        access = self.addresses.access(name, indices)
-        buffer = self.addresses.placed[name].buffer
-        lanes = 1 if access.lane_stride == 0 else self.values.lanes
-        value = value if value.lanes == lanes else self.arithmetic.spread(value, lanes)
-        mask = self.values.mask if lanes > 1 else None
-        if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
-            if blend and (self.addresses.placed[name].blends or lanes > REGISTER_PAD):  # longer ones reach the next row
-                old = self.values.emit(Load(name, indices, buffer.dtype))
-                value = self.arithmetic.select(Val(mask, "bool", lanes), value, old)
-            mask = None
-        self.values.forget(name)
-        text = value.name if value.dtype != "bool" else self._to_memory(value)
-        kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
-        if lanes == 1 or (access.lane_stride == 1 and mask is None):
-            whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
-            self.addresses.write(access, buffer.dtype, lanes, text, AROUND * (stream and whole))
-        elif access.lane_stride == 1 and (count := masks.leading(mask)) and not masks.has_stores(self.target):
-            self._write_leading(access, buffer.dtype, text, lanes, count)
-        elif access.lane_stride == 1:
-            pointer = self.addresses.at(access, buffer.dtype)
-            self.writer.emit(
-                f"call void @llvm.masked.store.{suffix(buffer.dtype, lanes)}.p0({kind} {text}, ptr align {align} "
-                f"{pointer}, <{lanes} x i1> {mask})"
-            )
-        else:
-            scatter(self.values, access, buffer.dtype, text)
-
-    def _write_leading(self, access: Access, dtype: str, text: str, lanes: int, count: int) -> None:
-        """The first `count` of the lanes, in vectors as long as the powers of two that it is the sum of."""
-        whole, start = memory_type(dtype, lanes), 0
-        for size in (1 << n for n in reversed(range(count.bit_length())) if count >> n & 1):
-            picks = ", ".join(f"i32 {start + n}" for n in range(size))
-            part = f"shufflevector {whole} {text}, {whole} poison, <{size} x i32> <{picks}>"
-            name = self.writer.value(part if size > 1 else f"extractelement {whole} {text}, i64 {start}")
-            pointer = self.addresses.at(access._replace(offset=access.offset + start), dtype)
-            self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype][1]}")
-            start += size
-
-    def _to_memory(self, value: Val) -> str:
-        """Truth values, a byte each."""
-        old, new = value_type("bool", value.lanes), memory_type("bool", value.lanes)
-        return self.writer.value(f"zext {old} {value.name} to {new}")
-
-
-def streamed(text: str, vector_bytes: int) -> str:
-    """The code of a nest whose outputs begin at whole lines: what may be stored around the caches is."""
-    for size in sorted({size for _, size in DTYPES.values()}):
-        text = text.replace(f"align {size}{AROUND}", f"align {vector_bytes}, !nontemporal !0")
-    return text
-
-
-def plain(text: str) -> str:
-    """The code of a nest whose outputs begin anywhere."""
-    return text.replace(AROUND, "")
-
 
 def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
-
-
-@lru_cache(maxsize=256)
-def _uses(expr: Expr, var: Var) -> int:
-    """How often `var` occurs as an operand; combiners are small trees."""
-    return (expr is var) + sum(_uses(c, var) for c in expr.children)
 
 
 def _only_fetches(stmt: Stmt) -> bool:
