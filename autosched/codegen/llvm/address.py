@@ -2,9 +2,6 @@
 
 The flat element index of an access is brought to  sum of coefficient * atom + constant. Unrolled
 variables are constants, so accesses of an unrolled tile share one pointer and differ by an immediate.
-
-An index that is data is a variable here as well, bound to what was loaded (`Values`): a number that is known from where
-it was loaded on, or one for each lane.
 """
 
 from __future__ import annotations
@@ -13,50 +10,14 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autosched.codegen.llvm.arithmetic import integer_op
+from autosched.codegen.llvm.bindings import HERE, Bindings, Lanes, Numbers, Runtime
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
 from autosched.codegen.storage import element_count, flat_form, flat_index
-from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Load, Var
-from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
-from autosched.ir.stmt import Buffer, Stmt, Store, walk
-from autosched.ir.visit import elements, free_vars, substitute
-from autosched.target import Target
-
-INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
-CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
-LANE: Var = Var("lane", INDEX)  # stands for the number of a lane beside data, below 64
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """A loop variable that is a register at run time; `depth` is its frame."""
-
-    name: str
-    depth: int
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """The vectorised variable: value = base + chunk * lanes + (0 .. lanes-1), `chunk` a run-time variable or None."""
-
-    base: int
-    lanes: int
-    chunk: Runtime | None = None
-
-
-HERE = 1 << 30  # the depth of a number that was loaded where the writer stands: nothing moves out of a loop with it
-
-
-class Numbers(NamedTuple):
-    """A number for each lane, in a vector of int32 or int64."""
-
-    name: str
-    dtype: str
-    lanes: int
-
-
-Binding = int | Runtime | Lanes | Numbers
+from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Var
+from autosched.ir.simplify import Affine
+from autosched.ir.stmt import Buffer
+from autosched.ir.visit import free_vars
 
 
 class Access(NamedTuple):
@@ -122,34 +83,30 @@ class Plan:
 
 @dataclass
 class Addresses:
-    """Pointers and integer values over the current bindings of loop variables."""
+    """Pointers to elements over the current bindings of loop variables."""
 
     writer: Writer
-    simplify: Simplifier
+    bindings: Bindings
     placed: dict[str, Placed]
     reduces_strength: bool  # whether LLVM looks for cheaper addresses in loops
-    env: dict[Var, Binding] = field(default_factory=dict)
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
     steady: frozenset[str] = frozenset()  # buffers that nothing here writes to
-    data: dict[Expr, Var] = field(default_factory=dict)  # the variables that stand for indices that are data
     _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
-    _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
-    _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
 
     def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
-        place, key = self.placed[name], (name, indices)
+        place, key, env = self.placed[name], (name, indices), self.bindings.env
         plan = self._plans.get(key)
         if plan is None or plan.place is not place:
             if plan is None or plan.place.buffer != place.buffer:
                 plan = self._plans[key] = self._plan(place, indices)
             plan.place, plan.frame = place, None  # the same elsewhere, as in each copy of a tile
-        if any(isinstance(self.env[v], Numbers) for v in plan.data):
+        if any(isinstance(env[v], Numbers) for v in plan.data):
             return self._scattered(plan)
         if plan.data or plan.frame is not self.writer.frames[-1]:
             self._enter(plan)
         offset, stride = plan.constant, 0
         for var, c in plan.numbers:
-            bound = self.env[var]
+            bound = env[var]
             if isinstance(bound, int):
                 offset += bound * c
             elif isinstance(bound, Lanes):
@@ -163,7 +120,7 @@ class Addresses:
         """What the access is in the innermost frame."""
         plan.frame, plan.numbers, plan.running = self.writer.frames[-1], [], []
         for var, c in plan.terms:
-            bound = self.env[var]
+            bound = self.bindings.env[var]
             if isinstance(bound, Runtime):
                 plan.running.append((bound, c))
                 continue
@@ -175,11 +132,11 @@ class Addresses:
             plan.multiple = math.gcd(*(c for _, c in plan.running))
 
     def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> Plan:
-        form = flat_form(place.buffer, indices, self.simplify)
+        form = flat_form(place.buffer, indices, self.bindings.simplify)
         terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
         atoms = [(atom, c) for atom, c in form.terms if not isinstance(atom, Var)]
         used = frozenset[Var]().union(*(free_vars(atom) for atom, _ in form.terms))
-        data = [v for v in used if v in self.data.values()]
+        data = [v for v in used if v in self.bindings.data.values()]
         return Plan(place, form, form.constant, terms, atoms, data)
 
     def _scattered(self, plan: Plan) -> Access:
@@ -187,27 +144,22 @@ class Addresses:
         offset, own = plan.constant, list[tuple[Expr, int]]()
         running: list[tuple[int, str, int]] = []
         for atom, c in (*plan.terms, *plan.atoms):
-            vector = self.env[atom] if isinstance(atom, Var) else None
+            vector = self.bindings.env[atom] if isinstance(atom, Var) else None
             if isinstance(vector, Lanes):
                 offset += vector.base * c
                 running += [] if vector.chunk is None else [(vector.chunk.depth, vector.chunk.name, c * vector.lanes)]
-                own.append((self._lane(vector.lanes), c))
+                own.append((self.bindings.lane(vector.lanes), c))
                 continue
-            if any(isinstance(self.env[v], Lanes | Numbers) for v in free_vars(atom)):
+            if any(isinstance(self.bindings.env[v], Lanes | Numbers) for v in free_vars(atom)):
                 own.append((atom, c))
                 continue
-            bound = self.scalar(atom)
+            bound = self.bindings.scalar(atom)
             if isinstance(bound, int):
                 offset += bound * c
             else:
                 running.append((bound.depth, bound.name, c))
         pointer = self._pointer(plan.place, sorted(running))
-        return Access(pointer, offset, None, self.fixed(Affine(tuple(own), 0).expr()))
-
-    def _lane(self, lanes: int) -> Var:
-        self.simplify.ranges[LANE] = (0, 63)
-        self.env[LANE] = Numbers(f"<{', '.join(f'i32 {n}' for n in range(lanes))}>", "int32", lanes)
-        return LANE
+        return Access(pointer, offset, None, self.bindings.fixed(Affine(tuple(own), 0).expr()))
 
     def _irregular(self, plan: Plan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> Access:
         """An access whose index has other terms than loop variables, of which the rest is known."""
@@ -215,7 +167,7 @@ class Addresses:
         patterns = self._known_lanes(plan.atoms)
         steps = [0]
         for atom, c in plan.atoms:
-            bound = self._bound(atom)
+            bound = self.bindings.shared(atom)
             if bound is None and patterns is not None:
                 bound, apart = patterns[atom]
                 steps = [c * n + m for n, m in zip(apart, steps * (len(apart) // len(steps)), strict=True)]
@@ -227,14 +179,14 @@ class Addresses:
                 piece = Binary("mul", atom, Const(c, INDEX))
                 odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
-            return Access(plan.place.pointer, 0, None, self.fixed(plan.flat.expr()))
+            return Access(plan.place.pointer, 0, None, self.bindings.fixed(plan.flat.expr()))
         by_register: dict[tuple[int, str], int] = {}
         for at, c in running:
             by_register[at.depth, at.name] = by_register.get((at.depth, at.name), 0) + c
         terms = [(depth, name, c) for (depth, name), c in sorted(by_register.items())]
         pointer = self._pointer(plan.place, terms)
         if odd is not None:
-            return Access(pointer, offset, None, self.fixed(odd))
+            return Access(pointer, offset, None, self.bindings.fixed(odd))
         base = math.gcd(*by_register.values())
         return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, base)
 
@@ -242,149 +194,23 @@ class Addresses:
         """What the atoms with lanes are (see `pattern`), None if one of them is not known."""
         found = {}
         for atom, _ in atoms:
-            if any(isinstance(self.env[v], Lanes) for v in free_vars(atom)):
-                known = self.pattern(atom)
+            if any(isinstance(self.bindings.env[v], Lanes) for v in free_vars(atom)):
+                known = self.bindings.pattern(atom)
                 if known is None:
                     return None
                 found[atom] = known
         return found
 
-    def pattern(self, expr: Expr) -> tuple[int | Runtime, tuple[int, ...]] | None:
-        """An index with lanes as what all of them share and a number for each: (16 i + n) // 2 = 8 i + n // 2. None
-        where the numbers depend on other loops."""
-        fixed = self.fixed(expr)
-        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes | Numbers)]
-        var, bound = vector[0] if len(vector) == 1 else (CHUNK, None)
-        if not isinstance(bound, Lanes):
-            return None
-        key = (fixed, bound.base, bound.lanes, bound.chunk is None)
-        if key not in self._patterns:
-            self._patterns[key] = self._lane_numbers(fixed, var, bound)
-        found = self._patterns[key]
-        if found is None:
-            return None
-        self._origin(bound)
-        return self.scalar(found[0]), found[1]
-
-    def _lane_numbers(self, expr: Expr, var: Var, bound: Lanes) -> tuple[Expr, tuple[int, ...]] | None:
-        origin = self._origin(bound) + bound.base
-        numbers, shared = list[int](), None
-        for n in range(bound.lanes):
-            form = self.simplify.affine(substitute(expr, {var: origin + n}))
-            shared = form.terms if shared is None else shared
-            if form.terms != shared:
-                return None
-            numbers.append(form.constant)
-        return Affine(shared or (), 0).expr(), tuple(numbers)
-
     def room(self, name: str, indices: tuple[Expr, ...], used: int) -> tuple[int, int]:
         """How many elements the buffer has, whatever the loops do, before the first lane and behind the last of those
         `used`."""
         place = self.placed[name]
-        low, high = self.interval(flat_index(place.buffer, indices, self.simplify), used)
+        low, high = self.bindings.interval(flat_index(place.buffer, indices, self.bindings.simplify), used)
         return low, element_count(place.buffer) - 1 - high
 
     def is_multiple(self, name: str, lanes: int) -> bool:
         """Whether the buffer consists of whole vectors."""
         return element_count(self.placed[name].buffer) % lanes == 0
-
-    def interval(self, expr: Expr, used: int) -> tuple[int, int]:
-        """Bounds of an index in the first `used` lanes, for all iterations of the loops that run."""
-        form = self.simplify.affine(expr)
-        low = high = form.constant
-        for atom, c in form.terms:
-            first, last = self.simplify.bounds(atom)
-            bound = self.env[atom] if isinstance(atom, Var) else None
-            if isinstance(bound, int):
-                first = last = bound
-            elif isinstance(bound, Lanes) and bound.chunk is None:
-                first, last = bound.base, bound.base + used - 1
-            ends = c * first, c * last
-            low, high = low + min(ends), high + max(ends)
-        return low, high
-
-    def _bound(self, atom: Expr) -> int | Runtime | None:
-        """What an atom that is no variable is here; None if its lanes differ non-linearly."""
-        used = free_vars(atom)
-        if any(isinstance(self.env[v], Lanes) for v in used):
-            return None
-        return self.scalar(atom)
-
-    def scalar(self, expr: Expr) -> int | Runtime:
-        """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
-        fixed = self.fixed(expr)
-        if isinstance(fixed, Const):
-            return int(fixed.value)
-        depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
-        if depth == HERE:
-            return Runtime(self._integer(fixed), HERE)
-        memo = self.writer.frames[depth].memo
-        key = ("int", fixed, tuple(self._name(v) for v in sorted(free_vars(fixed), key=lambda v: v.name)))
-        if key not in memo:
-            with self.writer.hoisted(depth):
-                memo[key] = self._integer(fixed)
-        return Runtime(memo[key], depth)
-
-    def fixed(self, expr: Expr) -> Expr:
-        """The expression with numbers in place of unrolled variables."""
-        numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], int)]
-        key = (expr, *numbers)
-        found = self._fixed.get(key)
-        if found is None:  # copies of an unrolled body ask the same again
-            constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v, b in numbers}
-            found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
-        return found
-
-    def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
-        """An index whose lanes are evenly apart: a number for each, and what is added to all. None for others."""
-        vector = [v for v in free_vars(expr) if isinstance(self.env[v], Lanes)]
-        if len(vector) != 1:
-            return None
-        var, bound = vector[0], self.env[vector[0]]
-        terms = self.simplify.affine(expr).terms
-        assert isinstance(bound, Lanes)
-        if any(var in free_vars(a) for a, _ in terms if a is not var):
-            return None
-        step = dict(terms).get(var, 0)
-        start = substitute(expr, {var: self._origin(bound)})
-        return tuple(step * (bound.base + n) for n in range(bound.lanes)), start
-
-    def _origin(self, bound: Lanes) -> Expr:
-        """The vectorised variable in the first lane, less `base`."""
-        if bound.chunk is None:
-            return Const(0, INDEX)
-        self.env[CHUNK] = bound.chunk
-        self.simplify.ranges[CHUNK] = (0, UNKNOWN[1])
-        return CHUNK * bound.lanes
-
-    def narrowed(self, number: int | Runtime) -> str:
-        """The lowest 32 bits of a number."""
-        if isinstance(number, int):
-            return str(number)
-        if number.depth == HERE:
-            return self.writer.value(f"trunc i64 {number.name} to i32")
-        memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)
-        if key not in memo:
-            with self.writer.hoisted(number.depth):
-                memo[key] = self.writer.value(f"trunc i64 {number.name} to i32")
-        return memo[key]
-
-    def _name(self, var: Var) -> str:
-        bound = self.env[var]
-        assert isinstance(bound, Runtime)
-        return bound.name
-
-    def _integer(self, expr: Expr) -> str:
-        """Emit integer arithmetic here; division by positive constants rounds down."""
-        match expr:
-            case Const(value=v):
-                return str(int(v))
-            case Var():
-                bound = self.env[expr]
-                return str(bound) if isinstance(bound, int) else self._name(expr)
-            case Binary(op=op, a=a, b=b):
-                return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
-        raise AssertionError(f"no integer code for {expr}")
 
     def at(self, access: Access, dtype: str) -> str:
         """A pointer to the first element."""
@@ -463,31 +289,6 @@ class Addresses:
             with self.writer.hoisted(depth):
                 memo[key] = self.writer.value(f"call ptr @llvm.strip.invariant.group.p0(ptr {pointer})", "p")
         return memo[key]
-
-
-def vector_lanes(body: Stmt, addresses: Addresses, target: Target) -> int:
-    """Lanes so that the widest element handled in the loop fills one vector register."""
-    sizes = {1}
-    for stmt in walk(body):
-        if isinstance(stmt, Store):
-            sizes |= {addresses.placed[b].buffer.itemsize for b in stmt.buffers}
-            for value in stmt.values:
-                handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
-                sizes |= {DTYPES[x.dtype][1] for x in handled if isinstance(x, Load) or x.dtype != INDEX}
-    return max(1, target.vector_bytes // max(sizes))
-
-
-def fits_32(*numbers: int) -> bool:
-    return all(-(1 << 31) <= n < 1 << 31 for n in numbers)
-
-
-def is_index(expr: Expr) -> bool:
-    """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
-    if isinstance(expr, Binary):
-        if expr.op in ("floordiv", "mod") and not (isinstance(expr.b, Const) and expr.b.value > 0):
-            return False  # it may trap, so it stays where it is written
-        return expr.op in INTEGER_OPS and is_index(expr.a) and is_index(expr.b)
-    return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
 
 
 def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> Access:

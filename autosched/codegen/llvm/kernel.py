@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.codegen.llvm.address import Addresses, Placed, Runtime
+from autosched.codegen.llvm.address import Addresses, Placed
+from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.halves import paired_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
@@ -148,7 +149,7 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
     written = {b for s in walk(nest.body) if isinstance(s, Store) for b in s.buffers}
     steady = frozenset(placed.keys() - written)
-    addresses = Addresses(writer, simplify, placed, target.reduces_strength, steady=steady)
+    addresses = Addresses(writer, Bindings(writer, simplify), placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
     body = _with_bytes(nest.body)
     paired = paired_loops(body, {b.name: b for b in buffers}, simplify, target)
@@ -161,7 +162,7 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
         value = writer.value(f"udiv i64 %task, {inner}") if inner > 1 else "%task"
         if loop is not nest.parallel[0]:
             value = writer.value(f"urem i64 {value}, {size}")
-        addresses.env[loop.var] = Runtime(value, 0)
+        addresses.bindings.env[loop.var] = Runtime(value, 0)
         if not isinstance(loop.extent, Const):
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from autosched.codegen.llvm.address import HERE, LANE, Access, Addresses, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.address import Access, Addresses
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, masks_are_vectors, shuffled_bits
+from autosched.codegen.llvm.bindings import HERE, LANE, Bindings, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.words import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -33,16 +35,14 @@ class Emitter(Protocol):
 
     writer: Writer
     addresses: Addresses
+    bindings: Bindings
+    indices: Indices
     arithmetic: Arithmetic
     mask: str | None
     lanes: int
     guarded: bool
 
     def emit(self, expr: Expr) -> Val: ...
-
-    def index(self, expr: Expr) -> Val: ...
-
-    def narrow(self, expr: Expr) -> Val | None: ...
 
     def alone(self) -> AbstractContextManager[None]: ...
 
@@ -60,20 +60,20 @@ def _known_index(values: Emitter, index: Expr) -> Expr:
         return index
     if isinstance(index, Binary) and index.op in ("add", "sub", "mul"):
         return binary(index.op, _known_index(values, index.a), _known_index(values, index.b))
-    addresses = values.addresses
-    var = addresses.data.get(index)
+    bindings = values.bindings
+    var = bindings.data.get(index)
     if var is None:
-        var = addresses.data[index] = Var(f"data {len(addresses.data)}", INDEX)
-        addresses.simplify.ranges[var] = integer_bounds(index)
+        var = bindings.data[index] = Var(f"data {len(bindings.data)}", INDEX)
+        bindings.simplify.ranges[var] = integer_bounds(index)
     outer = _outside(values, index)
     if outer is not None:
-        addresses.env[var] = outer
+        bindings.env[var] = outer
         return var
     value = values.emit(index.a if isinstance(index, Cast) else index)
     if value.lanes == 1:
-        addresses.env[var] = Runtime(values.arithmetic.cast(value, INDEX).name, HERE)
+        bindings.env[var] = Runtime(values.arithmetic.cast(value, INDEX).name, HERE)
     else:
-        addresses.env[var] = Numbers(*values.arithmetic.cast(value, "int32" if _is_small(index) else INDEX))
+        bindings.env[var] = Numbers(*values.arithmetic.cast(value, "int32" if _is_small(index) else INDEX))
     return var
 
 
@@ -83,18 +83,17 @@ def _is_small(index: Expr) -> bool:
 
 def _outside(values: Emitter, index: Expr) -> Runtime | None:
     """The index as a number that is known in the innermost loop which moves it; None where it has to stay here."""
-    addresses, writer = values.addresses, values.writer
-    bindings = [addresses.env[v] for v in free_vars(index)]
-    steady = all(x.buffer in addresses.steady for x in loads(index))
-    if not steady or any(isinstance(b, Lanes | Numbers) for b in bindings):
+    writer, bound = values.writer, [values.bindings.env[v] for v in free_vars(index)]
+    steady = all(x.buffer in values.addresses.steady for x in loads(index))
+    if not steady or any(isinstance(b, Lanes | Numbers) for b in bound):
         return None
-    depth = max((b.depth for b in bindings if isinstance(b, Runtime)), default=0)
+    depth = max((b.depth for b in bound if isinstance(b, Runtime)), default=0)
     branches = any(isinstance(e, Select) for e in subexpressions(index))
     if depth == HERE or branches or not values.may_load(index, depth):
         return None
-    fixed = addresses.fixed(index)
+    fixed = values.bindings.fixed(index)
     memo = writer.frames[depth].memo
-    key = ("data", fixed, *(b.name for b in bindings if isinstance(b, Runtime)))
+    key = ("data", fixed, *(b.name for b in bound if isinstance(b, Runtime)))
     if key not in memo:
         with writer.hoisted(depth), values.alone():
             memo[key] = values.arithmetic.cast(values.emit(fixed), INDEX).name
@@ -103,13 +102,13 @@ def _outside(values: Emitter, index: Expr) -> Runtime | None:
 
 def _in_32_bits(values: Emitter, index: Expr) -> Val | None:
     """An index of lanes in half the registers; None where it may be negative, does not fit, or is no sum of data."""
-    addresses, total = values.addresses, None
-    form = addresses.simplify.affine(index)
-    bounds = [(c * low, c * high) for atom, c in form.terms for low, high in [addresses.simplify.bounds(atom)]]
+    total, simplify = None, values.bindings.simplify
+    form = simplify.affine(index)
+    bounds = [(c * low, c * high) for atom, c in form.terms for low, high in [simplify.bounds(atom)]]
     if sum(map(min, bounds)) < 0 or not fits_32(*(n for pair in bounds for n in pair), sum(map(max, bounds))):
         return None
     for atom, c in form.terms:
-        bound = addresses.env.get(atom) if isinstance(atom, Var) else None
+        bound = values.bindings.env.get(atom) if isinstance(atom, Var) else None
         if not isinstance(bound, Numbers) or bound.dtype == INDEX:
             return None
         part = Val(*bound) if c == 1 else values.arithmetic.binary("mul", Val(*bound), Val(str(c), "int32", 1))
@@ -145,7 +144,8 @@ def lane_pointers(values: Emitter, access: Access, dtype: str) -> str:
     base, lanes = values.addresses.at(access, dtype), values.lanes
     own = access.lane_index
     if own is not None:
-        index = values.arithmetic.spread(_in_32_bits(values, own) or values.narrow(own) or values.index(own), lanes)
+        narrow = _in_32_bits(values, own) or values.indices.narrow(own, lanes)
+        index = values.arithmetic.spread(narrow or values.indices.emit(own, lanes), lanes)
     else:
         steps = ", ".join(f"i64 {step}" for step in access.lane_steps(lanes))
         index = Val(f"<{steps}>", INDEX, lanes)
@@ -224,7 +224,7 @@ def _picked(values: Emitter, access: Access, index: Val, dtype: str) -> str | No
     lane by lane is one shuffle for each register (LLVM's "variable permute")."""
     lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype][1]
     assert access.lane_index is not None
-    low, high = values.addresses.simplify.bounds(access.lane_index)
+    low, high = values.bindings.simplify.bounds(access.lane_index)
     register = shuffled_bits(values.arithmetic.target) // 8
     longest = {1: min(register, PIECES_OF_BYTES * PIECE_BYTES), 4: register}.get(size, 0)
     if (

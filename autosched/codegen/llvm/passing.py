@@ -24,7 +24,8 @@ from itertools import permutations, product
 from math import prod
 from typing import Protocol
 
-from autosched.codegen.llvm.address import Addresses, Lanes
+from autosched.codegen.llvm.address import Addresses
+from autosched.codegen.llvm.bindings import Bindings, Lanes
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window
 from autosched.codegen.llvm.writer import Writer
@@ -40,6 +41,7 @@ class Emitter(Protocol):
     """What emits statements at the current point (`statements.py`)."""
 
     addresses: Addresses
+    bindings: Bindings
     values: Values
     target: Target
     writer: Writer
@@ -113,7 +115,7 @@ def emit_ordered(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: F
         _vector_at(emitter, inner, loops, tuple(at[v] for v in loops), at[inner.var] * width)
     emitter.writer.single = False
     for var in loops:
-        del emitter.addresses.env[var]
+        del emitter.bindings.env[var]
     return True
 
 
@@ -151,7 +153,7 @@ def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: St
 
     _emit(emitter, window, finish, cleared)
     for var in written.loops:
-        del emitter.addresses.env[var]
+        del emitter.bindings.env[var]
     return True
 
 
@@ -184,7 +186,8 @@ def _offsets(
     name: str, indices: tuple[Expr, ...], loops: tuple[Var, ...], points: list[Point], lane: Var, addresses: Addresses
 ) -> dict[int, Point] | None:
     """The points by the element of the buffer that their first lane is at; None where anything else moves it."""
-    form = addresses.simplify.affine(flat_index(addresses.placed[name].buffer, indices, addresses.simplify))
+    simplify = addresses.bindings.simplify
+    form = simplify.affine(flat_index(addresses.placed[name].buffer, indices, simplify))
     steps = dict(form.terms)
     if steps.pop(lane, 0) != 1 or not set(steps) <= set(loops):
         return None
@@ -250,13 +253,13 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
             after(n, first)
     emitter.values.in_window = False
     for var in window.loops:
-        del emitter.addresses.env[var]
+        del emitter.bindings.env[var]
 
 
 def _emit_steps(emitter: Emitter, window: Window) -> None:
     """All points in the order of the loops. A fence for the compiler alone keeps LLVM from holding what one step loads
     until the next one needs it again: there are no registers for that, it went to the stack and back."""
-    env, step = emitter.addresses.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
+    env, step = emitter.bindings.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
     before: Point | None = None
     for point in sorted(window.points):
         here = tuple(point[n] for n in step)
@@ -283,7 +286,7 @@ def _outside(window: Window, addresses: Addresses) -> set[Point]:
             key = tuple(point[n] for n in moving)
             if key not in fails:
                 known: dict[Expr, Expr] = {window.loops[n]: Const(point[n], INDEX) for n in moving}
-                held = addresses.simplify(substitute(test, known))
+                held = addresses.bindings.simplify(substitute(test, known))
                 fails[key] = isinstance(held, Const) and not held.value
             if fails[key]:
                 found.add(point)
@@ -294,7 +297,7 @@ def _vector_at(emitter: Emitter, inner: For, loops: tuple[Var, ...], point: Poin
     """The vector from `first` on of one copy of the body, or what there is of it."""
     assert isinstance(inner.extent, Const)
     extent, width = int(inner.extent.value), emitter.width(inner)
-    emitter.addresses.env.update(zip(loops, point, strict=True))
+    emitter.bindings.env.update(zip(loops, point, strict=True))
     if extent - first < width:
         emitter.vector_rest(inner, first, extent - first, width)
     else:

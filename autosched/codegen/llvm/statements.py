@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autosched.codegen.llvm import masks
-from autosched.codegen.llvm.address import Addresses, Lanes, Placed, Runtime, vector_lanes
+from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+from autosched.codegen.llvm.bindings import Lanes, Runtime
 from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.transpose import emit_across
@@ -21,9 +22,9 @@ from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.storage import element_count
-from autosched.ir.expr import INDEX, Const, Expr
+from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import reduces_lanes, vector_tile
+from autosched.ir.visit import elements, reduces_lanes, vector_tile
 from autosched.target import Target
 
 STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
@@ -53,7 +54,7 @@ class Statements:
         self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, paired: frozenset[Var]
     ) -> None:
         self.writer = writer
-        self.addresses = addresses
+        self.addresses, self.bindings = addresses, addresses.bindings
         self.target = target
         self.local = local
         self.paired = paired  # variables of loops, see `halves.py`
@@ -102,15 +103,15 @@ class Statements:
                 return
             self._in_order[id(stmt)] = stmt
             for n in range(int(stmt.extent.value)):
-                self.addresses.env[stmt.var] = n
+                self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
-            del self.addresses.env[stmt.var]
+            del self.bindings.env[stmt.var]
         else:
 
             def body(var: Runtime) -> None:
-                self.addresses.env[stmt.var] = var
+                self.bindings.env[stmt.var] = var
                 self.emit(stmt.body)
-                del self.addresses.env[stmt.var]
+                del self.bindings.env[stmt.var]
 
             self.serial_loop(stmt.extent, body)
 
@@ -123,8 +124,8 @@ class Statements:
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
-        count = self.addresses.scalar(extent)
-        may_skip = self.addresses.simplify.bounds(extent)[0] < 1
+        count = self.bindings.scalar(extent)
+        may_skip = self.bindings.simplify.bounds(extent)[0] < 1
         self._counted(str(count) if isinstance(count, int) else count.name, may_skip, body)
 
     def _counted(self, count: str, may_skip: bool, body: Callable[[Runtime], None], stem: str = "L") -> None:
@@ -156,8 +157,19 @@ class Statements:
         body = loop.body
         known = self._widths.get(id(body))
         if known is None:
-            known = self._widths[id(body)] = (body, vector_lanes(body, self.addresses, self.target))
+            known = self._widths[id(body)] = (body, max(1, self.target.vector_bytes // self._widest(body)))
         return known[1]
+
+    def _widest(self, body: Stmt) -> int:
+        """Bytes of the widest element handled in the loop, which fill one vector register."""
+        sizes = {1}
+        for stmt in walk(body):
+            if isinstance(stmt, Store):
+                sizes |= {self.addresses.placed[b].buffer.itemsize for b in stmt.buffers}
+                for value in stmt.values:
+                    handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
+                    sizes |= {DTYPES[x.dtype][1] for x in handled if isinstance(x, Load) or x.dtype != INDEX}
+        return max(sizes)
 
     def _vector_loop(self, stmt: For) -> None:
         extent = stmt.extent
@@ -178,7 +190,7 @@ class Statements:
             self.vector_rest(stmt, whole * lanes, rest, width)
             self.writer.single = False
             return
-        count = self.addresses.scalar(extent)
+        count = self.bindings.scalar(extent)
         name = str(count) if isinstance(count, int) else count.name
         self._dynamic_vectors(stmt, name, width)
 
@@ -197,10 +209,10 @@ class Statements:
         chunks: list[list[Val]] = []
         self.values.lanes, self.writer.paired = lanes, loop.var in self.paired
         for chunk in range(whole):
-            self.addresses.env[loop.var] = Lanes(chunk * lanes, lanes)
+            self.bindings.env[loop.var] = Lanes(chunk * lanes, lanes)
             self.values.begin()
             chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
-        del self.addresses.env[loop.var]
+        del self.bindings.env[loop.var]
         self.writer.paired = False
         self.stores.reduce(store, chunks, lanes)
 
@@ -234,13 +246,13 @@ class Statements:
 
     def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None:
         if lanes.lanes == 1:
-            self.addresses.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
+            self.bindings.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
         else:
-            self.addresses.env[stmt.var] = lanes
+            self.bindings.env[stmt.var] = lanes
         self.values.mask, self.values.lanes, self.writer.paired = mask, lanes.lanes, stmt.var in self.paired
         self.emit(stmt.body)
         self.values.mask, self.values.lanes, self.writer.paired = None, 1, False
-        del self.addresses.env[stmt.var]
+        del self.bindings.env[stmt.var]
 
     # branches and memory
 

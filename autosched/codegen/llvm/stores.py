@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from autosched.codegen.llvm import masks
-from autosched.codegen.llvm.address import Access, Lanes
+from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val
+from autosched.codegen.llvm.bindings import Lanes
 from autosched.codegen.llvm.lookup import scatter
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
@@ -27,13 +28,14 @@ class Stores:
 
     def __init__(self, values: Values, target: Target) -> None:
         self.values, self.target = values, target
-        self.writer, self.addresses, self.arithmetic = values.writer, values.addresses, values.arithmetic
+        self.writer, self.arithmetic = values.writer, values.arithmetic
+        self.addresses, self.bindings = values.addresses, values.bindings
         # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
         self._results: dict[int, tuple[Stmt, tuple[Expr, ...] | None]] = {}
         self._horizontals: dict[int, tuple[Stmt, bool]] = {}
 
     def emit(self, stmt: Store) -> None:
-        if is_left_out(stmt, self.addresses.fixed):
+        if is_left_out(stmt, self.bindings.fixed):
             return
         self.values.begin(stmt)
         if stmt.reducer is not None and self._is_horizontal(stmt):
@@ -88,7 +90,7 @@ class Stores:
             return False
         known = self._horizontals.get(id(stmt))
         if known is None:
-            lanes = {v for v, b in self.addresses.env.items() if isinstance(b, Lanes)}
+            lanes = {v for v, b in self.bindings.env.items() if isinstance(b, Lanes)}
             known = self._horizontals[id(stmt)] = (stmt, not any(free_vars(i) & lanes for i in stmt.indices))
         return known[1]
 

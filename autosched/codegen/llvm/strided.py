@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from autosched.codegen.llvm.address import Access, is_index
+from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
+from autosched.codegen.llvm.bindings import is_index
 from autosched.codegen.llvm.indices import literal_lanes
 from autosched.codegen.llvm.lookup import Emitter
 from autosched.codegen.llvm.words import memory_type
@@ -204,5 +205,5 @@ def _shifts(values: Emitter, places: Expr) -> tuple[int, ...] | None:
         return (int(places.value),) * values.lanes if 0 <= int(places.value) < BYTE else None
     if not isinstance(places, Cast) or not is_index(places.a):
         return None
-    known = values.addresses.pattern(places.a)
+    known = values.bindings.pattern(places.a)
     return None if known is None or known[0] != 0 or not all(0 <= n < BYTE for n in known[1]) else known[1]

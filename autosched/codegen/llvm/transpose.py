@@ -25,7 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from autosched.codegen.llvm.address import Access, Addresses, Lanes
+from autosched.codegen.llvm.address import Access, Addresses
+from autosched.codegen.llvm.bindings import Lanes
 from autosched.codegen.llvm.passing import Emitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.windows import MAX_CHUNKS
@@ -66,7 +67,7 @@ def emit_across(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: Fo
     tile = tile or columns
     if tile is None:
         return False
-    env, values = emitter.addresses.env, emitter.values
+    env, values = emitter.bindings.env, emitter.values
     for piece in tile.pieces:
         env[inner.var], values.lanes = piece, piece.lanes
         (_read_across if columns is None else _write_across)(emitter, tile, piece.lanes)
@@ -83,7 +84,7 @@ def emit_across(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: Fo
 
 
 def _read_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
-    done, env = 0, emitter.addresses.env
+    done, env = 0, emitter.bindings.env
     for first, size in blocks(tile, lanes):
         env.update(tile.at(first))
         read = {x: transposed_rows(emitter.writer, emitter.addresses, x, lanes, size) for x in tile.sources}
@@ -98,7 +99,7 @@ def _read_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
 def _write_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
     """A vector for each row and, once a block has all of its rows, what they hold of each lane. Rows that make no block
     are written by themselves."""
-    env, values, name = emitter.addresses.env, emitter.values, tile.store.buffers[0]
+    env, values, name = emitter.bindings.env, emitter.values, tile.store.buffers[0]
     dtype = emitter.addresses.placed[name].buffer.dtype
     for run in _runs(tile, emitter.addresses):
         if len(run) < tile.block:
@@ -136,7 +137,7 @@ def _runs(tile: Tile, addresses: Addresses) -> list[list[int]]:
     runs: list[list[int]] = []
     before: Access | None = None
     for n in range(len(tile.points)):
-        addresses.env.update(tile.at(n))
+        addresses.bindings.env.update(tile.at(n))
         here = addresses.access(tile.store.buffers[0], tile.store.indices)
         following = None if before is None else (before.pointer, before.offset + 1, before.lane_stride)
         if _is_apart(here) and (here.pointer, here.offset, here.lane_stride) == following:
@@ -166,11 +167,11 @@ def find_columns(unrolled: Sequence[tuple[Var, int]], body: For, addresses: Addr
     if len(points) < block or not 0 < len(pieces) <= MAX_CHUNKS:
         return None
     tile = Tile(tuple(var for var, _ in unrolled), points, body, store, (), block, pieces)
-    addresses.env.update([(body.var, pieces[0]), *tile.at(0)])
+    addresses.bindings.env.update([(body.var, pieces[0]), *tile.at(0)])
     apart = _is_apart(addresses.access(buffer.name, store.indices))  # most tiles are not, which their first row says
     found = apart and any(len(run) >= block for run in _runs(tile, addresses))
     for var in (body.var, *tile.outer):
-        del addresses.env[var]
+        del addresses.bindings.env[var]
     return tile if found else None
 
 
@@ -226,12 +227,12 @@ def _stride_across(tile: Tile, load: Load, addresses: Addresses) -> int | None:
     """The lanes' stride in the source, if row after row is adjacent there, and the lanes are in the destination."""
     strides: set[int | None] = set()
     for piece in tile.pieces:
-        addresses.env[tile.inner.var] = piece
+        addresses.bindings.env[tile.inner.var] = piece
         strides.add(_stride_of_lanes(tile, load, addresses))
         if None in strides:
             break
     for var in (tile.inner.var, *tile.outer):
-        del addresses.env[var]
+        del addresses.bindings.env[var]
     return strides.pop() if len(strides) == 1 else None
 
 
@@ -241,7 +242,7 @@ def _stride_of_lanes(tile: Tile, load: Load, addresses: Addresses) -> int | None
     near = range(2 if tile.store.reducer is None else LONGEST_STEP + 1)
     first: Access | None = None
     for row in range(len(tile.points)):
-        addresses.env.update(tile.at(row))
+        addresses.bindings.env.update(tile.at(row))
         read = addresses.access(load.buffer, load.indices)
         first = first or read
         expected = (first.pointer, first.offset + row, first.lane_stride)

@@ -7,27 +7,26 @@ is gathered. Within straight code a load is emitted once. a*b + c is one fused i
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import Access, Addresses, Lanes, Numbers, fits_32, is_adjacent, is_index
+from autosched.codegen.llvm.address import Access, Addresses, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.indices import literal_lanes, narrow_index
+from autosched.codegen.llvm.bindings import Lanes, fits_32, is_index
+from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.lookup import gathered, known_indices
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts
 from autosched.ir.dots import WORD_BITS, Dot, Word
-from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary
+from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
 
 Exprs = tuple[Expr, ...]
-ZERO, TRUE = Const(0, INDEX), Const(True, "bool")
 
 
 @dataclass
@@ -45,6 +44,10 @@ class Values:
     _loaded: dict[str, dict[tuple[object, ...], Val]] = field(default_factory=dict)  # by buffer
     _memo: dict[Expr, Val] = field(default_factory=dict)
     _store: Store | None = None  # that is emitted
+
+    def __post_init__(self) -> None:
+        self.bindings = self.addresses.bindings
+        self.indices = Indices(self.arithmetic, self.bindings)
 
     def forget(self, buffer: str | None = None) -> None:
         """Loads of `buffer` (of all) are emitted anew from here on."""
@@ -91,29 +94,15 @@ class Values:
                 return dots.dot(self.arithmetic, row, self.emit(a), self.emit(b), None)
         if not loads(expr) and not free_vars(expr) & self.bound.keys():
             if is_index(expr):
-                return self.index(expr)
+                return self.indices.emit(expr, self.lanes)
             if isinstance(expr, Binary) and expr.op in COMPARISON and expr.a.dtype == INDEX:
-                fixed = self.addresses.fixed(expr)
+                fixed = self.bindings.fixed(expr)
                 if isinstance(fixed, Const):  # decided by unrolled variables or by the loops' ranges
                     return Val(literal(fixed.value, "bool"), "bool", 1)
-                if isinstance(fixed, Binary) and (lanes := self._decided(fixed) or self._compared(fixed)) is not None:
+                if isinstance(fixed, Binary) and (lanes := self.indices.compared(fixed, self.lanes)):
                     return lanes
         assert isinstance(expr, Binary), f"no code for {type(expr).__name__}"
         return self._binary(expr)
-
-    def _decided(self, comparison: Binary) -> Val | None:
-        """The lanes in which a quotient or a remainder compares with a number, where each of them is known."""
-        form = self.addresses.simplify.affine(comparison.a - comparison.b)
-        if len(form.terms) != 1 or not isinstance(form.terms[0][0], Binary):
-            return None
-        ((atom, c),) = form.terms
-        known = self.addresses.pattern(atom)
-        if known is None or not isinstance(known[0], int):
-            return None
-        values = (Const(c * (known[0] + n) + form.constant, INDEX) for n in known[1])
-        holds = ["true" if binary(comparison.op, v, ZERO) == TRUE else "false" for v in values]
-        mixed = masks.literal_mask((n for n, x in enumerate(holds) if x == "true"), len(holds))
-        return Val(mixed, "bool", len(holds)) if len(set(holds)) > 1 else Val(holds[0], "bool", 1)
 
     def _binary(self, expr: Binary) -> Val:
         a, b = expr.a, expr.b
@@ -132,68 +121,12 @@ class Values:
                 return self.arithmetic.fma(x, y, self.arithmetic.negate(z) if expr.op == "sub" else z)
         return self.arithmetic.binary(expr.op, self.emit(a), self.emit(b))
 
-    def index(self, expr: Expr) -> Val:
-        """Integer arithmetic over loop variables: shared and hoisted where no lane is involved."""
-        vector = {v for v in free_vars(expr) if isinstance(self.addresses.env[v], Lanes | Numbers)}
-        if not vector:
-            scalar = self.addresses.scalar(expr)
-            return Val(str(scalar) if isinstance(scalar, int) else scalar.name, INDEX, 1)
-        if isinstance(expr, Var):
-            return self.lane_numbers(expr)
-        assert isinstance(expr, Binary), f"no lane code for {expr}"
-        if expr.op in ("floordiv", "mod"):
-            known = self.addresses.pattern(expr)
-            if known is not None:
-                start, numbers = known
-                name = str(start) if isinstance(start, int) else start.name
-                text = ", ".join(f"i64 {n}" for n in numbers)
-                return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
-            narrow = self.narrow(expr)
-            if narrow is not None:
-                return self.arithmetic.cast(narrow, INDEX)
-        return self.arithmetic.binary(expr.op, self._index_operand(expr.a), self._index_operand(expr.b))
-
-    def _index_operand(self, expr: Expr) -> Val:
-        return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self.index(expr)
-
     def _converted_index(self, a: Expr, dtype: str) -> Val:
         """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
-        if not fits_32(*self.addresses.interval(a, self.lanes)):
+        if not fits_32(*self.bindings.interval(a, self.lanes)):
             return self.arithmetic.cast(self.emit(a), dtype)
-        return self.arithmetic.cast(self.narrow(a) or self.arithmetic.cast(self.emit(a), "int32"), dtype)
-
-    def narrow(self, expr: Expr) -> Val | None:
-        return narrow_index(self.arithmetic, self.addresses, expr, self.lanes)
-
-    def _compared(self, comparison: Binary) -> Val | None:
-        """The lanes against what they share, in 32 bits; None where that does not fit. So is what has no lanes: of
-        several differences the signs are tested at once."""
-        difference = comparison.b - comparison.a
-        even = self.addresses.evenly(difference)
-        if even is None:
-            narrow = self.narrow(comparison.a - comparison.b)
-            return None if narrow is None else self.arithmetic.binary(comparison.op, narrow, Val("0", "int32", 1))
-        if not fits_32(*even[0], *self.addresses.interval(difference, self.lanes)):
-            return None
-        start, numbers = self.addresses.scalar(even[1]), [-n for n in even[0]]
-        if isinstance(start, int) and len(numbers) > 1:
-            hold = (n for n, number in enumerate(numbers) if getattr(operator, comparison.op)(number, start))
-            return Val(masks.literal_mask(hold, len(numbers)), "bool", len(numbers))
-        shared = Val(self.addresses.narrowed(start), "int32", 1)
-        return self.arithmetic.binary(comparison.op, literal_lanes(numbers), shared)
-
-    def lane_numbers(self, var: Var) -> Val:
-        """The values of the vectorised variable."""
-        bound = self.addresses.env[var]
-        if isinstance(bound, Numbers):
-            return self.arithmetic.cast(Val(*bound), INDEX)
-        assert isinstance(bound, Lanes)
-        text = ", ".join(f"i64 {bound.base + n}" for n in range(bound.lanes))
-        numbers = Val(f"<{text}>" if bound.lanes > 1 else str(bound.base), INDEX, bound.lanes)
-        if bound.chunk is None:
-            return numbers
-        start = self.writer.value(f"mul nsw i64 {bound.chunk.name}, {bound.lanes}")
-        return self.arithmetic.binary("add", numbers, Val(start, INDEX, 1))
+        narrow = self.indices.narrow(a, self.lanes) or self.arithmetic.cast(self.emit(a), "int32")
+        return self.arithmetic.cast(narrow, dtype)
 
     # loads
 
@@ -325,7 +258,7 @@ class Values:
 
     def _lane_binding(self) -> Lanes | None:
         """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
-        return next((b for b in self.addresses.env.values() if isinstance(b, Lanes)), None)
+        return next((b for b in self.bindings.env.values() if isinstance(b, Lanes)), None)
 
     def _masked_load(self, access: Access, dtype: str, mask: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
@@ -404,7 +337,7 @@ class Values:
         """What is left of a condition without the comparisons that hold in all lanes of these very vectors, which are
         away from the border; None if nothing is."""
         used = self._leading_lanes()
-        if not used or not any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(cond)):
+        if not used or not any(isinstance(self.bindings.env.get(v), Lanes) for v in free_vars(cond)):
             return cond
         left = [p for p in conjuncts(cond) if not self._holds(p, used)]
         return reduce(lambda a, b: a & b, left) if left else None
@@ -413,7 +346,7 @@ class Values:
         """Whether a comparison of indices is known to hold in the first `used` lanes."""
         if not (isinstance(part, Binary) and part.op in ORDERINGS and part.a.dtype == INDEX) or loads(part):
             return False
-        low, high = self.addresses.interval(part.a - part.b, used)
+        low, high = self.bindings.interval(part.a - part.b, used)
         return {"ge": low >= 0, "gt": low > 0, "le": high <= 0, "lt": high < 0}[part.op]
 
     @contextmanager
@@ -454,7 +387,7 @@ class Values:
             return None
         lanes = self.lanes if access.lane_stride else 1
         known = self._loaded.setdefault(load.buffer, {})
-        key = (access, self.mask, lanes, self.addresses.fixed(expr.cond), fill)
+        key = (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill)
         if key not in known:
             constant = fill_name(fill.value, fill.dtype)
             place = self.addresses.at(access, load.dtype)
@@ -487,7 +420,7 @@ class Values:
     def _has_lanes(self, expr: Expr) -> bool:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
-        return any(isinstance(self.addresses.env.get(v), Lanes) for v in free_vars(expr))
+        return any(isinstance(self.bindings.env.get(v), Lanes) for v in free_vars(expr))
 
 
 def _is_product(expr: Expr) -> bool:

@@ -135,8 +135,8 @@ def _reads(
         place = addresses.placed[load.buffer].buffer
         if place.scope is Scope.REGISTER:
             return None
-        flat = flat_index(place, load.indices, addresses.simplify)
-        terms: Mapping[Expr, int] = dict(addresses.simplify.affine(flat).terms)
+        flat = flat_index(place, load.indices, addresses.bindings.simplify)
+        terms: Mapping[Expr, int] = dict(addresses.bindings.simplify.affine(flat).terms)
         if any(not isinstance(atom, Var) and free_vars(atom) & set(variables) for atom in terms):
             return None
         found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables), terms.get(lane, 0), place.itemsize

@@ -1,0 +1,206 @@
+"""What loop variables are bound to where the writer stands, and what indices over them are there.
+
+Unrolled variables are numbers, those of serial loops registers, the vectorised one is a number for each lane. An index
+that is data is a variable here as well, bound to what was loaded (`lookup`): a number that is known from where it was
+loaded on, or one for each lane. Integer arithmetic is emitted once, in the outermost loop that moves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from autosched.codegen.llvm.arithmetic import integer_op
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
+from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
+from autosched.ir.visit import free_vars, substitute
+
+INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
+CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
+LANE: Var = Var("lane", INDEX)  # stands for the number of a lane beside data, below 64
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A loop variable that is a register at run time; `depth` is its frame."""
+
+    name: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The vectorised variable: value = base + chunk * lanes + (0 .. lanes-1), `chunk` a run-time variable or None."""
+
+    base: int
+    lanes: int
+    chunk: Runtime | None = None
+
+
+HERE = 1 << 30  # the depth of a number that was loaded where the writer stands: nothing moves out of a loop with it
+
+
+class Numbers(NamedTuple):
+    """A number for each lane, in a vector of int32 or int64."""
+
+    name: str
+    dtype: str
+    lanes: int
+
+
+Binding = int | Runtime | Lanes | Numbers
+
+
+@dataclass
+class Bindings:
+    """Integers over the current bindings `env` of variables."""
+
+    writer: Writer
+    simplify: Simplifier
+    env: dict[Var, Binding] = field(default_factory=dict)
+    data: dict[Expr, Var] = field(default_factory=dict)  # the variables that stand for indices that are data
+    _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+    _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
+
+    def shared(self, expr: Expr) -> int | Runtime | None:
+        """What an index is in all lanes; None where they differ."""
+        return None if any(isinstance(self.env[v], Lanes) for v in free_vars(expr)) else self.scalar(expr)
+
+    def scalar(self, expr: Expr) -> int | Runtime:
+        """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
+        fixed = self.fixed(expr)
+        if isinstance(fixed, Const):
+            return int(fixed.value)
+        depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
+        if depth == HERE:
+            return Runtime(self._integer(fixed), HERE)
+        memo = self.writer.frames[depth].memo
+        key = ("int", fixed, tuple(self._name(v) for v in sorted(free_vars(fixed), key=lambda v: v.name)))
+        if key not in memo:
+            with self.writer.hoisted(depth):
+                memo[key] = self._integer(fixed)
+        return Runtime(memo[key], depth)
+
+    def fixed(self, expr: Expr) -> Expr:
+        """The expression with numbers in place of unrolled variables."""
+        numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], int)]
+        key = (expr, *numbers)
+        found = self._fixed.get(key)
+        if found is None:  # copies of an unrolled body ask the same again
+            constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v, b in numbers}
+            found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
+        return found
+
+    def lane(self, lanes: int) -> Var:
+        """The number of a lane, of so many, as a variable."""
+        self.simplify.ranges[LANE] = (0, 63)
+        self.env[LANE] = Numbers(f"<{', '.join(f'i32 {n}' for n in range(lanes))}>", "int32", lanes)
+        return LANE
+
+    def pattern(self, expr: Expr) -> tuple[int | Runtime, tuple[int, ...]] | None:
+        """An index with lanes as what all of them share and a number for each: (16 i + n) // 2 = 8 i + n // 2. None
+        where the numbers depend on other loops."""
+        fixed = self.fixed(expr)
+        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes | Numbers)]
+        var, bound = vector[0] if len(vector) == 1 else (CHUNK, None)
+        if not isinstance(bound, Lanes):
+            return None
+        key = (fixed, bound.base, bound.lanes, bound.chunk is None)
+        if key not in self._patterns:
+            self._patterns[key] = self._lane_numbers(fixed, var, bound)
+        found = self._patterns[key]
+        if found is None:
+            return None
+        self._origin(bound)
+        return self.scalar(found[0]), found[1]
+
+    def _lane_numbers(self, expr: Expr, var: Var, bound: Lanes) -> tuple[Expr, tuple[int, ...]] | None:
+        origin = self._origin(bound) + bound.base
+        numbers, shared = list[int](), None
+        for n in range(bound.lanes):
+            form = self.simplify.affine(substitute(expr, {var: origin + n}))
+            shared = form.terms if shared is None else shared
+            if form.terms != shared:
+                return None
+            numbers.append(form.constant)
+        return Affine(shared or (), 0).expr(), tuple(numbers)
+
+    def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
+        """An index whose lanes are evenly apart: a number for each, and what is added to all. None for others."""
+        vector = [v for v in free_vars(expr) if isinstance(self.env[v], Lanes)]
+        if len(vector) != 1:
+            return None
+        var, bound = vector[0], self.env[vector[0]]
+        terms = self.simplify.affine(expr).terms
+        assert isinstance(bound, Lanes)
+        if any(var in free_vars(a) for a, _ in terms if a is not var):
+            return None
+        step = dict(terms).get(var, 0)
+        start = substitute(expr, {var: self._origin(bound)})
+        return tuple(step * (bound.base + n) for n in range(bound.lanes)), start
+
+    def _origin(self, bound: Lanes) -> Expr:
+        """The vectorised variable in the first lane, less `base`."""
+        if bound.chunk is None:
+            return Const(0, INDEX)
+        self.env[CHUNK] = bound.chunk
+        self.simplify.ranges[CHUNK] = (0, UNKNOWN[1])
+        return CHUNK * bound.lanes
+
+    def interval(self, expr: Expr, used: int) -> tuple[int, int]:
+        """Bounds of an index in the first `used` lanes, for all iterations of the loops that run."""
+        form = self.simplify.affine(expr)
+        low = high = form.constant
+        for atom, c in form.terms:
+            first, last = self.simplify.bounds(atom)
+            bound = self.env[atom] if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                first = last = bound
+            elif isinstance(bound, Lanes) and bound.chunk is None:
+                first, last = bound.base, bound.base + used - 1
+            ends = c * first, c * last
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def narrowed(self, number: int | Runtime) -> str:
+        """The lowest 32 bits of a number."""
+        if isinstance(number, int):
+            return str(number)
+        if number.depth == HERE:
+            return self.writer.value(f"trunc i64 {number.name} to i32")
+        memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)
+        if key not in memo:
+            with self.writer.hoisted(number.depth):
+                memo[key] = self.writer.value(f"trunc i64 {number.name} to i32")
+        return memo[key]
+
+    def _name(self, var: Var) -> str:
+        bound = self.env[var]
+        assert isinstance(bound, Runtime)
+        return bound.name
+
+    def _integer(self, expr: Expr) -> str:
+        """Emit integer arithmetic here; division by positive constants rounds down."""
+        match expr:
+            case Const(value=v):
+                return str(int(v))
+            case Var():
+                bound = self.env[expr]
+                return str(bound) if isinstance(bound, int) else self._name(expr)
+            case Binary(op=op, a=a, b=b):
+                return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
+        raise AssertionError(f"no integer code for {expr}")
+
+
+def fits_32(*numbers: int) -> bool:
+    return all(-(1 << 31) <= n < 1 << 31 for n in numbers)
+
+
+def is_index(expr: Expr) -> bool:
+    """Whether `expr` is integer arithmetic over loop variables; other int64 operations are those of data."""
+    if isinstance(expr, Binary):
+        if expr.op in ("floordiv", "mod") and not (isinstance(expr.b, Const) and expr.b.value > 0):
+            return False  # it may trap, so it stays where it is written
+        return expr.op in INTEGER_OPS and is_index(expr.a) and is_index(expr.b)
+    return isinstance(expr, (Const, Var)) and expr.dtype == INDEX
