@@ -7,39 +7,36 @@ there within seconds.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.device import Device, check_dtypes, find_device, peak_gflops
+from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, ScheduleError, UsageError
-from autosched.kernels import check_device, generate, load
+from autosched.kernels import Request
 from autosched.stored import explain, export, show, stored_source, verify
-from autosched.tune.definition import Definition, Operator, Setting, Workload, arguments, define
+from autosched.tasks import Space, make_task, start_run, task_key
+from autosched.tune.definition import Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
     from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.store import Database, Record
-    from autosched.te import ComputeDAG
+    from autosched.store import Record
+    from autosched.tasks import Narrow
     from autosched.tune.callbacks import Callback
     from autosched.tune.policy import Policy
     from autosched.tune.protocols import Candidate
-    from autosched.tune.recorder import DatabaseRecorder
     from autosched.tune.result import Result
     from autosched.tune.session import Settings
     from autosched.tune.task import Task
     from search_spaces.draft import SketchRule
-    from search_spaces.space import Sketch
 
-    Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
 
 WRITTEN = 4  # candidates whose sources go to `out_dir`
 
@@ -104,15 +101,14 @@ def tune(
     _check_arguments(rules, policy, narrow, callbacks, measure, resume)
     limits = Settings(trials, budget_s, seed, policy or FULL)
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    device = find_device(target, threads, runs=measure)
-    check_device(problem, device)
-    check_dtypes(problem.dag, device.target)
+    request = Request(problem, find_device(target, threads, runs=measure), target or "cpu")
+    request.check()
     directory = None if out_dir is None else _writable(out_dir)
     if not measure:
-        return _estimate(problem, device, target or "cpu", directory, begun, _Space(tuple(rules), narrow))
+        return _estimate(request, Space(tuple(rules), narrow), directory, begun)
 
-    space = _Space(tuple(rules), narrow, limits.policy.draft, limits.policy.prior)
-    task, result = _search(problem, device, target or "cpu", limits, db, resume, callbacks, begun, space)
+    space = Space(tuple(rules), narrow, limits.policy.draft, limits.policy.prior)
+    task, result = _search(request, space, limits, db, resume, callbacks, begun)
     if directory is not None:
         _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])
     return result
@@ -137,18 +133,14 @@ def compile(
     The latter takes no measurement and has not been verified. With `weights` it is the best with these inputs as
     weights, and has a `bind` that packs them once. Raises NoValidCandidate if there is neither.
     """
-    from autosched.te.collapse import collapse
-
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    device = find_device(target, threads)
-    check_device(problem, device)
-    check_dtypes(problem.dag, device.target)
-    dag = collapse(problem.dag)
-    for record in _stored(problem, device, db, n=None):
+    request = Request(problem, find_device(target, threads), target or "cpu")
+    request.check()
+    for record in _stored(request, db, n=None):
         with suppress(ScheduleError):  # one that another version made
-            return load(problem, device, stored_source(record, dag, device, problem))
-    task, _ = _make_task(problem, dag, target or "cpu", device)
-    return load(problem, device, _analytic_best(task, 1)[0][1])
+            return request.load(stored_source(record, request))
+    task, _ = make_task(request)
+    return request.load(_analytic_best(task, 1)[0][1])
 
 
 def best(
@@ -167,7 +159,7 @@ def best(
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored."""
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    return _stored(problem, find_device(target, threads), db, n)
+    return _stored(Request(problem, find_device(target, threads)), db, n)
 
 
 # Putting together
@@ -197,55 +189,39 @@ def _check_arguments(
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 
-@dataclass(frozen=True)
-class _Space:
-    """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
-
-    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing. With `prior` it
-    starts from what other workloads taught, if there is such a forest for the device's kind.
-    """
-
-    rules: tuple[SketchRule, ...] = ()
-    narrow: Narrow | None = None
-    analytic: bool = True
-    prior: bool = False
-
-
 def _search(
-    problem: Definition,
-    device: Device,
-    target: str,
+    request: Request,
+    space: Space,
     settings: Settings,
     db: Path | str | None,
     resume: bool,
     callbacks: Sequence[Callback],
     begun: float,
-    space: _Space,
 ) -> tuple[Task, Result]:
     """One session with everything that it needs around it."""
     from autosched.measure import Measurer, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
-    from autosched.te.collapse import collapse
     from autosched.tune.garbage import rare_collections
     from autosched.tune.room import check_room
     from autosched.tune.session import run
 
+    problem, device = request.problem, request.device
     with ScratchDirectory() as scratch, rare_collections():
         check_room(problem.dag, scratch)
         with Database(db) as database:
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
-                task, sketches = _make_task(problem, collapse(problem.dag), target, device, space)
+                task, sketches = make_task(request, space)
                 result = run(
                     task,
                     settings,
                     measurer,
-                    _recorder(database, problem, device, task, sketches, settings.seed, resume),
+                    start_run(database, request, task, sketches, settings.seed, resume),
                     callbacks,
                     read_peak=lambda: _read_peak(device, problem.dtype, measurer),
                     started=begun,
-                    kernel=lambda candidate: load(problem, device, task.source(candidate)),
+                    kernel=lambda candidate: request.load(task.source(candidate)),
                 )
     return task, result
 
@@ -257,87 +233,13 @@ def _read_peak(device: Device, dtype: str, measurer: Measurer) -> float | None:
     return measurer.peak_gflops() if dtype == "float32" else None
 
 
-def _make_task(
-    problem: Definition, dag: ComputeDAG, target: str, device: Device, chosen: _Space | None = None
-) -> tuple[Task, tuple[Sketch, ...]]:
-    """The task of the collapsed `dag`: sketches, lowered once each, and the cost model over them."""
-    from autosched.lower import lower
-    from autosched.schedule import steps_to_json
-    from autosched.tune.task import Task
-    from cost_model import CostModel
-    from cost_model.prior import forest
-    from search_spaces import space
-
-    chosen = chosen or _Space()
-    found = _sketches(dag, device, chosen.rules)
-    found = chosen.narrow(found) if chosen.narrow and found else found
-    if not found:
-        raise NoValidCandidate(f"no sketch rule of the target {target} applies to {problem.name}: report this workload")
-    names = [tuple(p.name for p in sketch.params) for sketch in found]
-    nests = [lower(sketch.state) for sketch in found]
-    prior = forest() if chosen.prior and chosen.analytic and device.target.kind == "cpu" else None
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, prior=prior)
-
-    def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
-        return generate(nests[i], values, device, problem, steps_to_json(found[i].state, values))
-
-    numbers = (problem.name, problem.shape, problem.dtype, target, device.threads, problem.dag.flops)
-    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd), found
-
-
-def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
-    """The search space of the device's kind."""
-    if device.target.kind == "cpu":
-        from search_spaces import cpu
-
-        return cpu.sketches(dag, device.target, device.threads, (*rules, *cpu.RULES))
-    from search_spaces import gpu
-
-    return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
-
-
-def _recorder(
-    database: Database,
-    problem: Definition,
-    device: Device,
-    task: Task,
-    sketches: tuple[Sketch, ...],
-    seed: int,
-    resume: bool,
-) -> DatabaseRecorder:
-    """A new run in the database, starting from all records of its task if it resumes."""
-    from autosched.schedule import steps_to_json
-    from autosched.tune.recorder import DatabaseRecorder
-
-    def steps(candidate: Candidate) -> str:
-        return steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
-
-    target, workload_hash = device.target, problem.dag.content_hash
-    task_key = (workload_hash, target.fingerprint, device.threads)
-    resumed = tuple(database.records(*task_key)) if resume else ()
-    known = database.best(*task_key)
-    target_json = json.dumps(asdict(target), sort_keys=True)
-    run_id = database.start_run(
-        workload_hash, problem.name, problem.spec, target.fingerprint, target_json, device.threads, seed
-    )
-    return DatabaseRecorder(database, run_id, task, steps, resumed, known[0].seconds if known else None)
-
-
-def _estimate(
-    problem: Definition,
-    device: Device,
-    target: str,
-    directory: Path | None,
-    begun: float,
-    space: _Space,
-) -> Result:
+def _estimate(request: Request, space: Space, directory: Path | None, begun: float) -> Result:
     """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
     import numpy as np
 
-    from autosched.te.collapse import collapse
     from autosched.tune.result import Result
 
-    task, _ = _make_task(problem, collapse(problem.dag), target, device, space)
+    task, _ = make_task(request, space)
     search_begun = time.monotonic()
     drafted = _analytic_best(task, WRITTEN)
     best, source = drafted[0]
@@ -350,7 +252,7 @@ def _estimate(
         wall_s=now - begun,
         search_s=now - search_begun,
         verified=False,
-        kernel=lambda: load(problem, device, source),
+        kernel=lambda: request.load(source),
     )
 
 
@@ -386,14 +288,14 @@ def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource |
 # Records and kernels
 
 
-def _stored(problem: Definition, device: Device, db: Path | str | None, n: int | None) -> list[Record]:
+def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Record]:
     from autosched.store import Database, default_path, named_path
 
     path = default_path() if db is None else named_path(db)
     if not path.exists():
         return []
     with Database(path) as database:
-        return database.best(problem.dag.content_hash, device.target.fingerprint, device.threads, n)
+        return database.best(*task_key(request), n)
 
 
 def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource | GpuSource]]:

@@ -1,12 +1,13 @@
-"""From a lowered schedule to code for its device, and from code to a callable kernel."""
+"""What is asked for, a kernel of a workload for a device; from a lowered schedule to its code, and on to a callable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from autosched.device import Device
+from autosched.device import Device, check_dtypes
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,63 +16,75 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.runtime.spec import ArraySpec
-    from autosched.te import Tensor
+    from autosched.te import ComputeDAG, Tensor
     from autosched.tune.definition import Definition
 
 
-def generate(
-    nest: Func, values: Mapping[str, int], device: Device, problem: Definition, steps: str
-) -> KernelSource | GpuSource:
-    """The code of a lowered schedule with `values` for its parameters; `steps`: the schedule as JSON, for its head."""
-    from autosched.codegen import build_gpu_source, build_source
-    from autosched.schedule import largest_tile
+@dataclass(frozen=True)
+class Request:
+    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target`."""
 
-    target = device.target
-    if target.kind == "cpu":
-        source = build_source(nest, values, target, device.threads)
-        return replace(source, winograd=largest_tile(steps))
-    return build_gpu_source(nest, values, target.kind, head_text(problem, steps))
+    problem: Definition
+    device: Device
+    target: str = "cpu"
 
+    @cached_property
+    def dag(self) -> ComputeDAG:
+        """The collapsed graph, which schedules are for."""
+        from autosched.te.collapse import collapse
 
-def check_device(problem: Definition, device: Device) -> None:
-    """Raises UsageError where weights are declared, or Winograd's error accepted, for a device that cannot use it."""
-    if problem.dag.winograd and device.target.kind != "cpu":
-        raise UsageError(
-            f"Winograd convolutions are for processors only so far, and the target is {device.target.kind}: "
-            "leave out winograd"
-        )
-    if problem.dag.weights and device.target.kind != "cpu":
-        raise UsageError(
-            f"weights are prepared ahead of time for processors only so far, and the target is {device.target.kind}: "
-            f"leave out the weights ({', '.join(problem.dag.weights)})"
-        )
+        return collapse(self.problem.dag)
 
+    def check(self) -> None:
+        """Raises UsageError where weights are declared, Winograd's error is accepted, or a type is used, for a device
+        that has nothing of it."""
+        dag, kind = self.problem.dag, self.device.target.kind
+        if dag.winograd and kind != "cpu":
+            raise UsageError(
+                f"Winograd convolutions are for processors only so far, and the target is {kind}: leave out winograd"
+            )
+        if dag.weights and kind != "cpu":
+            raise UsageError(
+                f"weights are prepared ahead of time for processors only so far, and the target is {kind}: "
+                f"leave out the weights ({', '.join(dag.weights)})"
+            )
+        check_dtypes(dag, self.device.target)
 
-def head_text(problem: Definition, steps: str) -> str:
-    """What a reader of the code wants to know first: the workload, and the schedule step by step."""
-    from autosched.schedule import steps_text
+    def source(self, nest: Func, values: Mapping[str, int], steps: str) -> KernelSource | GpuSource:
+        """The code of a lowered schedule with `values` for its parameters; `steps`: the schedule as JSON."""
+        from autosched.codegen import build_gpu_source, build_source
+        from autosched.schedule import largest_tile
 
-    return f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}\n{steps_text(steps)}"
+        target = self.device.target
+        if target.kind == "cpu":
+            source = build_source(nest, values, target, self.device.threads)
+            return replace(source, winograd=largest_tile(steps))
+        return build_gpu_source(nest, values, target.kind, self.head_text(steps))
 
+    def head_text(self, steps: str) -> str:
+        """What a reader of the code wants to know first: the workload, and the schedule step by step."""
+        from autosched.schedule import steps_text
 
-def load(problem: Definition, device: Device, source: KernelSource | GpuSource) -> Kernel | GpuKernel:
-    """A callable kernel over arrays of the user's shapes."""
-    from autosched.codegen import KernelSource
+        problem = self.problem
+        return f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}\n{steps_text(steps)}"
 
-    inputs, outputs = specs(problem.dag.inputs), specs(problem.dag.outputs)
-    if isinstance(source, KernelSource):
-        if source.prepare is not None:
-            from autosched.runtime.weights import build_weights_kernel
+    def load(self, source: KernelSource | GpuSource) -> Kernel | GpuKernel:
+        """A callable kernel over arrays of the user's shapes."""
+        from autosched.codegen import KernelSource
 
-            return build_weights_kernel(source, device.target, inputs, outputs, problem.dag.weights)
-        from autosched.runtime.kernel import build_kernel
+        dag, target = self.problem.dag, self.device.target
+        inputs, outputs = specs(dag.inputs), specs(dag.outputs)
+        if isinstance(source, KernelSource):
+            if source.prepare is not None:
+                from autosched.runtime.weights import build_weights_kernel
 
-        return build_kernel(
-            source.ir, source.name, device.target, inputs, outputs, source.workspace_bytes, source.threads
-        )
-    from autosched.runtime.gpu.kernel import build_gpu_kernel
+                return build_weights_kernel(source, target, inputs, outputs, dag.weights)
+            from autosched.runtime.kernel import build_kernel
 
-    return build_gpu_kernel(source, device.target, inputs, outputs)
+            return build_kernel(source.ir, source.name, target, inputs, outputs, source.workspace_bytes, source.threads)
+        from autosched.runtime.gpu.kernel import build_gpu_kernel
+
+        return build_gpu_kernel(source, target, inputs, outputs)
 
 
 def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:

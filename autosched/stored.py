@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from autosched.device import Device, check_runs_here, find_device, peak_gflops
 from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError, UsageError, VerificationError
-from autosched.kernels import generate, head_text, specs
+from autosched.kernels import Request, specs
 from autosched.target import Target, parse_target
-from autosched.tune.definition import Definition, Workload, redefine
+from autosched.tune.definition import Workload, redefine
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autosched.roofline import Fact
     from autosched.store import Record
     from autosched.te import ComputeDAG
+    from autosched.tune.definition import Definition
 
 FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
 GPU_FORMS = ("cuda", "opencl")
@@ -191,30 +192,35 @@ def stored_nest(record: Record, dag: ComputeDAG) -> Func:
     return lower(state)
 
 
-def stored_source(record: Record, dag: ComputeDAG, device: Device, problem: Definition) -> KernelSource | GpuSource:
+def stored_source(record: Record, request: Request) -> KernelSource | GpuSource:
     """A record's code, generated anew from its steps."""
-    return generate(stored_nest(record, dag), {}, device, problem, record.steps)
+    return request.source(stored_nest(record, request.dag), {}, record.steps)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A record with the problem it solves and the device it is for."""
+    """A record with what it is a kernel of, and for."""
 
-    problem: Definition
     record: Record
-    device: Device
+    request: Request
 
-    def nest(self) -> Func:
-        from autosched.te.collapse import collapse
+    @property
+    def problem(self) -> Definition:
+        return self.request.problem
 
-        return stored_nest(self.record, collapse(self.problem.dag))
+    @property
+    def device(self) -> Device:
+        return self.request.device
 
     @property
     def is_gpu(self) -> bool:
         return self.device.target.kind != "cpu"
 
+    def nest(self) -> Func:
+        return stored_nest(self.record, self.request.dag)
+
     def source(self) -> KernelSource | GpuSource:
-        return generate(self.nest(), {}, self.device, self.problem, self.record.steps)
+        return stored_source(self.record, self.request)
 
     def cpu_source(self, purpose: str) -> KernelSource:
         """Raises UsageError for a record of a GPU."""
@@ -234,7 +240,7 @@ class _Found:
                 f"record {self.record.id} is a schedule for a processor, which has no blocks of threads: it has no "
                 f"code in {dialect}; tune with --target {dialect}"
             )
-        return build_gpu_source(self.nest(), {}, dialect, head_text(self.problem, self.record.steps))
+        return build_gpu_source(self.nest(), {}, dialect, self.request.head_text(self.record.steps))
 
     def check_present(self) -> None:
         """Raises DeviceError where the record's device is not one of this machine."""
@@ -270,7 +276,7 @@ def _read(
         raise TargetError(
             f"record {record_id} is for {record.target}, this is {device.target.fingerprint}: name its target"
         )
-    return _Found(problem, record, device)
+    return _Found(record, Request(problem, device))
 
 
 def _gpu_target(stored: str | None) -> Target | None:

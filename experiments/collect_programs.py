@@ -18,34 +18,31 @@ ended: a pass that has begun counts as done.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from autosched.codegen import build_source
+from autosched.device import Device
 from autosched.errors import DeviceError, UsageError
-from autosched.lower import lower
+from autosched.kernels import Request
 from autosched.measure import Failure, Job, Measurement, Measurer, make_problem
 from autosched.measure.host import ScratchDirectory
-from autosched.schedule import steps_to_json
 from autosched.store import Database
-from autosched.target import Target, parse_target
-from autosched.te.collapse import collapse
+from autosched.target import parse_target
+from autosched.tasks import make_task, start_run, task_key
 from autosched.te.registry import find
 from autosched.tune.definition import Definition, define
 from autosched.tune.protocols import Candidate, Trial
+from autosched.tune.recorder import DatabaseRecorder
 from autosched.tune.room import check_room
 from autosched.tune.search import Search
 from autosched.tune.task import Task, training_data
-from cost_model import CostModel
-from search_spaces import cpu, space
 from search_spaces.space import Sketch
 
 OPERATORS = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg", "tbs")
@@ -74,7 +71,6 @@ PASSES = (
     Mixture((), 40, 0),
     Mixture((), 40, 0),
 )
-
 
 
 @dataclass(frozen=True)
@@ -106,29 +102,17 @@ def all_cases(numbers_of_threads: Sequence[int] = THREADS) -> Iterator[Case]:
                         yield case
 
 
-def make_task(problem: Definition, target: Target, threads: int) -> tuple[Task, tuple[Sketch, ...]]:
-    found = cpu.sketches(collapse(problem.dag), target, threads)
-    nests = [lower(sketch.state) for sketch in found]
-    model = CostModel(nests, [tuple(p.name for p in s.params) for s in found], target, threads)
-    task = Task(
-        problem.name, problem.shape, problem.dtype, "cpu", threads, problem.dag.flops, found, space, model,
-        lambda i, values: build_source(nests[i], values, target, threads),
-    )  # fmt: skip
-    return task, found
-
-
 @dataclass
 class Bench:
     """A case with its search, its workers and what has been measured of it."""
 
     case: Case
     task: Task
-    sketches: tuple[Sketch, ...]
     search: Search[Sketch]
     measurer: Measurer
-    run_id: int
+    recorder: DatabaseRecorder
     round: int
-    trials: list[Trial]
+    trials: list[Trial] = field(default_factory=list)
     jobs: list[tuple[Job, Candidate]] = field(default_factory=list)
 
     def prepare(self) -> None:
@@ -141,7 +125,7 @@ class Bench:
                 print(f"{self.case}: {type(error).__name__}: {error}", file=sys.stderr)
         self.measurer.build([job for job, _ in self.jobs])
 
-    def time(self, database: Database, rng: np.random.Generator) -> int:
+    def time(self, rng: np.random.Generator) -> int:
         """Records all programs that have had their first turn within a turn's part of CASE_S; how many."""
         answers = self._turn(rng.permutation(len(self.jobs)), CASE_S / TURNS)
         samples = {i: [*a.samples] for i, a in answers.items() if not isinstance(a, Failure)}
@@ -155,9 +139,9 @@ class Bench:
                 trial = Trial(candidate, self.round, None, (), answer.kind, answer.message)
             else:
                 trial = Trial(candidate, self.round, min(samples[i]), tuple(samples[i]))
-            self._record(database, trial)
+            self.recorder.append(trial)
             fresh.append(trial)
-        self._learn(fresh)
+        self.learn(fresh)
         self.round += 1
         return sum(t.seconds is not None for t in fresh)
 
@@ -171,18 +155,10 @@ class Bench:
                 break
         return found
 
-    def _learn(self, trials: Sequence[Trial]) -> None:
+    def learn(self, trials: Sequence[Trial]) -> None:
         self.trials += trials
         self.search.observe(trials)
         self.task.model.update(*training_data(trials))
-
-    def _record(self, database: Database, trial: Trial) -> None:
-        values = self.task.values(trial.candidate)
-        sketch = self.sketches[trial.candidate.sketch]
-        database.append(
-            self.run_id, sketch.name, steps_to_json(sketch.state, values), values, trial.round, trial.seconds,
-            trial.samples, trial.failure, trial.message,
-        )  # fmt: skip
 
     def _pick(self, mixture: Mixture) -> list[Candidate]:
         """Distinct new candidates, in the proportions of `mixture`."""
@@ -204,7 +180,8 @@ class Bench:
 def set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Bench | None:
     """What `case` needs for its passes, closed by `ends`; None where all `n_passes` are done."""
     problem, target = case.define(), parse_target("cpu")
-    records = database.records(problem.dag.content_hash, target.fingerprint, case.threads)
+    request = Request(problem, Device(target, case.threads))
+    records = database.records(*task_key(request))
     round = 1 + max((r.round for r in records), default=-1)
     if round >= n_passes:
         return None
@@ -213,17 +190,11 @@ def set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Be
     data = make_problem(problem.dag, scratch, round)
     measurer = Measurer(data, target, case.threads, floor_s=FLOOR_S, build_workers=1)
     ends.enter_context(measurer)
-    task, sketches = make_task(problem, target, case.threads)
-    target_json = json.dumps(asdict(target), sort_keys=True)
-    run_id = database.start_run(
-        problem.dag.content_hash, problem.name, problem.spec, target.fingerprint, target_json, case.threads, round
-    )
-    bench = Bench(
-        case, task, sketches, Search(task.space, sketches, task.model, seed=round), measurer, run_id, round, []
-    )
-    found = [(r, task.candidate(r.sketch, r.values)) for r in records]
-    if found:
-        bench._learn([Trial(c, r.round, r.seconds, r.samples, r.failure) for r, c in found if c is not None])
+    task, sketches = make_task(request)
+    recorder = start_run(database, request, task, sketches, seed=round, resume=True)
+    bench = Bench(case, task, Search(task.space, sketches, task.model, seed=round), measurer, recorder, round)
+    if known := recorder.history():
+        bench.learn(known)
     data.wait()
     return bench
 
@@ -241,7 +212,7 @@ def collect(path: Path, minutes: float, cases: Sequence[Case], n_passes: int) ->
                         return done
                     for bench in ready:
                         bench.prepare()
-                    done += sum(_timed(bench, database) for bench in ready)
+                    done += sum(_timed(bench) for bench in ready)
                     _say(f"{done} programs in {time.monotonic() - begun:.0f} s")
     return done
 
@@ -254,10 +225,10 @@ def _set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> B
         return None
 
 
-def _timed(bench: Bench, database: Database) -> int:
+def _timed(bench: Bench) -> int:
     begun, round = time.monotonic(), bench.round
     try:
-        done = bench.time(database, np.random.default_rng(round))
+        done = bench.time(np.random.default_rng(round))
     except DeviceError as error:
         _say(f"{bench.case}: {error}")
         bench.round = len(PASSES)
