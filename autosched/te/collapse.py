@@ -9,15 +9,13 @@ axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a 
 a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
 as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
-Before that, `exp` of what is never above 0 is marked (`negative_exponents`), sums in int64 that fit in int32 are made
-there (`narrow_sums`), sums of every s-th term are those terms alone (`in_phases`), what reductions read with padding is
-padded (`padded_reads`), running reductions are in blocks (`in_blocks`), and axes that indices divide become two
-(`split_groups`).
+Before that, all of `REWRITES` have their turn: a file each, a function of the DAG that returns it as it is where there
+is nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
@@ -32,13 +30,24 @@ from autosched.te.phases import in_phases
 from autosched.te.scans import in_blocks
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, fresh_name, postorder, rewrite
 
+REWRITES: tuple[Callable[[ComputeDAG], ComputeDAG], ...] = (
+    negative_exponents,  # `exp` of what is never above 0 is marked
+    narrow_sums,  # sums in int64 that fit in int32 are made there
+    in_phases,  # sums of every s-th term are those terms alone; what spread terms out, padding too, is read through
+    padded_reads,  # what reductions read under conditions on its place is a stage
+    in_blocks,  # running reductions are in blocks
+    split_groups,  # axes that indices divide become two
+)
 ZERO: Const = Const(0, INDEX)
 Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it consists of; () is a new one of size 1
 
 
 def collapse(dag: ComputeDAG) -> ComputeDAG:
     """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
-    slim = _drop_units(split_groups(in_blocks(padded_reads(in_phases(narrow_sums(negative_exponents(dag)))))))
+    rewritten = dag
+    for one in REWRITES:
+        rewritten = one(rewritten)
+    slim = _drop_units(rewritten)
     return _regroup(slim, _Fixpoint(slim).grouping())
 
 
