@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,16 @@ from autosched.runtime.gpu.opencl import ENVIRONMENT  # noqa: E402
 
 for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl themselves
     os.environ.setdefault(name, value)
+
+
+YOUNG = 100_000  # new objects before a collection: expressions are many, and hardly any are in cycles
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays, and is not looked through again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, 20, 100)
 
 
 @pytest.fixture
