@@ -53,6 +53,14 @@ def target_texts() -> tuple[str, ...]:
     return tuple(kinds.values())
 
 
+def targets_in_turn(row: int, column: int, columns: int) -> tuple[Target, ...]:
+    """Those for one cell of a table of cases: every row meets all targets in its `columns`, and so do three rows of a
+    column."""
+    every = targets()
+    share = -(-len(every) // columns)
+    return tuple(every[(row + column * share + n) % len(every)] for n in range(share))
+
+
 def kind_of(target: Target) -> tuple[object, ...]:
     """What code generation asks of a processor that runs here."""
     dots = {form.feature for row in INTRINSICS.values() for form in row.forms}
@@ -157,8 +165,9 @@ def check_kernel(
     inputs: Mapping[str, Array] | None = None,
     threads: Sequence[int] = (1, 2),
     kind: str = "integers",
+    on: Sequence[Target] | None = None,
 ) -> None:
-    """The compiled schedule computes the reference on every target that this machine can run.
+    """The compiled schedule computes the reference on every target that this machine can run, or on those given.
 
     One that is not parallel has the same text for all `threads`, and runs with the first.
     """
@@ -166,7 +175,7 @@ def check_kernel(
     expected = evaluate(dag, data)
     func, simplify = concretise(lower(state), {})
     counts = threads if any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in walk(func.body)) else threads[:1]
-    for target in targets():
+    for target in targets() if on is None else on:
         for count in counts:
             outputs = run(emit(func, simplify, target, count), dag, data, target)
             compare(dag, expected, outputs, f"{target.mcpu}, {count} threads")

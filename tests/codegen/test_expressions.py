@@ -13,7 +13,7 @@ from autosched import te
 from autosched.ir.expr import DTYPES, Expr
 from autosched.schedule import ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
 from autosched.te import ComputeDAG
-from tests.codegen.running import check_kernel
+from tests.codegen.running import check_kernel, targets_in_turn
 
 Array = npt.NDArray[Any]
 ROWS, COLUMNS = 3, 37  # not a whole number of vectors of any type
@@ -94,10 +94,15 @@ def nonzero(dtype: str) -> Array:
     return array
 
 
-def check(way: Callable[[State], State], functions: Sequence[Function], *inputs: Array) -> None:
+def check(
+    way: Callable[[State], State], functions: Sequence[Function], *inputs: Array, among: tuple[str, ...] = ()
+) -> None:
+    """`among`: the types that take turns on the targets."""
     dag = graph(functions, [a.dtype.name for a in inputs])
     data = {t.name: inputs[int(t.name[1:])] for t in dag.inputs}
-    check_kernel(dag, way(initial_state(dag)), data, threads=(1,))
+    column = among.index(inputs[0].dtype.name) if among else 0
+    on = targets_in_turn(WAYS.index(way), column, max(len(among), 1))
+    check_kernel(dag, way(initial_state(dag)), data, threads=(1,), on=on)
 
 
 @way
@@ -119,7 +124,7 @@ def test_integer_arithmetic_wraps(dtype, way):
         lambda i, j, x, y: (x * number(4)) // number(4),  # not x
         lambda i, j, x, y: (x + number(1) > x) & (x * number(3) - y < x * number(2) + x),
     ]
-    check(way, functions, anything(dtype), anything(dtype))
+    check(way, functions, anything(dtype), anything(dtype), among=INTEGERS)
 
 
 @way
@@ -135,7 +140,7 @@ def test_integer_division_rounds_down(dtype, way):
     if dtype != "uint8":
         functions.append(lambda i, j, x, y: x // te.const(-3, dtype) + x % te.const(-4, dtype))
         functions.append(lambda i, j, x, y: x // te.const(-1, dtype) + x % te.const(-1, dtype))
-    check(way, functions, anything(dtype), nonzero(dtype))
+    check(way, functions, anything(dtype), nonzero(dtype), among=INTEGERS)
 
 
 @way
@@ -146,7 +151,7 @@ def test_a_division_in_the_branch_not_taken_does_not_trap(dtype, way):
         lambda i, j, x, y: te.select(y.equal(0), x, x % y),
         lambda i, j, x, y: te.select((i % 3).not_equal(0), x // (i % 3).astype(dtype), x),
     ]
-    check(way, functions, anything(dtype), anything(dtype))
+    check(way, functions, anything(dtype), anything(dtype), among=INTEGERS)
 
 
 @way
@@ -180,7 +185,7 @@ def test_float_arithmetic(dtype, way):
         lambda i, j, x, y: x / (te.abs(y) + 1.0),
     ]
     x, y = (RNG.normal(0, 3, (ROWS, COLUMNS)).astype(dtype) for _ in range(2))
-    check(way, functions, x, y)
+    check(way, functions, x, y, among=FLOATS)
 
 
 @way
@@ -194,7 +199,7 @@ def test_not_a_number_goes_through_minima_and_maxima(dtype, way):
         lambda i, j, x, y: te.minimum(te.maximum(x, 0.0), 6.0),
         lambda i, j, x, y: te.maximum(x, te.const(np.nan, dtype)),
     ]
-    check(way, functions, anything(dtype), anything(dtype))
+    check(way, functions, anything(dtype), anything(dtype), among=FLOATS)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -237,7 +242,7 @@ def test_comparisons_with_what_is_not_a_number(dtype, way):
         lambda i, j, x, y: te.logical_not(x > y),
         lambda i, j, x, y: x.astype("bool"),
     ]
-    check(way, functions, anything(dtype), anything(dtype))
+    check(way, functions, anything(dtype), anything(dtype), among=FLOATS)
 
 
 FUNCTIONS = ("exp", "tanh", "erf", "sigmoid", "log", "sqrt", "rsqrt", "floor", "ceil", "round", "abs")
@@ -250,7 +255,7 @@ def test_functions_are_within_the_reference_bound(dtype, way):
     functions += [lambda i, j, x, y: te.sin(y), lambda i, j, x, y: te.cos(y)]
     x, y = anything(dtype), anything(dtype)
     y[np.abs(y) > 1e6] = 1e6  # the domain that their error is stated for
-    check(way, functions, x, y)
+    check(way, functions, x, y, among=FLOATS)
 
 
 @way
@@ -261,15 +266,15 @@ def test_powers(dtype, way):
     ]
     x = RNG.normal(0, 3, (ROWS, COLUMNS)).astype(dtype)
     positive = (np.abs(RNG.normal(0, 3, (ROWS, COLUMNS))) + 0.5).astype(dtype)
-    check(way, numbers, x, positive)
-    check(way, [lambda i, j, x, y: te.pow(x, y)], positive, x)
+    check(way, numbers, x, positive, among=FLOATS)
+    check(way, [lambda i, j, x, y: te.pow(x, y)], positive, x, among=FLOATS)
 
 
 @way
 @pytest.mark.parametrize("dtype", ["bool", *INTEGERS])
 def test_casts_of_integers(dtype, way):
     others = [d for d in DTYPES if d != dtype]
-    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], anything(dtype))
+    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], anything(dtype), among=("bool", *INTEGERS))
 
 
 @way
@@ -278,8 +283,8 @@ def test_casts_of_floats_cut_the_fraction(dtype, way):
     x = RNG.normal(0, 30, (ROWS, COLUMNS)).astype(dtype)
     others = [d for d in ("int8", "int32", "int64", *FLOATS) if d != dtype]
     np.clip(x, -120, 120, out=x)
-    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], x)
-    check(way, [lambda i, j, x: x.astype("uint8")], np.abs(x))
+    check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], x, among=FLOATS)
+    check(way, [lambda i, j, x: x.astype("uint8")], np.abs(x), among=FLOATS)
 
 
 @way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from autosched import te
 from autosched.codegen.llvm.strided import covering
 from autosched.codegen.llvm.writer import Writer
 from autosched.schedule import Split, Unroll, Vectorize, initial_state
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.inputs import make_inputs
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
-from tests.codegen.running import build, check_kernel, check_outputs, run
+from tests.codegen.running import build, check_kernel, check_outputs, run, targets_in_turn
 
 SERVER = parse_target("llvm -mcpu=skylake-avx512")
 DTYPES = ("float32", "float64", "int8", "int64", "bool", "float16", "bfloat16")
@@ -44,32 +45,33 @@ def interleaved(n: int, dtype: str = "float32") -> ComputeDAG:
     return ComputeDAG(te.compute((n,), lambda i: te.select(te.equal(i % 2, 0), a[i // 2], b[i // 2]), name="Y"))
 
 
-def check(dag: ComputeDAG, *tiles: int) -> None:
+def check(dag: ComputeDAG, *tiles: int, on: Sequence[Target] | None = None) -> None:
     state = initial_state(dag)
-    check_kernel(dag, state.apply(Vectorize("Y", "i")))
+    check_kernel(dag, state.apply(Vectorize("Y", "i")), on=on)
     for tile in tiles:
-        check_kernel(dag, state.apply(Split("Y", "i", (tile,)), Vectorize("Y", "i.1")))
+        check_kernel(dag, state.apply(Split("Y", "i", (tile,)), Vectorize("Y", "i.1")), on=on)
 
 
 @pytest.mark.parametrize("times", [2, 3, 7, 33])
 @pytest.mark.parametrize("n", [1, 31, 200])
 def test_repeated_elements(n, times):
-    for first in (0, 1, times - 1):
-        check(repeated(n, times, first), 16, 48)
+    for column, first in enumerate((0, 1, times - 1)):
+        check(repeated(n, times, first), 16, 48, on=targets_in_turn(times, column, 3))
 
 
 @pytest.mark.parametrize("period", [2, 5, 16, 40])
 @pytest.mark.parametrize("n", [3, 61, 1000])
 def test_cycles(n, period):
-    for first in (0, 3):
-        check(cyclic(n, period, first), 16, 20)
+    for column, first in enumerate((0, 3)):
+        check(cyclic(n, period, first), 16, 20, on=targets_in_turn(n, column, 2))
 
 
 @pytest.mark.parametrize("r", [2, 3, 4, 8])
 @pytest.mark.parametrize("n", [7, 48, 101])
 def test_planes_that_take_turns(n, r):
-    check(shuffled(n, r), 16, 48)
-    check(interleaved(n), 16, 24)
+    on = targets_in_turn((7, 48, 101).index(n), (2, 3, 4, 8).index(r), 4)
+    check(shuffled(n, r), 16, 48, on=on)
+    check(interleaved(n), 16, 24, on=on)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -244,9 +246,9 @@ def test_lanes_are_divided_by_numbers_without_divisions_of_vectors(extent, step,
         return te.select(te.equal(at % d, 1), x[at // d], te.cast(at % d - at // d, "float32") * z[0])
 
     dag = ComputeDAG(te.compute((7, extent), value, name="Y"))
-    for steps in ((Vectorize("Y", "j"),), (Split("Y", "j", (16,)), Vectorize("Y", "j.1"))):
+    for column, steps in enumerate(((Vectorize("Y", "j"),), (Split("Y", "j", (16,)), Vectorize("Y", "j.1")))):
         state = initial_state(dag).apply(*steps)
-        check_kernel(dag, state)
+        check_kernel(dag, state, on=targets_in_turn(extent + d, column, 2))
         text = build(state, parse_target("llvm -mcpu=haswell"), 1).ir
         assert not re.search(r"[us](div|rem) <", text)
 

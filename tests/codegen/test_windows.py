@@ -19,7 +19,7 @@ from autosched.te.registry import build as workload
 from cost_model.analysis import analyse
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
-from tests.codegen.running import build, check_outputs, run, targets
+from tests.codegen.running import build, check_outputs, run, targets, targets_in_turn
 
 HOST = parse_target("cpu")
 
@@ -50,20 +50,23 @@ def tile(sketch: Sketch, rows: int, columns: int, vectors: int, steps: int = 3) 
     return values
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
-@pytest.mark.parametrize(("name", "dtype"), [
-    ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"),
-    ("max_pool2d", "float32"), ("max_pool2d", "uint8"), ("avg_pool2d", "float32"),
-])  # fmt: skip
-@pytest.mark.parametrize(
-    ("sizes", "height", "stride"), [((2, 3, 1, 3), 9, 1), ((3, 2, 2, 3), 9, 2), ((4, 4, 2, 2), 8, 1)]
-)
-def test_windows_compute_what_the_reference_does(name, dtype, sizes, height, stride, target):
+OPERATORS = (
+    ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"), ("avg_pool2d", "float32"),
+    ("max_pool2d", "float32"), ("max_pool2d", "uint8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("column", range(3))
+@pytest.mark.parametrize("row", range(len(OPERATORS)), ids=lambda n: "-".join(OPERATORS[n]))
+def test_windows_compute_what_the_reference_does(row, column):
     """The sides of an image are no multiples of a tile's, both, one or (with large tiles) the other."""
-    dag, sketch = window(name, target, dtype, N=1, H=height, W=7, C=37, k=3, stride=stride, pad=1)
-    values = tile(sketch, *sizes)
-    data = make_inputs(dag, 0, "normal")
-    check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+    sizes, height, stride = (((2, 3, 1, 3), 9, 1), ((3, 2, 2, 3), 9, 2), ((4, 4, 2, 2), 8, 1))[column]
+    name, dtype = OPERATORS[row]
+    for target in targets_in_turn(row, column, 3):
+        dag, sketch = window(name, target, dtype, N=1, H=height, W=7, C=37, k=3, stride=stride, pad=1)
+        values = tile(sketch, *sizes)
+        data = make_inputs(dag, 0, "normal")
+        check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
@@ -89,18 +92,17 @@ def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
     assert "phi <" not in source.ir, "no branch for a read"
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
-@pytest.mark.parametrize(("name", "dtype"), [
-    ("dep", "float32"), ("dep", "float64"), ("dep", "int8"), ("dep", "float16"), ("avg_pool2d", "float32"),
-    ("max_pool2d", "float32"),
-])  # fmt: skip
-@pytest.mark.parametrize(("size", "stride", "pad"), [((6, 6), 1, 1), ((7, 5), 1, 0), ((9, 7), 2, 1)])
-def test_outputs_that_pass_by_are_what_the_reference_says(name, dtype, size, stride, pad, target):
+@pytest.mark.parametrize("column", range(3))
+@pytest.mark.parametrize("row", range(6), ids=lambda n: "-".join(OPERATORS[n]))
+def test_outputs_that_pass_by_are_what_the_reference_says(row, column):
     """All outputs of an image are one tile: more than there are registers."""
-    dag, sketch = window(name, target, dtype, N=2, H=size[0], W=size[1], C=37, k=3, stride=stride, pad=pad)
-    data = make_inputs(dag, 0, "normal")
-    for values in (tile(sketch, 7, 7, 1), tile(sketch, 7, 7, 2)):
-        check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+    (height, width), stride, pad = (((6, 6), 1, 1), ((7, 5), 1, 0), ((9, 7), 2, 1))[column]
+    name, dtype = OPERATORS[row]
+    for target in targets_in_turn(row, column, 3):
+        dag, sketch = window(name, target, dtype, N=2, H=height, W=width, C=37, k=3, stride=stride, pad=pad)
+        data = make_inputs(dag, 0, "normal")
+        for values in (tile(sketch, 7, 7, 1), tile(sketch, 7, 7, 2)):
+            check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
