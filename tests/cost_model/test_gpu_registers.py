@@ -8,7 +8,7 @@ from autosched.runtime.gpu.compile import find_nvcc
 from autosched.target import parse_target
 from experiments.gpu_registers import Candidate, compare, compile_together, draw
 
-N = 42  # two of each operator
+N = 42  # two of each operator: one for each architecture
 WITHOUT_SPILLS = 0.95
 
 
@@ -17,13 +17,14 @@ def candidates() -> list[Candidate]:
     return draw(N, parse_target("cuda"), seed=1)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_the_compiler_agrees_with_the_estimates(candidates: list[Candidate], arch: str) -> None:
+@pytest.mark.parametrize(("arch", "first"), [("sm_80", 0), ("sm_90", 1)])
+def test_the_compiler_agrees_with_the_estimates(candidates: list[Candidate], arch: str, first: int) -> None:
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("nvcc is not installed")
     assert len(candidates) >= 0.9 * N
-    agreement = compare(candidates, compile_together(candidates, arch, nvcc))
+    own = candidates[first::2]
+    agreement = compare(own, compile_together(own, arch, nvcc))
     assert agreement.share_without_spills >= WITHOUT_SPILLS, agreement.spills
     assert agreement.correlation > 0.8
     assert 0.6 < agreement.mean_ratio < 1.2
