@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from autosched.ir.stmt import Func
 cl = pytest.importorskip("pyopencl")
 
 Array = npt.NDArray[Any]
+PLAIN = ("-cl-opt-disable",)  # optimising takes four times as long; `test_c_kernels.py` has every kind of schedule so
 POISON, GUARD = 0xA5, 256  # every byte that a kernel has not written; bytes before and after each buffer
 
 
@@ -50,9 +51,16 @@ class Guarded:
         return now[GUARD : GUARD + self.nbytes]
 
 
-def run(source: GpuSource, func: Func, inputs: Mapping[str, Array], options: tuple[str, ...] = ()) -> dict[str, Array]:
+@lru_cache(maxsize=1)
+def _built(text: str, options: tuple[str, ...]) -> Any:
+    return cl.Program(queue().context, text).build(list(options))
+
+
+def run(
+    source: GpuSource, func: Func, inputs: Mapping[str, Array], options: tuple[str, ...] = PLAIN
+) -> dict[str, Array]:
     """The outputs by name. Inputs must be left alone, nothing may be written beyond a buffer."""
-    program = cl.Program(queue().context, source.text).build(list(options))
+    program = _built(source.text, options)
     first_output = len(func.params) - func.n_outputs
     shapes = {b.name: tuple(int(e.value) for e in b.shape) for b in func.params}  # type: ignore[attr-defined]
     buffers = {}

@@ -152,7 +152,7 @@ def check(exprs: Sequence[Expr], arrays: dict[str, np.ndarray], rtol: float = 0.
     simplify.ranges[t] = (0, size - 1)
     source = emit(f, simplify, "opencl")
     expected = interpret(f, arrays)
-    got = run(source, f, arrays)
+    got = run(source, f, arrays, ())
     for e, o, want in zip(exprs, outputs, expected, strict=True):
         seen = got[o.name]
         same = np.isclose(seen, want, rtol, rtol, equal_nan=True) if o.dtype in (F32, F64) else seen == want

@@ -54,7 +54,7 @@ def test_schedules_compute_what_the_operators_say(name: str) -> None:
     concrete, source = source_of(CASES[name])
     for kind in ("integers", "normal"):
         inputs = make_inputs(dag, 0, kind)
-        results = run(source, concrete, inputs)
+        results = run(source, concrete, inputs, ())
         for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
             seen = results[tensor.name].reshape(tensor.public_shape)
             wrong = ~within(reference, seen)
@@ -67,7 +67,7 @@ def agrees(f: Func, **arrays: np.ndarray) -> None:
     """The OpenCL kernel of a nest computes what the interpreter says."""
     from tests.codegen.opencl import run
 
-    results = run(plain(f), f, arrays)
+    results = run(plain(f), f, arrays, ())
     for p, expected in zip(f.params[len(f.params) - f.n_outputs :], interpret(f, arrays), strict=True):
         np.testing.assert_array_equal(results[p.name], expected)
 

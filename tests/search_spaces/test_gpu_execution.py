@@ -22,7 +22,6 @@ from tests.te.test_scans import running
 
 TARGET = parse_target("opencl")
 RUNS = 5  # candidates of a case, or one of each sketch
-OPTIONS = ("-cl-opt-disable",)  # optimising takes four times as long; other tests do
 
 NHWC: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("c1d", (1, 12, 6, 20, 3, 2, 1)),
@@ -102,7 +101,7 @@ def check_dag(dag: ComputeDAG) -> None:
     for drawn in found:
         assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
         for values in drawn.candidates(max(1, RUNS // len(found))):
-            outputs = opencl.run(build_gpu_source(drawn.func, values, "opencl"), drawn.func, inputs, OPTIONS)
+            outputs = opencl.run(build_gpu_source(drawn.func, values, "opencl"), drawn.func, inputs)
             for got, reference in zip(outputs.values(), references, strict=True):
                 wrong = ~within(reference, got.reshape(reference.value.shape))
                 assert not wrong.any(), f"{drawn.sketch.name} {values}: {wrong.sum()} of {wrong.size} are wrong"
