@@ -18,7 +18,7 @@ from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
 from search_spaces import cpu
 from tests.codegen.running import check_candidate
-from tests.helpers import check_nest
+from tests.helpers import check_nest, little_rows
 
 HASWELL, ZEN4 = (parse_target(f"llvm -mcpu={name}") for name in ("haswell", "znver4"))
 
@@ -52,7 +52,7 @@ def test_converted_operands_compute_the_reference(dag: ComputeDAG) -> None:
     found = [s for s in cpu.sketches(dag, HASWELL, 2) if any(isinstance(x, Widen) for x in s.state.steps)]
     assert found
     for sketch in found[::3]:
-        row = {p.name: int(rng.choice(p.domain)) for p in sketch.params}
+        (row,) = little_rows(sketch, 1, rng)
         check_candidate(dag, sketch, row, inputs)
 
 

@@ -52,14 +52,14 @@ def check(dag: ComputeDAG, m: int, seed: int = 0) -> None:
 def test_images_of_every_small_size(pad: int) -> None:
     """Tiles that stick out below and to the right, or do not; odd channels; one image and two; a third of the sizes each."""
     done = 0
-    for n, (height, width) in enumerate(itertools.product(range(1, 10), repeat=2)):
-        out = (height + 2 * pad - 2, width + 2 * pad - 2)
-        if min(out) < 2 or n % 3 != pad:  # one output is no axis
+    for height, width in itertools.product(range(2, 8), repeat=2):  # of the output: one is no axis
+        image = (height + 2 - 2 * pad, width + 2 - 2 * pad)
+        if min(image) < 1 or (height + width) % 3 != pad:
             continue
-        dag = accepting("c2d", N=1 + n // 2 % 2, H=height, W=width, CI=2 + n % 3, CO=1 + n % 4, k=3, stride=1, pad=pad)
-        check(dag, TILES[n // 3 % 2], n)
+        sizes = {"N": 1 + done // 2 % 2, "H": image[0], "W": image[1], "CI": 2 + done % 3, "CO": 1 + done % 4}
+        check(accepting("c2d", **sizes, k=3, stride=1, pad=pad), TILES[(done + height) % 2], done)
         done += 1
-    assert done > 10
+    assert done >= 8
 
 
 @pytest.mark.parametrize("m", TILES)
