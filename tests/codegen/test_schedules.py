@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,16 @@ from autosched.schedule import (
 )
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from tests.codegen.running import NAMED, build, check_kernel, kind_of, machine_code, targets, without_comments
+from tests.codegen.running import (
+    NAMED,
+    build,
+    check_kernel,
+    kind_of,
+    machine_code,
+    targets,
+    targets_in_turn,
+    without_comments,
+)
 from tests.schedule.graphs import (
     GRAPHS,
     argmax,
@@ -51,8 +62,10 @@ from tests.schedule.graphs import (
 from tests.schedule.random_steps import random_schedule
 
 
-def check(dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,)) -> None:
-    check_kernel(dag, initial_state(dag).apply(*steps), threads=threads)
+def check(
+    dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,), on: Sequence[Target] | None = None
+) -> None:
+    check_kernel(dag, initial_state(dag).apply(*steps), threads=threads, on=on)
 
 
 def vectors(dag: ComputeDAG) -> State:
@@ -86,7 +99,7 @@ def test_every_graph_as_written(name):
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schedules(seed):
     dag, state = random_schedule(2000 + seed, registers=True)
-    check_kernel(dag, state, threads=(1 + seed % 2,))
+    check_kernel(dag, state, threads=(1 + seed % 2,), on=targets_in_turn(seed, 0, 2))
 
 
 def test_processors_of_a_kind_get_the_same_text():
@@ -194,14 +207,15 @@ def test_blocks_of_the_reduction():
 
 @pytest.mark.parametrize("n", [1, 5, 16, 37])
 def test_reductions_over_lanes(n):
-    for dag, stage, axis in (
+    for row, (dag, stage, axis) in enumerate((
         (row_any(3, n), "R", "k"), (argmax(3, n), "R", "k"), (total(2, n), "S", "k"), (total(2, n, "int32"), "S", "k"),
         (matmul(1, 2, n, "int8"), "C", "k"), (matmul(1, 2, n, "float64"), "C", "k"),
-    ):  # fmt: skip
+    )):  # fmt: skip
+        on = targets_in_turn(row, (1, 5, 16, 37).index(n), 4)
         others = [x.name for x in initial_state(dag).stage(stage).loops if x.name != axis]
-        check(dag, Reorder(stage, (*others, axis)), Vectorize(stage, axis))
+        check(dag, Reorder(stage, (*others, axis)), Vectorize(stage, axis), on=on)
         order = (*others, f"{axis}.0", f"{axis}.1")
-        check(dag, Split(stage, axis, (16,)), Reorder(stage, order), Vectorize(stage, f"{axis}.1"))
+        check(dag, Split(stage, axis, (16,)), Reorder(stage, order), Vectorize(stage, f"{axis}.1"), on=on)
 
 
 @pytest.mark.parametrize("n", [3, 37])
@@ -297,14 +311,14 @@ def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
 def test_tiles_copied_across(unrolled, width):
     steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
              Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
-    for dag in (
+    for column, dag in enumerate((
         across(35, 18),
         across(64, 16, "int32"),
         across(35, 18, "int8"),
         across(35, 18, "bool"),
         across(35, 18, flip=True),
-    ):
-        check(dag, *steps)
+    )):  # fmt: skip
+        check(dag, *steps, on=targets_in_turn(unrolled + width, column, 5))
 
 
 @pytest.mark.parametrize("taps", [3, 5])
