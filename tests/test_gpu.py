@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_cuda_without_a_gpu_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "suffix", "word"), [
-    ("cuda", "cu", "__global__"), ("cuda -arch=sm_80", "cu", "__global__"), ("opencl", "cl", "__kernel"),
+    ("cuda", "cu", "__global__"), ("opencl", "cl", "__kernel"),
 ])  # fmt: skip
 def test_search_by_the_model_alone_emits_code(tmp_path: Path, target: str, suffix: str, word: str) -> None:
     words = ("tune", "conv2d", "--target", target, "--no-run", "--out-dir", str(tmp_path / "out"), "--json")
@@ -71,13 +72,13 @@ def test_search_by_the_model_alone_emits_code(tmp_path: Path, target: str, suffi
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
     opencl_target()  # skips where there is no device
     db = tmp_path_factory.mktemp("records") / "records.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(db.parent / "cache"))
         result = at.tune("matmul", shape=(M, N, K), target="opencl", trials=6, db=db, out_dir=db.parent / "out")
-    return result, db
+        yield result, db  # whoever tunes again finds the rates of the device in the cache
 
 
 def test_tunes_on_an_opencl_device(tuned: tuple[Any, Path]) -> None:
