@@ -25,7 +25,6 @@ OPENCL = parse_target("opencl")
 MOST_SKETCHES = 32
 SAMPLED = 300  # rows of a sketch for a large shape
 LEAST_LEGAL = 0.02  # of the rows of a workload's best sketch
-INTERPRETED = 2  # candidates of each sketch
 
 
 def large(name: str, batch: int | None = None) -> list[ComputeDAG]:
@@ -36,6 +35,8 @@ def large(name: str, batch: int | None = None) -> list[ComputeDAG]:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_sketches_are_well_formed(name: str) -> None:
+    """Of the same rules at other sizes, which have the same steps, one nest is verified."""
+    seen: set[str] = set()
     for dag in large(name):
         found = sketches(dag, OPENCL)
         assert 0 < len(found) <= MOST_SKETCHES
@@ -46,7 +47,9 @@ def test_sketches_are_well_formed(name: str) -> None:
             for stage in sketch.state.stages:
                 if stage.at is None and stage.op.axes:
                     assert any(x.kind in THREADS for x in stage.loops), f"{sketch.name}: {stage.name} has no threads"
-            verify(lower(sketch.state))
+            if sketch.name not in seen:
+                verify(lower(sketch.state))
+            seen.add(sketch.name)
             values = {p.name: p.domain[-1] for p in sketch.params}
             assert len(replay(dag, steps_to_json(sketch.state, values)).stages) == len(sketch.state.stages)
 
@@ -72,7 +75,7 @@ def test_candidates_are_exact_and_free_of_races(name: str) -> None:
     dag = tiny(name)
     for drawn in draw(dag, OPENCL):
         assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
-        for values in drawn.candidates(INTERPRETED):
+        for values in drawn.candidates(1):
             concrete, _ = concretise(drawn.func, values)
             verify(concrete, concrete=True)
             check_nest(concrete, dag)
