@@ -1,4 +1,4 @@
-"""The fuzzer in the test suite: every case it once found, then 200 programs of a fixed seed and some of a new one.
+"""The fuzzer in the test suite: every case it once found, then 100 programs of a fixed seed and some of a new one.
 
 For GPUs the same with fewer programs on OpenCL, where there is a device; the long run is
 `python -m tests.fuzz --target opencl --dags 300 --candidates 4`.
@@ -68,12 +68,12 @@ def test_regression_on_opencl(found_on_opencl: dict[str, str], name: str) -> Non
 
 
 def test_fixed_seed_on_opencl(opencl: None) -> None:
-    done = fuzz("--target", "opencl", "--dags", "30", "--candidates", "3", "--shrink", "2", "--shrink-seconds", "20")
+    done = fuzz("--target", "opencl", "--dags", "20", "--candidates", "3", "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_fixed_seed() -> None:
-    done = fuzz("--dags", "200", "--candidates", "5", "--seed", "0", "--shrink", "2", "--shrink-seconds", "20")
+    done = fuzz("--dags", "100", "--candidates", "5", "--seed", "0", "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
