@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
+from typing import TypeGuard
 
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, const
@@ -11,6 +12,13 @@ from autosched.ir.stmt import Reducer, Store
 from autosched.ir.visit import loads, rebuild, subexpressions
 
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
+MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}  # a op b  is  b MIRRORED[op] a
+NEGATED = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge", "eq": "ne", "ne": "eq"}  # ... and not a NEGATED[op] b
+
+
+def is_ordering(cond: Expr) -> TypeGuard[Binary]:
+    """Whether it compares indices with <, <=, > or >=, whatever the data are."""
+    return isinstance(cond, Binary) and cond.op in ORDERINGS and cond.a.dtype == INDEX and not loads(cond)
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
@@ -33,7 +41,7 @@ def comparisons(stores: Iterable[Store]) -> list[Binary]:
     for value in (v for store in stores for v in store.values):
         for e in subexpressions(value):
             found.update(dict.fromkeys(conjuncts(e.cond) if isinstance(e, Select) else ()))
-    return [a for a in found if isinstance(a, Binary) and a.op in ORDERINGS and a.a.dtype == INDEX and not loads(a)]
+    return list(filter(is_ordering, found))
 
 
 def adds_nothing(store: Store, comparison: Expr) -> bool:

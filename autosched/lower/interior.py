@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import reduce
 from operator import and_
 
-from autosched.ir.conditions import comparisons, given, outside
+from autosched.ir.conditions import NEGATED, comparisons, given, outside
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
@@ -44,7 +44,6 @@ from autosched.lower.borders import settle_borders
 from autosched.lower.instantiate import simplify_stmt
 
 # comparison -> whether its difference a - b must stay at or above the limit, and that limit
-_OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
 _ATOMS = {"ge": (True, 0), "gt": (True, 1), "le": (False, 0), "lt": (False, -1)}
 
 
@@ -93,7 +92,7 @@ def _block(block: Stmt, simplify: Simplifier) -> Stmt:
     inside = reduce(and_, (_worst(c, loops, simplify) for c in found))
     rest, first = block, min(found, key=lambda c: bool(free_vars(c) & loops))
     if any(_is_alone(v, first) for s in stores for v in s.values):
-        fails = _worst(Binary(_OPPOSITE[first.op], first.a, first.b), loops, simplify)
+        fails = _worst(Binary(NEGATED[first.op], first.a, first.b), loops, simplify)
         if not free_vars(first) & loops:
             rest = _block(_without(block, lambda e: given(e, {first}), simplify), simplify)
         rest = _versions(fails, _without(block, lambda e: outside(e, first), simplify), rest, simplify)

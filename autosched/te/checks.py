@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autosched.errors import ExpressionError
+from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.types import integer_range
@@ -24,7 +25,6 @@ MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64
 MAX_DEPTH = 200  # later passes walk expressions recursively, with up to four Python frames a level
 _FACT_DEPTH = 2  # how many conditions may be combined for one bound
 _INT_DTYPES = frozenset(name for name, (kind, _) in DTYPES.items() if kind in "iu")
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 _TOO_DEEP = "operations in one another; reduce over a te.reduce_axis, or split the stage in two"
 
 Facts = tuple[Expr, ...]  # integer expressions known to be >= 0
@@ -183,8 +183,8 @@ def _facts(cond: Expr, holds: bool) -> Facts:
             return _merge(_facts(a, True), _facts(b, True))
         case Binary(op="or", a=a, b=b) if not holds:
             return _merge(_facts(a, False), _facts(b, False))
-        case Binary(op=op, a=a, b=b) if op in _NEGATED and a.dtype == INDEX and _is_index(cond):
-            return _comparison(op if holds else _NEGATED[op], a, b)
+        case Binary(op=op, a=a, b=b) if op in NEGATED and a.dtype == INDEX and _is_index(cond):
+            return _comparison(op if holds else NEGATED[op], a, b)
     return ()
 
 

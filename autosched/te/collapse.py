@@ -218,7 +218,7 @@ def _regroup_stage(dag: ComputeDAG, op: ComputeOp, grouping: _Grouping, table: M
             load: Load = Load(node.buffer, tuple(_new_index(indices, shape, g, fused) for g in groups), node.dtype)
             adjacent = free_vars(load.indices[-1]) if reduce_axes and load.indices else None
             return _unwrapped(load, _new_shape(shape, groups), adjacent, simplify)
-        if isinstance(new, Binary) and new.op in COMPARISON and new.a.dtype == INDEX and _without_data(new):
+        if isinstance(new, Binary) and new.op in COMPARISON and new.a.dtype == INDEX and not loads(new):
             return simplify(new)
         return new
 
@@ -258,10 +258,6 @@ def _in_period(load: Load, a: Expr, n: int, period: int, simplify: Simplifier) -
         Binary("mod", a, Const(n, INDEX)): a - Const(period * n, INDEX),
     }
     return Load(load.buffer, tuple(simplify(substitute(i, table)) for i in load.indices), load.dtype)
-
-
-def _without_data(expr: Expr) -> bool:
-    return not any(isinstance(node, Load) for node in postorder((expr,)))
 
 
 def _new_axes(

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from autosched.ir.conditions import ORDERINGS, conjuncts, every
-from autosched.ir.expr import INDEX, Binary, Expr, Load, Select, Var, const, select
+from autosched.ir.conditions import MIRRORED, conjuncts, every, is_ordering
+from autosched.ir.expr import INDEX, Expr, Load, Select, Var, const, select
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import is_looked_up, loads, moved
 from autosched.te.checks import is_inside
@@ -93,7 +93,7 @@ class _Place:
 
 def _restated(part: Expr, forms: Sequence[Affine], places: Sequence[Expr], simplify: Simplifier) -> Expr | None:
     """A comparison of one of the indices `forms`, or a multiple of it, with a number: in terms of `places` instead."""
-    if not (isinstance(part, Binary) and part.op in ORDERINGS and part.a.dtype == INDEX) or loads(part):
+    if not is_ordering(part):
         return None
     difference = simplify.affine(part.a - part.b)
     for form, place in zip(forms, places, strict=True):
@@ -106,7 +106,6 @@ def _restated(part: Expr, forms: Sequence[Affine], places: Sequence[Expr], simpl
 def _bounded(place: Expr, op: str, times: int, number: int) -> Expr:
     """`times` * `place` compared with a number, as a comparison of the place itself."""
     if times < 0:
-        mirrored = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
-        op, times, number = mirrored[op], -times, -number
+        op, times, number = MIRRORED[op], -times, -number
     up = -(-number // times)
     return {"ge": place >= up, "gt": place > number // times, "le": place <= number // times, "lt": place < up}[op]

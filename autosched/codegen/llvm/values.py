@@ -20,7 +20,7 @@ from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.lookup import gathered, known_indices
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.conditions import ORDERINGS, conjuncts
+from autosched.ir.conditions import ORDERINGS, conjuncts, is_ordering
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
@@ -344,7 +344,7 @@ class Values:
 
     def _holds(self, part: Expr, used: int) -> bool:
         """Whether a comparison of indices is known to hold in the first `used` lanes."""
-        if not (isinstance(part, Binary) and part.op in ORDERINGS and part.a.dtype == INDEX) or loads(part):
+        if not is_ordering(part):
             return False
         low, high = self.bindings.interval(part.a - part.b, used)
         return {"ge": low >= 0, "gt": low > 0, "le": high <= 0, "lt": high < 0}[part.op]
