@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const, Expr, Select, ceildiv, product
+from autosched.ir.expr import Const, Expr, Select, Var, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.target import PIECE_BYTES
@@ -193,7 +193,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
     extremes = times(copies, statement.ops.extremes * machine.nan_test)
     tested = least(extremes, times(plus(vectors, elements), machine.nan_test)) if statement.updates else extremes
-    arithmetic = plus(times(copies, statement.ops.slots), tested)
+    arithmetic = plus(total(times(_copies(inner, lanes, v), slots) for v, slots in statement.ops.shared), tested)
     instructions = total([arithmetic, extremes, vectors, elements, stores, statement.asking, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
     chains, length, latency = _chains(statement, inner, chunks)
@@ -213,6 +213,13 @@ def make_block(statement: Statement, machine: Machine) -> Block:
         unrolled, chunks, lanes, arithmetic, plus(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,
     )  # fmt: skip
+
+
+def _copies(inner: Sequence[Loop], lanes: int, depends: frozenset[Var] | None) -> Expr:
+    """How often a block computes what depends on these variables, which all copies that agree in them share; None: each
+    copy by itself."""
+    moving = [x for x in inner if depends is None or x.var in depends]
+    return factor(_vectors(x, lanes)[0] if x.kind is ForKind.VECTORIZE else x.trips for x in moving)
 
 
 def _vectors(loop: Loop, lanes: int) -> tuple[Expr, Expr, Expr]:

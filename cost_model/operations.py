@@ -30,11 +30,18 @@ _BINARY = {
 @dataclass(frozen=True)
 class Operations:
     """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes, `extremes`
-    the minima and maxima of floats of which each may be NaN."""
+    the minima and maxima of floats of which each may be NaN.
+
+    `shared`: the slots by the variables that what they compute depends on; None for what is accumulated. Copies of the
+    statement that agree in all of these compute it once."""
 
     counts: tuple[tuple[str, int], ...]
-    slots: float
+    shared: tuple[tuple[frozenset[Var] | None, float], ...]
     extremes: int = 0
+
+    @property
+    def slots(self) -> float:
+        return sum(slots for _, slots in self.shared)
 
     def count(self, kind: str) -> int:
         return dict(self.counts).get(kind, 0)
@@ -45,15 +52,17 @@ class Operations:
 
 
 def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: frozenset[Var] = frozenset()) -> Operations:
-    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices.
+    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices; integers that
+    no data are in are as good as indices.
 
     Where `lanes` are the only variables that a condition may depend on lane by lane, a select by other indices takes
     no slots: it is a branch, and in register tiles it is decided for the whole tile. Vectors along `vectors` are
     divided by what is the same in all lanes with one division of scalars.
     """
     counts: dict[str, int] = {}
-    slots = 0.0
+    slots: dict[frozenset[Var] | None, float] = {}
     values = _combined(store)
+    before = frozenset(() if store.reducer is None else store.reducer.lhs)
     fused = {_fused_product(e) for e in _nodes(values)} - {None}
     decided = set() if lanes is None else {e for e in _nodes(values) if _is_decided(e, lanes)}
     free = decided | set(_nodes([e.cond for e in decided if isinstance(e, Select)]))
@@ -62,8 +71,18 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
         if kind:
             counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
             shared = kind == "float_divmod" and vectors and not free_vars(expr.children[1]) & vectors
-            slots += 0.0 if expr in free else OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
-    return Operations(tuple(sorted(counts.items())), slots, sum(map(_is_extreme, _nodes(values))))
+            variables = free_vars(expr)
+            if expr not in free and not (variables.isdisjoint(before) and _is_index(expr)):
+                depends = variables if variables.isdisjoint(before) else None
+                taken = OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
+                slots[depends] = slots.get(depends, 0.0) + taken
+    extremes = sum(map(_is_extreme, _nodes(values)))
+    return Operations(tuple(sorted(counts.items())), tuple(slots.items()), extremes)
+
+
+def _is_index(expr: Expr) -> bool:
+    """Whether it is an integer that no data are in: the same for a vector, or a constant."""
+    return DTYPES[expr.dtype][0] in "iu" and not loads(expr)
 
 
 def _is_extreme(expr: Expr) -> bool:
@@ -156,8 +175,14 @@ def _slots(expr: Expr, kind: str) -> float:
         return CALL_SLOTS["pow"]
     if isinstance(expr, Word):
         return WORD_PART_SLOTS * len(expr.parts)
+    if kind == "int_divmod" and _is_power_of_two(expr.children[1]):
+        return OP_SLOTS["int_other"]
     dot = _dot(expr)
     return OP_SLOTS[kind] if dot is None else DOT_SLOTS[dot.intrinsic]
+
+
+def _is_power_of_two(expr: Expr) -> bool:
+    return isinstance(expr, Const) and int(expr.value).bit_count() == 1 and expr.value > 0
 
 
 def loaded(value: Expr) -> list[Load]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, ceildiv
+from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, cast, ceildiv
 from autosched.ir.program import Program
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
@@ -20,7 +20,7 @@ from autosched.te.registry import build
 from cost_model.access import Access, transferred
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import make_block, statement_cost
-from cost_model.machine import ACROSS, L2_BANDWIDTH, LINE_FOUND, PAGE_FOUND, machine
+from cost_model.machine import ACROSS, L2_BANDWIDTH, LINE_FOUND, OP_SLOTS, PAGE_FOUND, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -456,6 +456,24 @@ def test_an_element_of_several_maxima_is_compared_once() -> None:
     row = [wanted.get(".".join(p.name.split(".")[-2:]), 1) for p in sketch.params]
     program = Program([make_block(update, target).arithmetic], [p.name for p in sketch.params])
     assert float(program(np.array([row]))[0][0]) == 27 + 15
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_copies_compute_once_what_they_agree_in(rows: int) -> None:
+    """A weight of 4 bits, less a zero point, for all rows of a tile: of two vectors a conversion, a mask, another
+    conversion and a difference each. Which bits they are is known from indices."""
+    i, j, k = Var("i"), Var("j"), Var("k")
+    bits = binary("bitand", cast(Load("W", (k // 2, j), "uint8"), "int32") // 16, Const(15, "int32"))
+    weight = cast(bits * cast(k % 3, "int32"), "float32") - nests.load("Z", j)
+    store = Store(("C",), (i, j), (nests.load("A", i, k) * weight,), nests.SUM, "C")
+    sizes = (k, 64, ForKind.SERIAL, True), (i, rows, ForKind.UNROLL, False), (j, 16, ForKind.VECTORIZE, False)
+    body = nests.nest([(v, Const(n), Const(n), kind, reduce) for v, n, kind, reduce in sizes], store)
+    weights = replace(nests.buffer("W", 32, 16), dtype="uint8")
+    params = (nests.buffer("A", rows, 64), weights, nests.buffer("Z", 16), nests.buffer("C", rows, 16))
+    update = analyse(Func("product", params, 1, body)).statements[0]
+    word, number, both = OP_SLOTS["int_other"], OP_SLOTS["float_other"], OP_SLOTS["int_mul"] + OP_SLOTS["float_addsub"]
+    once = 3 * word + number + both  # two conversions of words, a shift, a mask, a product, a difference
+    assert evaluate([make_block(update, machine(nests.AVX2, 1)).arithmetic], {}) == [2 * (rows + once)]
 
 
 @pytest.mark.parametrize("copies", [2, 4])
