@@ -1,6 +1,6 @@
 """Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
 
-    analyse(func, line_bytes, larger) -> Analysis(statements, allocations, parallel)
+    analyse(func, line_bytes, larger) -> Analysis(statements, allocations, ..)
 
 Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
 expressions over the parameters of the sketch; nothing is evaluated here.
@@ -166,6 +166,10 @@ class Statement:
         return max(0, place - 1)
 
     @property
+    def is_parallel(self) -> bool:
+        return any(x.kind is ForKind.PARALLEL for x in self.loops)
+
+    @property
     def vector_loop(self) -> int | None:
         return next((i for i in range(self.depth) if self.loops[i].kind is ForKind.VECTORIZE), None)
 
@@ -201,7 +205,6 @@ class Synchronisation:
 class Analysis:
     statements: tuple[Statement, ...]
     allocations: tuple[Allocation, ...]
-    parallel: tuple[tuple[Loop, ...], ...]  # loops from the root to each outermost parallel loop, that one last
     barriers: tuple[Synchronisation, ...] = ()
     shuffles: tuple[Synchronisation, ...] = ()
     parameter_bytes: int = 0  # inputs and outputs
@@ -229,9 +232,8 @@ def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walk.hints)
         statements.append(replace(statement, passing=tile, asking=asking))
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
-    parallel = tuple(walk.parallel.values())
     meetings = (tuple(walk.barriers), tuple(walk.shuffles))
-    return Analysis(tuple(statements), tuple(walk.allocations), parallel, *meetings, parameters, walk.resident)
+    return Analysis(tuple(statements), tuple(walk.allocations), *meetings, parameters, walk.resident)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +256,6 @@ class _Walk:
     larger: float
     found: list[_Found] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
-    parallel: dict[int, tuple[Loop, ...]] = field(default_factory=dict)
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
     resident: dict[int, Expr] = field(default_factory=dict)
@@ -273,8 +274,6 @@ class _Walk:
                 self.n_loops += 1
                 mean, *run = trips_of(stmt, loops)
                 loop = Loop(self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run)
-                if stmt.kind is ForKind.PARALLEL and not any(x.kind is ForKind.PARALLEL for x in loops):
-                    self.parallel[loop.key] = (*loops, loop)
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
             case Seq(stmts=stmts):
                 for child in stmts:

@@ -104,14 +104,19 @@ class Draft:
 def draft(analysis: Analysis, machine: Machine) -> Draft:
     """The latency of the kernel in closed form."""
     costs = tuple(statement_cost(s, machine) for s in analysis.statements)
-    entries = total(factor(loop.trips for loop in loops[:-1]) for loops in analysis.parallel)
-    fork_join = times(entries, m.FORK_JOIN_S if machine.threads > 1 else m.FORK_JOIN_S / 50)
+    regions = {c.statement.nest: c.tasks for c in costs if c.statement.is_parallel}
+    fork_join = total(_beginning(tasks, machine) for tasks in regions.values())
     tiles: dict[tuple[object, ...], list[Cost]] = {}
     for cost in costs:
         registers = cost.statement.accumulators
         tiles.setdefault((cost.statement.nest, *(registers or (cost,))), []).append(cost)
     seconds = plus(times(total(map(_together, tiles.values())), 1.0 / m.CLOCK_HZ), fork_join)
     return Draft(costs, fork_join, seconds)
+
+
+def _beginning(tasks: Expr, machine: Machine) -> Expr:
+    """Seconds of beginning and ending a nest; one of a single task is on the calling thread, nobody else is asked."""
+    return where(real(tasks) > 1.0, m.FORK_JOIN_S, m.NEST_S) if machine.threads > 1 else real(m.NEST_S)
 
 
 def _together(costs: Sequence[Cost]) -> Expr:
@@ -407,7 +412,9 @@ def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
     tasks = real(product(bounds))
     if machine.threads == 1:
         return tasks, ONE
-    waves = round_up(over(tasks, float(machine.threads)))
+    threads = float(machine.threads)
+    waves = round_up(over(tasks, threads))
     inner = [x for x in statement.loops if x.kind is not ForKind.PARALLEL and x.trips is not real(x.bound)]
     whole = factor(over(real(x.bound), x.trips) for x in inner)  # work of a task away from the borders, in mean ones
-    return tasks, least(1.0, over(most(waves, whole), tasks))
+    uneven = over(plus(tasks, times(whole, threads - 1.0)), threads)  # who has nothing left takes of the others' tasks
+    return tasks, least(1.0, over(least(times(waves, whole), uneven), tasks))

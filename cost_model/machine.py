@@ -91,7 +91,8 @@ DRAM_SHARED = 30.0  # all cores together
 OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
 CACHE_SHARE = 0.8  # of a cache that a working set may fill
 CLOCK_HZ = 3.0e9
-FORK_JOIN_S = 5.0e-6
+NEST_S = 1.0e-7  # of beginning and ending a nest with tasks
+FORK_JOIN_S = 6.0e-7  # ... on several threads: until another thread has a task, and until it is known to have none
 
 
 @dataclass(frozen=True)

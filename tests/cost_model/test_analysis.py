@@ -19,8 +19,8 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model.access import Access, transferred
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
-from cost_model.draft import make_block, statement_cost
-from cost_model.machine import ACROSS, L2_BANDWIDTH, LINE_FOUND, OP_SLOTS, PAGE_FOUND, machine
+from cost_model.draft import draft, make_block, statement_cost
+from cost_model.machine import ACROSS, FORK_JOIN_S, L2_BANDWIDTH, LINE_FOUND, NEST_S, OP_SLOTS, PAGE_FOUND, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 
@@ -298,8 +298,18 @@ def test_the_longer_of_two_tasks_is_what_both_threads_wait_for() -> None:
     update = next(s for s in analyse(lower(sketch.state)).statements if s.updates)
     share = statement_cost(update, machine(target, 2)).share
     sizes = {p.name: p.domain[0] for p in sketch.params} | {"matmul.i.m": 8, "matmul.i.r": 8, "matmul.j.r": 16}
-    found = [evaluate([share], sizes | {"matmul.j.m": m})[0] for m in (8, 10, 12, 16)]
-    assert found == pytest.approx([128 / 256, 160 / 256, 192 / 256, 1])
+    found = [evaluate([share], sizes | {"matmul.j.m": m})[0] for m in (5, 8, 10, 12, 16)]
+    assert found == pytest.approx([160 / 256, 128 / 256, 160 / 256, 192 / 256, 1])
+
+
+def test_a_nest_of_one_task_asks_no_thread() -> None:
+    """Two tasks of two threads begin later than one; as many as there are in one thread cost the same."""
+    sizes = {"mr": 4, "nc": 4, "nr": 16, "kc": 8}
+    found = {}
+    for threads in (1, 2):
+        cost = draft(analyse(nests.matmul(16, 64, 64)), machine(nests.AVX2, threads)).fork_join
+        found[threads] = [evaluate([cost], sizes | {"mc": mc})[0] for mc in (2, 4)]
+    assert found == {1: [NEST_S, NEST_S], 2: [FORK_JOIN_S, NEST_S]}
 
 
 def test_guard_of_a_single_iteration_counts_once() -> None:
