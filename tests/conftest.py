@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays, and is not looked through again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, 20, 100)
+    gc.set_threshold(YOUNG, 10, 10)
 
 
 @pytest.fixture

@@ -73,8 +73,10 @@ def test_each_reader_has_a_copy_of_its_own() -> None:
     dag = collapse(
         ComputeDAG(te.compute((40, 6), lambda i, d: te.sum(scores[i, j] * te.cast(A[j, d], "float32"), axis=j), "T"))
     )
-    for sketch in cpu.sketches(dag, HASWELL, 2):
+    found = cpu.sketches(dag, HASWELL, 2)
+    for sketch in found:
         assert {x.tag for x in sketch.state.steps if isinstance(x, Widen)} == {"wide", "T.wide"}
+    for sketch in found[::4]:
         row = {p.name: int(p.domain[0]) for p in sketch.params}
         check_nest(concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0], dag)
 

@@ -105,7 +105,7 @@ def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, a
     inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(K)
     found = sketches_with_words(dag)
     assert found
-    for sketch in found:
+    for sketch in found[::2]:
         (row,) = little_rows(sketch, 1, rng)
         func, simplify = concretise(lower(sketch.state), row)
         check_nest(func, dag)

@@ -256,7 +256,7 @@ def test_of_several_passes_over_far_rows_the_first_asks_ahead(name, asks):
     for sketch in sketches(dag, tiny, 1):
         asking = [x for x in sketch.state.steps if isinstance(x, Prefetch)]
         assert len(asking) == (asks and "stream" in sketch.name)
-        assert list(compiled(dag, sketch, 1, 6))
+        assert list(compiled(dag, sketch, 1, 3))
 
 
 def test_what_is_written_across_may_be_streamed_from_a_quarter_of_the_last_cache_on():
@@ -379,7 +379,7 @@ def test_rows_are_taken_a_few_at_a_time(name, settings):
         assert block.domain == tuple(r for r in (1, 2, 4, 8) if settings["M"] % r == 0)
         roots = [s for s in sketch.state.stages if s.at is None]
         assert len(roots) == 1  # all else is computed for these rows
-        assert list(compiled(dag, sketch, 2, rows=6))
+        assert list(compiled(dag, sketch, 2, rows=3))
 
 
 @pytest.mark.parametrize("rows", [2, 8, 32, 64, 96])
