@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -135,10 +135,9 @@ class Bench:
         fresh: list[Trial] = []
         for i, answer in answers.items():
             candidate = self.jobs[i][1]
-            if isinstance(answer, Failure):
-                trial = Trial(candidate, self.round, None, (), answer.kind, answer.message)
-            else:
-                trial = Trial(candidate, self.round, min(samples[i]), tuple(samples[i]))
+            trial = Trial.of(candidate, self.round, answer)
+            if i in samples:
+                trial = replace(trial, seconds=min(samples[i]), samples=tuple(samples[i]))
             self.recorder.append(trial)
             fresh.append(trial)
         self.learn(fresh)

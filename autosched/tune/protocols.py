@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autosched.measure.results import Failure
+
 if TYPE_CHECKING:
-    from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement
+    from autosched.measure.results import FinalMeasurement, Job, Measurement
 
 Population: TypeAlias = npt.NDArray[np.int64]  # [n, n_params] parameter values of one sketch
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]  # [n]
@@ -43,6 +45,12 @@ class Trial:
     failure: str | None = None
     message: str = ""
     record_id: int | None = None
+
+    @classmethod
+    def of(cls, candidate: Candidate, round: int, answer: Measurement | FinalMeasurement | Failure) -> Trial:
+        if isinstance(answer, Failure):
+            return cls(candidate, round, None, (), answer.kind, answer.message)
+        return cls(candidate, round, answer.seconds, answer.samples)
 
     @property
     def undisturbed_s(self) -> float | None:

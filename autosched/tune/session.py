@@ -196,11 +196,7 @@ class _Session:
             self.task.model.prepare()
 
     def _record(self, candidate: Candidate, answer: Measurement | Failure) -> None:
-        number = self.progress.round
-        if isinstance(answer, Failure):
-            trial = Trial(candidate, number, None, (), answer.kind, answer.message)
-        else:
-            trial = Trial(candidate, number, answer.seconds, answer.samples)
+        trial = Trial.of(candidate, self.progress.round, answer)
         trial = replace(trial, record_id=self.recorder.append(trial))
         self._add(trial)
         self.audience.hears_of_result(trial)
@@ -259,7 +255,7 @@ class _Session:
     def _confirm(self, trial: Trial, answer: FinalMeasurement | Failure) -> None:
         """Records what the comparison said of a trial."""
         if isinstance(answer, Failure):
-            failed = Trial(trial.candidate, trial.round, None, (), answer.kind, answer.message, trial.record_id)
+            failed = replace(Trial.of(trial.candidate, trial.round, answer), record_id=trial.record_id)
             self.recorder.append(failed)
             self.progress.trials[self.progress.trials.index(trial)] = failed
         elif trial.record_id is not None:
