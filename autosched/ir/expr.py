@@ -16,6 +16,7 @@ expression over `Const` and `Param` only is a *closed form*.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -123,11 +124,19 @@ class Expr:
     def __xor__(self, other: ExprLike) -> Expr:
         return binary("bitxor", self, other)
 
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
     def __lshift__(self, other: ExprLike) -> Expr:
         return binary("shl", self, other)
 
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return binary("shl", other, self)
+
     def __rshift__(self, other: ExprLike) -> Expr:
         return binary("shr", self, other)
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return binary("shr", other, self)
 
     def __invert__(self) -> Expr:
         return call("not", self)
@@ -304,8 +313,7 @@ def promote(a: str, b: str) -> str:
         return "int32"
     if {a, b} == HALVES:
         return "float32"
-    order = list(DTYPES)
-    return max(a, b, key=order.index)
+    return max(a, b, key=list(DTYPES).index)
 
 
 def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
@@ -323,35 +331,31 @@ def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     if isinstance(b, Expr):
         dtype = _weak(b.dtype, a)
         return const(a, dtype), cast(b, dtype)
-    return const(a, "float32" if isinstance(a, float) or isinstance(b, float) else INDEX), const(
-        b, "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
-    )
+    dtype = "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
+    return const(a, dtype), const(b, dtype)
 
 
 def _weak(dtype: str, scalar: ExprLike) -> str:
+    if isinstance(scalar, bool):
+        raise ExpressionError(no_comparison(scalar))
     if isinstance(scalar, float) and DTYPES[dtype][0] != "f":
         return "float32"
-    if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
-        return INDEX
-    return dtype
+    return INDEX if isinstance(scalar, int) and dtype == "bool" else dtype
+
+
+def no_comparison(value: bool) -> str:
+    """Why a plain truth value is refused where an expression is asked for: Python's == made it, most likely."""
+    return f"{value} is no expression: == and != only tell whether two expressions are the same; write te.equal(a, b)"
 
 
 # How constants fold. Division by zero is left to the run.
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{op: getattr(operator, op) for op in ("add", "sub", "mul", *COMPARISON)},
     "floordiv": lambda a, b: a // b if b else None,
     "mod": lambda a, b: a % b if b else None,
     "ceildiv": lambda a, b: -(-a // b) if b else None,
     "min": min,
     "max": max,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
     "and": lambda a, b: a and b,
     "or": lambda a, b: a or b,
 }
@@ -493,7 +497,4 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
 
 def product(values: Iterator[Expr] | tuple[Expr, ...] | list[Expr]) -> Expr:
     """The integer product of closed forms, 1 for none."""
-    result: Expr = Const(1, INDEX)
-    for value in values:
-        result = result * value
-    return result
+    return math.prod(values, start=Const(1, INDEX))

@@ -230,7 +230,7 @@ def _named_axes(axes: tuple[AxisVar, ...]) -> dict[AxisVar, Var]:
 
 def const(value: Any, dtype: str | None = None) -> Expr:
     """A constant; without `dtype` an int is int64, a float is float32."""
-    node = to_expr(value, "te.const")
+    node = to_expr(value, "te.const", truth=True)
     return node if dtype is None else typed_const(value, dtype)
 
 
@@ -241,8 +241,9 @@ def cast(value: Any, dtype: str) -> Expr:
 
 def select(cond: Any, a: Any, b: Any) -> Expr:
     """`a` where `cond` holds, else `b`. The branch not taken is not evaluated: it may be out of bounds."""
-    x, y = to_expr(a, "te.select"), to_expr(b, "te.select")
-    weak = isinstance(a, Expr) != isinstance(b, Expr)  # then the number takes the dtype of the expression
+    x, y = to_expr(a, "te.select", truth=True), to_expr(b, "te.select", truth=True)
+    # Of an expression and a number the number takes the dtype of the expression.
+    weak = isinstance(a, Expr) != isinstance(b, Expr) and not isinstance(a, bool) and not isinstance(b, bool)
     return ir_select(to_expr(cond, "te.select"), a if weak else x, b if weak else y)
 
 

@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Call, Const, Expr, Load, Var, binary, cast, const, select, widened
+from autosched.ir.expr import (
+    DTYPES,
+    INDEX,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    const,
+    no_comparison,
+    select,
+    widened,
+)
 from autosched.ir.stmt import Reducer
 from autosched.ir.types import integer_range
 from autosched.te.tensor import AxisVar, Tensor, postorder
@@ -71,8 +85,9 @@ def _extreme(dtype: str, infinite: float, end: int) -> Const:
     return node
 
 
-def to_expr(value: Any, what: str) -> Expr:
-    """An expression from what a user may write for one: an expression or a Python or NumPy number."""
+def to_expr(value: Any, what: str, truth: bool = False) -> Expr:
+    """An expression from what a user may write for one: an expression or a Python or NumPy number; a plain `truth`
+    value only where it says so, since `i == 0` is False for an axis i."""
     if isinstance(value, Expr):
         return value
     if isinstance(value, Tensor):
@@ -82,6 +97,8 @@ def to_expr(value: Any, what: str) -> Expr:
     if not isinstance(value, (bool, int, float)) and getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool):
+        if not truth:
+            raise ExpressionError(f"{what}: {no_comparison(value)}")
         return const(value, "bool")
     if isinstance(value, int):
         return typed_const(value, INDEX)

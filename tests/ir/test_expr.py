@@ -243,10 +243,10 @@ def test_only_index_arithmetic_folds():
         (lambda: i % 1, const(0)),
         (lambda: imin(i, i), i),
         (lambda: imax(i, i), i),
-        (lambda: p & True, p),
-        (lambda: p & False, const(False, "bool")),
-        (lambda: p | False, p),
-        (lambda: p | True, const(True, "bool")),
+        (lambda: p & const(True, "bool"), p),
+        (lambda: p & const(False, "bool"), const(False, "bool")),
+        (lambda: p | const(False, "bool"), p),
+        (lambda: p | const(True, "bool"), const(True, "bool")),
         (lambda: product(()), const(1)),
         (lambda: product([i, const(1), t]), i * t),
         (lambda: -const(3), const(-3)),
@@ -289,6 +289,8 @@ def test_operators_follow_the_dtype():
     assert [(bits & 1).op, (bits | 1).op, (bits ^ 1).op, (bits << 1).op, (bits >> 1).op] == [
         "bitand", "bitor", "bitxor", "shl", "shr",
     ]  # fmt: skip
+    assert [str(n) for n in (1 << bits, 8 >> bits)] == [str(binary(op, n, bits)) for op, n in (("shl", 1), ("shr", 8))]
+    assert {(1 & bits).op, (1 | bits).op, (1 ^ bits).op} == {"bitand", "bitor", "bitxor"}
     assert [(i.equal(j)).op, (i.not_equal(j)).op, (~p).fn, abs(x).fn, (-x).fn] == ["eq", "ne", "not", "abs", "neg"]
     assert [(2**x).op, (x**2).op, (7 // i).op, (7 % i).op] == ["pow", "pow", "floordiv", "mod"]
 
