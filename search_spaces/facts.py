@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpressions
+from autosched.ir.visit import depth, free_vars, is_data, is_looked_up, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
+from autosched.te.checks import MAX_DEPTH
 from autosched.te.running import running
 
 EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
+MOST_NODES = 4096  # of an expression: inlined stages that read one another at two places double it each time
 MAX_STEP = 4  # elements between lanes that are picked from whole vectors
 SHORT_REDUCTION = 32  # steps
 MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
@@ -320,6 +322,18 @@ def is_expensive(stage: Stage) -> bool:
         )
 
     return any(costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
+
+
+def is_too_large(state: State, stage: Stage) -> bool:
+    """Whether a reader would become a longer or a deeper expression than passes are made for, with `stage` inlined."""
+    deepest = max(map(depth, stage.op.body))
+    nodes = sum(len(list(subexpressions(v))) for v in stage.op.body)
+    for reader in state.consumers(stage):
+        length = sum(len(list(subexpressions(v))) for v in reader.op.body)
+        length += nodes * len({x for v in reader.op.body for x in loads(v) if x.buffer in stage.op.buffers})
+        if length > MOST_NODES or deepest + max(map(depth, reader.op.body)) > MAX_DEPTH:
+            return True
+    return False
 
 
 def is_folded(state: State, stage: Stage) -> bool:

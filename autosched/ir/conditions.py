@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from functools import cache, reduce
 from typing import TypeGuard
 
 from autosched.ir.dots import Dot, Word
@@ -68,23 +68,33 @@ def leaves_identity(values: Iterable[Expr], reducer: Reducer, comparison: Expr) 
 
 def given(expr: Expr, known: set[Expr]) -> Expr:
     """`expr` where all of `known` hold, parts of selects' conditions, also of selects within conditions."""
-    if not isinstance(expr, Select):
-        return rebuild(expr, lambda e: given(e, known)) if expr.children else expr
-    value = given(expr.a, known)
-    left = [given(c, known) for c in conjuncts(expr.cond) if c not in known]
-    if not left:
-        return value
-    cond = left[0]
-    for c in left[1:]:
-        cond = cond & c
-    return Select(cond, value, given(expr.b, known))
+
+    @cache
+    def go(e: Expr) -> Expr:
+        if not isinstance(e, Select):
+            return rebuild(e, go) if e.children else e
+        value = go(e.a)
+        left = [go(c) for c in conjuncts(e.cond) if c not in known]
+        if not left:
+            return value
+        cond = left[0]
+        for c in left[1:]:
+            cond = cond & c
+        return Select(cond, value, go(e.b))
+
+    return go(expr)
 
 
 def outside(expr: Expr, comparison: Expr) -> Expr:
     """`expr` where `comparison`, a part of selects' conditions, does not hold."""
-    if isinstance(expr, Select) and comparison in conjuncts(expr.cond):
-        return outside(expr.b, comparison)
-    return rebuild(expr, lambda e: outside(e, comparison)) if expr.children else expr
+
+    @cache
+    def go(e: Expr) -> Expr:
+        if isinstance(e, Select) and comparison in conjuncts(e.cond):
+            return go(e.b)
+        return rebuild(e, go) if e.children else e
+
+    return go(expr)
 
 
 def _is_zero(expr: Expr) -> bool:

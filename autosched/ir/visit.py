@@ -64,6 +64,20 @@ def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     return expr
 
 
+def bottom_up(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with `fn` applied to every node, children first; to what is shared once, or stages that read one another
+    twice and are inlined would take twice as long each."""
+    done: dict[Expr, Expr] = {}
+
+    def go(e: Expr) -> Expr:
+        new = done.get(e)
+        if new is None:
+            new = done[e] = fn(rebuild(e, go) if e.children else e)
+        return new
+
+    return go(expr)
+
+
 def substitute(expr: Expr, mapping: Mapping[Expr, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Replace every node that is a key of `mapping` (outermost first)."""
     table: dict[Expr, Expr] = {} if memo is None else memo
@@ -95,6 +109,12 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)
+
+
+@lru_cache(maxsize=KNOWN)
+def depth(expr: Expr) -> int:
+    """How many nodes stand in one another at most."""
+    return 1 + max(map(depth, expr.children), default=0)
 
 
 @lru_cache(maxsize=KNOWN)

@@ -8,6 +8,7 @@ LLVM moves no load past a store, and of what depends on registers alone some div
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var
@@ -49,7 +50,8 @@ def _with_registers(loop: For, names: frozenset[str]) -> Stmt:
     stores = [s for s in walk(loop) if isinstance(s, Store)]
     moving = {s.var for s in walk(loop) if isinstance(s, For)}
     written = {b for s in stores for b in s.buffers}
-    found = dict.fromkeys(x for s in stores for v in s.values for x in _standing(v, names - written, moving))
+    seen: set[Expr] = set()
+    found = dict.fromkeys(x for s in stores for v in s.values for x in _standing(v, names - written, moving, seen))
     fixed = list(found)
     if not 0 < len(fixed) <= MOST:
         return changed(loop, body=_held(loop.body, names))  # perhaps there is something for an inner loop
@@ -65,21 +67,23 @@ def _name(value: Expr, number: int) -> str:
     return f"{loads(value)[0].buffer}.held{number or ''}"
 
 
-def _standing(value: Expr, names: frozenset[str], moving: set[Var]) -> Iterator[Expr]:
+def _standing(value: Expr, names: frozenset[str], moving: set[Var], seen: set[Expr]) -> Iterator[Expr]:
     """The largest parts of `value`, computed in every case and no part of a word, that are made of loads from `names`
-    and constants, none of which moves."""
-    if isinstance(value, Select | Word | Dot):
+    and constants, none of which moves; without those below nodes that have been `seen`."""
+    if value in seen or isinstance(value, Select | Word | Dot):
         return
+    seen.add(value)
     read = loads(value)
     chosen = any(isinstance(e, Select | Word | Dot) for e in subexpressions(value))
     if read and not chosen and all(x.buffer in names for x in read) and not free_vars(value) & moving:
         yield value
     elif not isinstance(value, Load):
         for child in value.children:
-            yield from _standing(child, names, moving)
+            yield from _standing(child, names, moving, seen)
 
 
 def _renamed(loop: For, held: dict[Expr, Load]) -> For:
+    @cache
     def expr(e: Expr) -> Expr:
         if e in held:
             return held[e]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, ceildiv, imin
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
-from autosched.ir.visit import free_vars, loads, map_exprs, rebuild
+from autosched.ir.visit import bottom_up, free_vars, loads, map_exprs
 
 _SERIAL = (ForKind.SERIAL, ForKind.UNROLL, ForKind.VECTORIZE)
 
@@ -114,8 +114,7 @@ def _renamed(stmt: Stmt, old: str, new: str, shift: tuple[Expr, ...], simplify: 
     def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(simplify(i + s) for i, s in zip(indices, shift, strict=True))
 
-    def expr(e: Expr) -> Expr:
-        e = rebuild(e, expr) if e.children else e
+    def renamed(e: Expr) -> Expr:
         return Load(new, at(e.indices), e.dtype) if isinstance(e, Load) and e.buffer == old else e
 
     def go(s: Stmt) -> Stmt:
@@ -125,9 +124,9 @@ def _renamed(stmt: Stmt, old: str, new: str, shift: tuple[Expr, ...], simplify: 
             case Seq(stmts=stmts):
                 return Seq(tuple(go(x) for x in stmts))
             case If(cond=cond, then=then, otherwise=other):
-                return If(expr(cond), go(then), None if other is None else go(other))
+                return If(bottom_up(cond, renamed), go(then), None if other is None else go(other))
             case Store(buffers=buffers, indices=indices) if old in buffers:
                 s = changed(s, buffers=tuple(new if b == old else b for b in buffers), indices=at(indices))
-        return map_exprs(s, expr)
+        return map_exprs(s, lambda e: bottom_up(e, renamed))
 
     return go(stmt)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
-from autosched.ir.visit import free_vars, loads, rebuild, substitute
+from autosched.ir.visit import bottom_up, free_vars, loads, substitute
 from autosched.lower.ahead import fetch_box, fetches, with_fetches
 from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.lower.ordered import in_order
@@ -182,12 +182,7 @@ class Nest:
 
     def _relocate(self, value: Expr) -> Expr:
         """Reads of private buffers become relative to the buffer's origin."""
-
-        def go(e: Expr) -> Expr:
-            e = rebuild(e, go) if e.children else e
-            return self._moved(e) if isinstance(e, Load) else e
-
-        return go(value)
+        return bottom_up(value, lambda e: self._moved(e) if isinstance(e, Load) else e)
 
     def _moved(self, load: Load) -> Load:
         producer = self.state.producer(load.buffer)

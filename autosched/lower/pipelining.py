@@ -41,7 +41,7 @@ from autosched.ir.stmt import (
     Wait,
     walk,
 )
-from autosched.ir.visit import is_copy, map_exprs, rebuild, substitute
+from autosched.ir.visit import bottom_up, is_copy, map_exprs, substitute
 from autosched.lower.instantiate import simplify_stmt
 
 HELD = ".held"  # ends the names of the registers that fills pass through
@@ -198,13 +198,12 @@ class _Nest:
         """`expr`, which stands in iteration `number`, with its loads from the buffers' copy for that iteration."""
         names = {b.name for b in self.buffers}
 
-        def go(e: Expr) -> Expr:
-            e = rebuild(e, go) if e.children else e
+        def copied(e: Expr) -> Expr:
             if isinstance(e, Load) and e.buffer in names:
                 return Load(e.buffer, (number % self.stages, *e.indices[1:]), e.dtype)
             return e
 
-        return go(expr)
+        return bottom_up(expr, copied)
 
     def _is_copy(self, fill: Stmt) -> bool:
         stores = [s for s in walk(fill) if isinstance(s, Store)]

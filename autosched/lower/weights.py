@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
-from autosched.ir.visit import rebuild
+from autosched.ir.visit import bottom_up
 from autosched.schedule.stage import Stage, StageAxis, StageOp, default_stage
 from autosched.schedule.state import State
 
@@ -43,9 +43,9 @@ def _copy(state: State, weight: str) -> Stage:
 def _reading(stage: Stage, weight: str, copy: str) -> Stage:
     """`stage` reading `copy` in place of `weight`."""
 
-    def go(e: Expr) -> Expr:
-        e = rebuild(e, go) if e.children else e
+    def renamed(e: Expr) -> Expr:
         return Load(copy, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == weight else e
 
     prefetches = tuple(replace(p, buffer=copy) if p.buffer == weight else p for p in stage.prefetches)
-    return replace(stage, op=replace(stage.op, body=tuple(go(v) for v in stage.op.body)), prefetches=prefetches)
+    body = tuple(bottom_up(v, renamed) for v in stage.op.body)
+    return replace(stage, op=replace(stage.op, body=body), prefetches=prefetches)

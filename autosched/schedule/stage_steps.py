@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, ceildiv
 from autosched.ir.stmt import ForKind, Layout, Scope
-from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute
+from autosched.ir.visit import bottom_up, free_vars, loads, subexpressions, substitute
 from autosched.schedule.loop_steps import check, check_factor, check_own_loops, check_parallel
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
 from autosched.schedule.state import State
@@ -15,11 +15,10 @@ _SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value)
 
 
 def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
-    def go(e: Expr) -> Expr:
-        e = rebuild(e, go) if e.children else e
+    def renamed(e: Expr) -> Expr:
         return Load(new, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == buffer else e
 
-    return replace(op, body=tuple(go(v) for v in op.body))
+    return replace(op, body=tuple(bottom_up(v, renamed) for v in op.body))
 
 
 def insert(state: State, stage: Stage, before: str | None) -> State:
@@ -97,14 +96,13 @@ class ComputeInline:
 
 
 def _inline(op: StageOp, producer: StageOp, table: dict[str, Expr]) -> StageOp:
-    def go(e: Expr) -> Expr:
-        e = rebuild(e, go) if e.children else e
+    def value(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer in table:
             mapping: dict[Expr, Expr] = {a.var: i for a, i in zip(producer.axes, e.indices, strict=True)}
             return substitute(table[e.buffer], mapping)
         return e
 
-    return replace(op, body=tuple(go(v) for v in op.body)) if op.reads & table.keys() else op
+    return replace(op, body=tuple(bottom_up(v, value) for v in op.body)) if op.reads & table.keys() else op
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from search_spaces.facts import (
     is_prepared_once,
     is_repeated,
     is_table,
+    is_too_large,
     looks_up,
     loses_switch,
     points,
@@ -61,6 +62,8 @@ class Inline:
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         state = draft.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+            return False
+        if is_too_large(state, stage):
             return False
         if is_prepared_once(state, stage):
             return False

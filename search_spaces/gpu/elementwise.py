@@ -31,6 +31,7 @@ from search_spaces.facts import (
     has_reuse,
     is_copy,
     is_expensive,
+    is_too_large,
     loses_switch,
     reads_nothing,
     reads_of,
@@ -46,6 +47,8 @@ class Inline:
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
         state = draft.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+            return False
+        if is_too_large(state, stage):
             return False
         readers = state.consumers(stage)
         if not readers or is_copy(stage) or reads_nothing(stage):

@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
+from autosched.ir.visit import depth
 from autosched.lower import concretise, lower
 from autosched.schedule import Parallel, Reorder, Split, Stage, Unroll, Vectorize
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from autosched.te.checks import MAX_DEPTH
+from autosched.te.inputs import make_inputs
 from search_spaces.cpu import RULES, Context, Draft, SketchRule, sketches
 from search_spaces.space import Param, sample
+from tests.codegen.running import check_outputs, run
 from tests.helpers import check_nest
 from tests.schedule.graphs import dense_relu, matmul
 
@@ -81,3 +86,20 @@ def test_without_rules_a_graph_still_has_a_sketch():
     dag = ComputeDAG(te.compute((5, 7), lambda i, j: x[i, j] * 2.0, name="Y"))
     (sketch,) = sketches(dag, TARGET, 1, rules=())
     check_nest(concretise(lower(sketch.state), {p.name: p.domain[0] for p in sketch.params})[0], dag)
+
+
+def test_chains_of_stages_are_inlined_in_pieces_that_passes_can_walk():
+    """A stage that reads the one before at two places has two to the number of stages paths below it, and one that is
+    inlined into hundreds of others nests as deep."""
+    x = te.placeholder((5,), name="X")
+    y = x
+    for n in range(100):
+        y = te.compute((5,), lambda i, y=y: 0.5 * y[i] * y[i] + 0.25 * y[i], name=f"s{n}")
+    dag, here = ComputeDAG(y), parse_target("cpu")
+    (sketch, *_) = sketches(dag, here, 1)
+    bodies = [stage.op.body[0] for stage in sketch.state.stages]
+    assert 1 < len(bodies) < 10
+    assert all(depth(body) <= MAX_DEPTH for body in bodies)
+    row = {p.name: p.domain[0] for p in sketch.params}
+    data = make_inputs(dag, 0, "normal")
+    check_outputs(dag, data, run(emit(*concretise(lower(sketch.state), row), here, 1), dag, data, here), sketch.name)
