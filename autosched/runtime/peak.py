@@ -206,11 +206,19 @@ def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float
 
 
 def _best_rate(seconds: Callable[[int], float], per_count: float) -> float:
-    """The best of SAMPLES rates, in units per second; `seconds` of a count are for so many rounds of `per_count`."""
-    count = 1
-    while (spent := seconds(count)) < FLOOR_S:
-        count = int(count * min(64.0, 1.2 * FLOOR_S / max(spent, 1e-7))) + 1
-    return max(count * per_count / seconds(count) for _ in range(SAMPLES))
+    """The best of SAMPLES rates, in units per second; `seconds` of a count are for so many rounds of `per_count`.
+
+    A count is too small wherever that shows: the first call took long enough because it waited for its core, and rates
+    of one round were those of waking a thread, 300 times below the peak.
+    """
+    count, rates = 1, list[float]()
+    while len(rates) < SAMPLES:
+        spent = seconds(count)
+        if spent >= FLOOR_S:
+            rates.append(count * per_count / spent)
+        else:
+            count = int(count * min(64.0, 1.2 * FLOOR_S / max(spent, 1e-7))) + 1
+    return max(rates)
 
 
 @lru_cache(maxsize=4)
