@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 import subprocess
@@ -116,6 +117,11 @@ def test_tune_then_everything_that_is_done_with_records(tmp_path: Path) -> None:
     A, B = (np.random.default_rng(s).standard_normal((M, N)).astype(np.float32) for s in (1, 2))
     np.testing.assert_array_equal(result.compile()(A, B), A + B)
     np.testing.assert_array_equal(at.compile(added, threads=1, db=db)(A, B), A + B)
+    elsewhere = copy.deepcopy(result)  # as for another process
+    assert elsewhere.to_json() == result.to_json()
+    assert len(elsewhere.records) == 12
+    with pytest.raises(ValueError, match=r"in this process: see autosched\.compile"):
+        elsewhere.compile()
 
     assert result.record_id is not None
     (best,) = at.best(added, threads=1, db=db)

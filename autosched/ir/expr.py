@@ -139,7 +139,7 @@ class Expr:
         return binary("shr", other, self)
 
     def __invert__(self) -> Expr:
-        return call("not", self)
+        return call("not", self) if self.dtype == "bool" else self ^ _wrapped(-1, self.dtype)
 
     def __neg__(self) -> Expr:
         return call("neg", self)

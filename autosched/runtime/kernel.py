@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -60,6 +60,16 @@ class Kernel:
         self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
         self._workspaces: list[Array] = []  # as many as there were calls at a time
         self._idle: list[int] = []  # the addresses of those that no call uses; append and pop are atomic
+
+    def __repr__(self) -> str:
+        taken, given = (", ".join(f"{s.name}: {s}" for s in specs) for specs in (self.inputs, self.outputs))
+        return f"<kernel ({taken}) -> {given}, {self.threads} thread{'s' if self.threads > 1 else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a kernel is machine code of this process, which can be neither copied nor pickled: compile it where it is "
+            "needed (at.compile finds the record), or export it"
+        )
 
     @property
     def threads(self) -> int:

@@ -135,10 +135,14 @@ class Result:
         """The first point of the curve that is near enough to the best known."""
         return next((p for p in self.curve if NEAR * p.best_s <= self.best_known_s), None)
 
+    def __getstate__(self) -> dict[str, object]:
+        """For pickles, which go to other processes: all but the kernel, which is of this one."""
+        return {**self.__dict__, "kernel": None}
+
     def compile(self) -> Kernel | GpuKernel:
-        """The best candidate as a callable kernel in this process."""
+        """The best candidate as a callable kernel, in the process that has searched."""
         if self.kernel is None:
-            raise ValueError("this Result was not made by autosched.tune, so that it has no kernel to compile")
+            raise ValueError("this Result is not of a search by autosched.tune in this process: see autosched.compile")
         return self.kernel()
 
     def to_json(self) -> dict[str, object]:

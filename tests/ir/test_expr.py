@@ -290,6 +290,7 @@ def test_operators_follow_the_dtype():
         "bitand", "bitor", "bitxor", "shl", "shr",
     ]  # fmt: skip
     assert [str(n) for n in (1 << bits, 8 >> bits)] == [str(binary(op, n, bits)) for op, n in (("shl", 1), ("shr", 8))]
+    assert (~bits, ~i) == (bits ^ 255, i ^ -1)
     assert {(1 & bits).op, (1 | bits).op, (1 ^ bits).op} == {"bitand", "bitor", "bitxor"}
     assert [(i.equal(j)).op, (i.not_equal(j)).op, (~p).fn, abs(x).fn, (-x).fn] == ["eq", "ne", "not", "abs", "neg"]
     assert [(2**x).op, (x**2).op, (7 // i).op, (7 % i).op] == ["pow", "pow", "floordiv", "mod"]
@@ -315,7 +316,8 @@ def test_a_call_takes_the_dtype_of_its_argument():
         (lambda: i / 2, r"/ needs floats but got int64 in \(i\) / \(2\)"),
         (lambda: binary("and", i, j), r"and needs bool operands but got int64"),
         (lambda: call("exp", i), r"exp needs a float but got int64 in exp\(i\)"),
-        (lambda: ~i, r"~ needs a bool but got int64"),
+        (lambda: call("not", i), r"~ needs a bool but got int64"),
+        (lambda: ~x, r"bitxor needs integers but got float32"),
         (lambda: call("gamma", x), r"unknown function 'gamma'"),
         (lambda: select(i, x, y), r"condition of select must be bool but i is int64"),
         (lambda: cast(x, "float8"), r"dtype 'float8' is not supported; use one of bool"),

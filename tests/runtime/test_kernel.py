@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 import types
@@ -82,9 +83,17 @@ def test_one_output_is_an_array(add: Kernel, arrays: tuple[Any, Any]) -> None:
     np.testing.assert_array_equal(result, a + b)
 
 
+def test_a_kernel_stays_in_its_process(add: Kernel) -> None:
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(UsageError, match=r"machine code of this process.*at\.compile"):
+            copied(add)
+
+
 def test_two_outputs_are_a_tuple(arrays: tuple[Any, Any]) -> None:
     a, b = arrays
     kernel = _kernel((C, D))
+    shape = "float32[4, 6]"
+    assert repr(kernel) == f"<kernel (A: {shape}, B: {shape}) -> C: {shape}, D: {shape}, 1 thread>"
     total, difference = kernel(a, b)
     np.testing.assert_array_equal(total, a + b)
     np.testing.assert_array_equal(difference, a - b)
