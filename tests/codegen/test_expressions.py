@@ -11,9 +11,11 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import DTYPES, Expr
-from autosched.schedule import ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
+from autosched.runtime.jit import emit_assembly
+from autosched.schedule import CacheWrite, ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
+from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG
-from tests.codegen.running import check_kernel, targets_in_turn
+from tests.codegen.running import build, check_kernel, targets_in_turn
 
 Array = npt.NDArray[Any]
 ROWS, COLUMNS = 3, 37  # not a whole number of vectors of any type
@@ -230,6 +232,23 @@ def test_not_a_number_goes_through_reductions_in_lanes(dtype, op, width):
     state = state.apply(Reorder("R.rf", ("i", "k.o", "k.i")), Vectorize("R.rf", "k.i"))
     state = state.apply(ComputeAt("R.rf", "R", "i", "register"), Vectorize("R", "k.i"))
     check_kernel(dag, state, {"X": data}, threads=(1,))
+
+
+@pytest.mark.parametrize("op", [te.max, te.min])
+def test_not_a_number_goes_through_chains(op):
+    """In every place of an unrolled column; two operands at a time are asked whether they are numbers."""
+    x, k = te.placeholder((9, 16), "float32", "X"), te.reduce_axis(9, "k")
+    dag = ComputeDAG(te.compute((16,), lambda j: op(x[k, j], axis=k), name="R"))
+    data = RNG.choice(np.float32([np.inf, -np.inf, 0.0, -0.0, 1.5]), (9, 16))
+    data[range(9), range(9)] = -np.float32(np.nan)
+    data[[0, 7, 1, 8], [10, 10, 11, 11]] = np.nan
+    state = initial_state(dag).apply(CacheWrite("R"), Split("R", "j", (16,)), Vectorize("R", "j.1"))
+    state = state.apply(ComputeAt("R.acc", "R", "j.0", "register"), Reorder("R.acc", ("k", "j")))
+    state = state.apply(Unroll("R.acc", "k"), Vectorize("R.acc", "j"))
+    check_kernel(dag, state, {"X": data}, threads=(1,))
+    if host_arch() == "x86_64":
+        target = parse_target("llvm -mcpu=haswell")
+        assert emit_assembly(build(state, target, 1).ir, target).count("vcmpunordps") == 2 * 5
 
 
 @way

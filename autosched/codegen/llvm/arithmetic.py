@@ -92,19 +92,33 @@ class Arithmetic:
 
     def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
+        apart = DTYPES[a.dtype][0] == "f" and not is_known
+        if apart and a.lanes > 1 and a.dtype not in HALVES and masks_are_vectors(self.target):
+            return self._chained(op, a, b)
         result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
-        if is_known or DTYPES[a.dtype][0] != "f":
+        if not apart:
             return result
         if has_avx512(self.target) and a.lanes * DTYPES[a.dtype][1] % 64 == 0 and a.dtype not in HALVES:
             w = self.writer
             return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
-        unknown = self.binary("ne", b, b)
-        if a.lanes == 1 or a.dtype in HALVES or not masks_are_vectors(self.target):
-            return self.select(unknown, b, result)
-        # all bits set are NaN, and an `or` runs anywhere: a blend would be beside the maximum and the comparison
+        return self.select(self.binary("ne", b, b), b, result)
+
+    def _chained(self, op: str, a: Val, b: Val) -> Val:
+        """The extreme of `a`, which may be one of this block itself, and `b`, by bits that are set where a lane is NaN.
+
+        All bits set are NaN, and an `or` runs anywhere: a blend would be beside the maximum and the comparison. Which
+        lanes are NaN is kept apart along a chain, and asked of two operands at once: two instructions an operand.
+        """
+        known = self.writer.extremes.get(a.name)
+        best, lost, odd = known[1:] if known is not None and known[0] == op else (a, None, None)
+        best = self.select(self.binary("gt" if op == "min" else "lt", best, b), b, best)
         integer = f"int{8 * DTYPES[a.dtype][1]}"
-        word, bits = self.converted("sext", unknown, integer), self.converted("bitcast", result, integer)
-        return self.converted("bitcast", self.binary("bitor", bits, word), a.dtype)
+        here = self.converted("sext", self._compare("uno", b if odd is None else odd, b), integer)
+        here = here if lost is None else self.binary("bitor", lost, here)
+        bits = self.binary("bitor", self.converted("bitcast", best, integer), here)
+        found = self.converted("bitcast", bits, a.dtype)
+        self.writer.extremes[found.name] = (op, best, lost, b) if odd is None else (op, best, here, None)
+        return found
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
         if cond.name in ("true", "false"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 Lines = list["str | Lines"]
 
@@ -44,6 +45,7 @@ class Writer:
         self._lines: Lines = []
         self.block = "entry"
         self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
+        self.extremes: dict[str, tuple[Any, ...]] = {}  # of this block: `Arithmetic._chained`
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
         self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `halves.py`
@@ -71,6 +73,7 @@ class Writer:
         assert not self.slots, "a block ends with a branch"
         self.block = name
         self.spread = {}
+        self.extremes = {}
 
     def branch(self, where: str) -> None:
         """The end of a block."""
