@@ -186,3 +186,14 @@ def test_what_does_not_fit_into_registers_lies_on_whole_cache_lines(mcpu, m, n, 
     assert STORE_TO_STACK.search(assembly)
     aligned = f"andq\t$-{width}, %rsp" in assembly
     assert aligned == (width > 16)  # 16 bytes is what the caller keeps
+
+
+def test_what_a_row_shares_is_taken_from_it_in_memory() -> None:
+    """x - mean is x + -mean: of a sum, either operand may be in memory. Not in a row of a vector or two."""
+    target = parse_target("llvm -mcpu=haswell")
+    for columns, differences in ((64, 0), (16, 2)):
+        x, mean = te.placeholder((4, columns), name="X"), te.placeholder((4,), name="M")
+        state = initial_state(te.ComputeDAG([te.compute((4, columns), lambda i, j, x=x, m=mean: x[i, j] - m[i], "Y")]))
+        text = emit_assembly(build(state.apply(Vectorize("Y", "j")), target, 1).ir, target)
+        assert text.count("vsubps") == differences
+        assert len(re.findall(r"vaddps\s+-?\d*\(", text)) == (0 if differences else 8)

@@ -151,6 +151,21 @@ class Arithmetic:
                     self.writer.emit(f"call void (...) @llvm.fake.use({text} {spread.name})")
         return Val(name, x.dtype, x.lanes)
 
+    def less(self, a: Val, b: Val) -> Val:
+        """a - b as a + -b, where `a` is read from memory and `b` has no lanes: of a sum, unlike of a difference, either
+        operand may be in memory. LLVM would make it a difference again but for the fence, which is no instruction."""
+        if a.lanes == 1 or b.lanes > 1 or self.target.arch != "x86_64":
+            return self.binary("sub", a, b)
+        known = self.writer.spread.get((b.name, 0))
+        if known is None:
+            text = value_type(b.dtype)
+            negative = self.negate(b)
+            known = self.writer.value(
+                f"call {text} @llvm.arithmetic.fence.{suffix(b.dtype, 1)}({text} {negative.name})"
+            )
+            self.writer.spread[b.name, 0] = known
+        return self.binary("add", a, Val(known, b.dtype, 1))
+
     def negate(self, a: Val) -> Val:
         text = value_type(a.dtype, a.lanes)
         if DTYPES[a.dtype][0] == "f":

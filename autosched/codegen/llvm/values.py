@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from math import prod
 
 from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Access, Addresses, is_adjacent
@@ -119,7 +120,25 @@ class Values:
                 assert isinstance(a, Binary)
                 x, y, z = self.emit(a.a), self.emit(a.b), self.emit(b)
                 return self.arithmetic.fma(x, y, self.arithmetic.negate(z) if expr.op == "sub" else z)
+        if expr.op == "sub" and self.lanes > 1 and self._is_of_rows(a, b):
+            return self.arithmetic.less(self.emit(a), self.emit(b))
         return self.arithmetic.binary(expr.op, self.emit(a), self.emit(b))
+
+    def _is_of_rows(self, a: Expr, b: Expr) -> bool:
+        """Whether `a` is a float in memory and `b` the same for four vectors of that or more, and surely in a register:
+        not beside a function of each element, whose constants take them, nor where a stage that is written to the stack
+        might be `b`, for all that LLVM knows."""
+        fixed = free_vars(b)
+        if not isinstance(a, Load) or isinstance(b, Const) or DTYPES[a.dtype][0] != "f" or not fixed <= free_vars(a):
+            return False
+        names, values = ((), ()) if self._store is None else (self._store.buffers, self._store.values)
+        scopes = [self.addresses.placed[x].buffer.scope for x in (a.buffer, *names)]
+        if scopes[0] is Scope.REGISTER or Scope.LOCAL in scopes[1:]:
+            return False
+        if any(isinstance(e, Call) and not free_vars(e) <= fixed for v in values for e in subexpressions(v)):
+            return False
+        ranges = map(self.addresses.bindings.simplify.bounds, free_vars(a) - fixed)
+        return prod(high - low + 1 for low, high in ranges) >= 4 * self.lanes
 
     def _converted_index(self, a: Expr, dtype: str) -> Val:
         """By way of 32 bits where it fits: vectors of 64 bits are no floats in one instruction before AVX-512."""
