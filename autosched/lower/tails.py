@@ -6,7 +6,8 @@ has always the same size r = X mod T. So
     register tile   ->  if X >= T: tile with extent T  else: tile with extent r  (none where X <= 0)
     reduction loop over v that moves X  ->  full iterations, then the last one with extent r
 
-Extents whose remainder is not constant stay dynamic: a vectorised loop is masked, an unrolled one serial.
+Extents whose remainder is not constant stay dynamic, a vectorised loop is masked, an unrolled one serial: but for the
+full tiles of accumulators, which are in registers only there.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _TILE_KINDS = (ForKind.UNROLL, ForKind.VECTORIZE)
 
 @dataclass(frozen=True)
 class Tail:
-    """The extent min(tile, rest), and the constant size of a tile that is not full."""
+    """The extent min(tile, rest), and the size of a tile that is not full, None where that differs."""
 
     extent: Expr
     tile: int
     rest: Expr
-    size: int
+    size: int | None
 
 
 def specialise_tails(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...] = ()) -> Stmt:
@@ -62,14 +63,14 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...]) -> Stmt:
             return Allocate(stmt.buffer, specialise_tails(stmt.body, simplify, loops))
         assert isinstance(stmt, For)
         return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
-    sizes = [tail.tile, tail.size] if tail.size else [tail.tile]
-    if not _is_positive(tail.rest, loops, simplify):
+    sizes: list[int | None] = [tail.tile, tail.size] if tail.size != 0 else [tail.tile]
+    if tail.size is not None and not _is_positive(tail.rest, loops, simplify):
         sizes.append(0)  # there may be nothing left of the tile
     cases = [_with_extent(stmt, tail, size, simplify) for size in sizes]
-    done = [None if s is None else specialise_tails(s, simplify, loops) for s in cases]
+    done = [None if s is None else s if s is stmt else specialise_tails(s, simplify, loops) for s in cases]
     result = done.pop()
     for size, case in zip(reversed(sizes[:-1]), reversed(done), strict=True):
-        least = size if size == tail.tile else 1
+        least = tail.tile if size == tail.tile else 1
         result = If(binary("ge", tail.rest, Const(least, INDEX)), case or Seq(()), result)
     return result or Seq(())
 
@@ -94,21 +95,22 @@ def _tails(stmt: Stmt, simplify: Simplifier) -> list[Tail]:
     for s in walk(stmt):
         if isinstance(s, For) and s.kind in _TILE_KINDS and not free_vars(s.extent) & bound:
             tail = _as_tail(s.extent, simplify)
-            if tail is not None:
+            if tail is not None and (tail.size is not None or isinstance(stmt, Allocate)):
                 found[s.extent] = tail
-    return list(found.values())
+    return sorted(found.values(), key=lambda t: t.size is None)
 
 
 def _as_tail(extent: Expr, simplify: Simplifier) -> Tail | None:
     if not (isinstance(extent, Binary) and extent.op == "min" and isinstance(extent.a, Const)):
         return None
     tile, form = int(extent.a.value), simplify.affine(extent.b)
-    if any(c % tile for _, c in form.terms):
-        return None
-    return Tail(extent, tile, extent.b, form.constant % tile)
+    size = None if any(c % tile for _, c in form.terms) else form.constant % tile
+    return Tail(extent, tile, extent.b, size)
 
 
-def _with_extent(stmt: Stmt, tail: Tail, size: int, simplify: Simplifier) -> Stmt | None:
+def _with_extent(stmt: Stmt, tail: Tail, size: int | None, simplify: Simplifier) -> Stmt | None:
+    if size is None:
+        return stmt
     number = Const(size, INDEX)
     return simplify_stmt(map_exprs(stmt, lambda e: number if e is tail.extent else e), simplify)
 
@@ -120,7 +122,7 @@ def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
             continue
         tail = _as_tail(s.extent, simplify)
         step = 0 if tail is None else -dict(simplify.affine(tail.rest).terms).get(loop.var, 0)
-        if tail is None or step <= 0:
+        if tail is None or tail.size is None or step <= 0:
             continue
         at_start = simplify(binary("add", tail.rest, loop.var * step))
         full = simplify(imax(0, imin(loop.extent, (at_start - tail.tile) // step + 1)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autosched import te
-from autosched.ir.expr import Const, Expr
-from autosched.ir.stmt import For, ForKind, Func, If, Stmt, walk
+from autosched.ir.expr import INDEX, Const, Expr
+from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Stmt, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheRead,
@@ -129,6 +129,22 @@ def test_an_extent_whose_rest_is_not_constant_stays_dynamic():
         ComputeAt("X.cache", "C", "i.0"), Reorder("X.cache", ("d1", "d0")), Vectorize("X.cache", "d0"),
     )  # fmt: skip
     assert any(not isinstance(e, Const) for e in extents(func, ForKind.VECTORIZE))
+
+
+def test_accumulators_of_full_tiles_are_in_registers_whatever_the_rest_is():
+    """What a task of 16 outputs reads, 18 elements, in tiles of 4."""
+    x, (r, q) = te.placeholder((70,), name="X"), (te.reduce_axis(3, name="r") for _ in range(2))
+    parts = te.compute((68,), lambda i: te.sum(x[i + r], axis=r), name="P")
+    dag = ComputeDAG(te.compute((66,), lambda i: te.sum(parts[i + q], axis=q), name="Y"))
+    func = nest(
+        dag, Split("Y", "i", (16,)), CacheWrite("P"), ComputeAt("P", "Y", "i.0"), Split("P", "i", (4,)),
+        ComputeAt("P.acc", "P", "i.0", "register"), Reorder("P.acc", ("r", "i")), Unroll("P.acc", "r"),
+        Vectorize("P.acc", "i"), Vectorize("P", "i.1"),
+    )  # fmt: skip
+    tiles = [s for s in walk(func.body) if isinstance(s, Allocate) and s.buffer.name == "P.acc"]
+    sizes = [[x.extent for x in walk(t) if isinstance(x, For) and x.kind is ForKind.VECTORIZE] for t in tiles]
+    assert any(e is Const(4, INDEX) for e in sizes[0])
+    assert any(not isinstance(e, Const) for e in sizes[1])
 
 
 @pytest.mark.parametrize(("rows", "block", "tile"), [(24, 8, 3), (20, 5, 4), (13, 13, 6), (12, 4, 4), (13, 1, 4)])
