@@ -124,6 +124,6 @@ def _thin(grown: list[list[Draft]], most: int, seed: int) -> list[Draft]:
 def choose_host(draft: Draft, stage: Stage) -> tuple[Draft, str, str]:
     """The stage that writes the tiles (the fused consumer, or a copy out) and the one that accumulates."""
     host = fused_consumer(draft.state, stage)
-    if host is not None and host.name not in draft.done and host.at is None:
+    if host is not None and host.name not in draft.done:
         return draft, host.name, stage.name
     return draft.apply(CacheWrite(stage.name)), stage.name, f"{stage.name}.acc"

@@ -348,6 +348,18 @@ def is_folded(state: State, stage: Stage) -> bool:
     return all(p.op.reducer is None and points(p) <= points(stage) and not state.is_output(p) for p in producers)
 
 
+def is_part(state: State, stage: Stage) -> bool:
+    """Whether a reader of a reduction, or of what is fused to it, goes on with the reduction."""
+    whole = fused_consumer(state, stage) or stage
+    readers = (r.op for r in state.consumers(whole) if r.op.reducer is stage.op.reducer)
+    return any(all(isinstance(v, Load) and v.buffer in whole.op.buffers for v in op.body) for op in readers)
+
+
+def ends_part(state: State, stage: Stage) -> bool:
+    """Whether the stage gives the results of a part of a reduction to what goes on with it."""
+    return any(fused_consumer(state, s) is stage and is_part(state, s) for s in state.stages if s.op.reducer)
+
+
 def ends_blocks(state: State, stage: Stage) -> bool:
     """Whether the stage gives the results of a running reduction in blocks to readers that index them otherwise."""
     inner = (s for s in state.stages if running(s.op) is not None)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
-from autosched.ir.linear import ZERO, linear
-from autosched.ir.visit import free_vars, loads, rebuild, substitute
+from autosched.ir.visit import rebuild, substitute
 from autosched.schedule.loop_steps import check
 from autosched.schedule.stage import StageAxis, StageOp, default_stage
 from autosched.schedule.stage_steps import check_untouched, insert
 from autosched.schedule.state import State
+from autosched.te.running import step_along
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,5 @@ def window_axes(op: StageOp) -> dict[str, Shared]:
     size = {a.name: int(a.extent.value) for a in op.all_axes if isinstance(a.extent, Const)}
     if sum(size[a.name] > 1 for a in op.reduce_axes) < 2:
         return {}
-    pairs = ((r, i, _step(op, r.var, i.var)) for r in op.reduce_axes for i in op.axes if size[i.name] > 1)
-    return {r.name: Shared(i, step) for r, i, step in pairs if 0 < step < size[r.name]}
-
-
-def _step(op: StageOp, r: Var, i: Var) -> int:
-    """How far one step along `i` leads along `r`, everywhere the same; 0 where they occur otherwise."""
-    indices = [x for value in op.body for load in loads(value) for x in load.indices]
-    forms = [linear(x) for x in indices if free_vars(x) & {r, i}]
-    plain = all(isinstance(a, Var) for f in forms for a, _ in f.terms) and not _outside(op.body, {r, i})
-    steps = {(f.coefficient(r), f.coefficient(i)) for f in forms}
-    if not plain or len(steps) != 1:
-        return 0
-    ((by_r, by_i),) = steps
-    return int(by_i.value) if isinstance(by_i, Const) and by_r == Const(1, INDEX) and by_i is not ZERO else 0
-
-
-def _outside(body: tuple[Expr, ...], variables: set[Var]) -> bool:
-    """Whether one of the variables occurs outside of indices."""
-
-    def occurs(e: Expr) -> bool:
-        return e in variables or (not isinstance(e, Load) and any(map(occurs, e.children)))
-
-    return any(map(occurs, body))
+    pairs = ((r, i, step_along(op.body, r.var, i.var)) for r in op.reduce_axes for i in op.axes if size[i.name] > 1)
+    return {r.name: Shared(i, by_i) for r, i, (by_r, by_i) in pairs if by_r == 1 and 0 < by_i < size[r.name]}

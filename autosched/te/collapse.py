@@ -29,12 +29,14 @@ from autosched.te.padded import padded_reads
 from autosched.te.phases import in_phases
 from autosched.te.scans import in_blocks
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, fresh_name, postorder, rewrite
+from autosched.te.windows import in_windows
 
 REWRITES: tuple[Callable[[ComputeDAG], ComputeDAG], ...] = (
     negative_exponents,  # `exp` of what is never above 0 is marked
     narrow_sums,  # sums in int64 that fit in int32 are made there
     in_phases,  # sums of every s-th term are those terms alone; what spread terms out, padding too, is read through
     padded_reads,  # what reductions read under conditions on its place is a stage
+    in_windows,  # long windows are made of shorter ones
     in_blocks,  # running reductions are in blocks
     split_groups,  # axes that indices divide become two
 )

@@ -1,23 +1,23 @@
-"""Running reductions: over all elements up to each one.
+"""Running reductions: over all elements up to each one, or over those around it.
 
-    Y[i] = sum over k of (X[k] where k <= i, else 0)
+    Y[i] = sum over k of (X[k] where k <= i, else 0)            Y[i] = sum over k of (X[k] where i - 9 < k <= i, else 0)
 
-te has no other way to write them than under such a condition, k <= i, k < i, k >= i or k > i.
+te has no other way to write the first ones than under such a condition, k <= i, k < i, k >= i or k > i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol
 
 from autosched.ir.conditions import ORDERINGS, conjuncts, given, leaves_identity
-from autosched.ir.expr import INDEX, Binary, Expr, Select, Var
+from autosched.ir.expr import INDEX, Binary, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
-from autosched.te.tensor import ComputeOp
+from autosched.te.tensor import ComputeOp, postorder
 
 _FACING = {"le": "ge", "lt": "gt", "ge": "le", "gt": "lt"}
 
@@ -61,27 +61,65 @@ class Running:
         return self.op in ("lt", "gt")
 
 
+@dataclass(frozen=True)
+class Band:
+    """The reduction of `term` over those values of the reduce axis `k` with first <= k - i <= last."""
+
+    k: int
+    i: int
+    first: int
+    last: int
+    term: Expr
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A comparison of two axes: k - i is at least `end`, or at most."""
+
+    k: int
+    i: int
+    is_least: bool
+    end: int
+
+
 def running(op: _Stage) -> Running | None:
     """What the stage reduces element by element; None for all other stages."""
+    return next(_found(op), None)
+
+
+def _found(op: _Stage) -> Iterator[Running]:
+    for condition, bound in _bounds(op):
+        order = next((o for o in ORDERINGS if _at_least(o, 0) == (bound.is_least, bound.end)), None)
+        term = given(op.body[0], {condition})
+        if order is not None and op.axes[bound.i].var not in free_vars(term):
+            yield Running(bound.k, bound.i, order, term)
+
+
+def band(op: _Stage) -> Band | None:
+    """What the stage reduces around each element; None for all other stages."""
+    bounds = list(_bounds(op))
+    for condition, least in bounds:
+        for other, most in bounds:
+            if (least.k, least.i) == (most.k, most.i) and least.is_least and not most.is_least:
+                term = given(op.body[0], {condition, other})
+                if op.axes[least.i].var not in free_vars(term):
+                    return Band(least.k, least.i, least.end, most.end, term)
+    return None
+
+
+def _bounds(op: _Stage) -> Iterator[tuple[Expr, _Bound]]:
+    """Comparisons of a reduce axis with another one, outside of which nothing is reduced."""
     if op.reducer is None or len(op.body) != 1:
-        return None
-    return next(_found(op, op.body[0], op.reducer), None)
-
-
-def _found(op: _Stage, value: Expr, reducer: Reducer) -> Iterator[Running]:
+        return
     spatial, reduced = ([a.var for a in axes] for axes in (op.axes, op.reduce_axes))
-    selects = (e for e in subexpressions(value) if isinstance(e, Select))
+    selects = (e for e in subexpressions(op.body[0]) if isinstance(e, Select))
     for condition in dict.fromkeys(c for e in selects for c in conjuncts(e.cond)):
-        pair = _compared(condition, spatial, reduced)
-        if pair is not None and leaves_identity((value,), reducer, condition):
-            k, i, order = pair
-            term = given(value, {condition})
-            if spatial[i] not in free_vars(term):
-                yield Running(k, i, order, term)
+        bound = _compared(condition, spatial, reduced)
+        if bound is not None and leaves_identity(op.body, op.reducer, condition):
+            yield condition, bound
 
 
-def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> tuple[int, int, str] | None:
-    """(k, i, op) of a comparison  k op i  of two axes."""
+def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> _Bound | None:
     if not (isinstance(condition, Binary) and condition.op in ORDERINGS and condition.a.dtype == INDEX):
         return None
     if loads(condition):
@@ -94,7 +132,7 @@ def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> tuple[
     op, shift = condition.op, form.constant
     if steps[reduced[k]] < 0:
         op, shift = _FACING[op], -shift
-    return next(((k, i, o) for o in ORDERINGS if _at_least(o, 0) == _at_least(op, shift)), None)
+    return _Bound(k, i, *_at_least(op, shift))
 
 
 def _at_least(op: str, shift: int) -> tuple[bool, int]:
@@ -102,7 +140,7 @@ def _at_least(op: str, shift: int) -> tuple[bool, int]:
     return op in ("ge", "gt"), {"ge": 0, "gt": 1, "le": 0, "lt": -1}[op] - shift
 
 
-def elements(op: ComputeOp, found: Running, name: str) -> ComputeOp:
+def elements(op: ComputeOp, found: Running | Band, name: str) -> ComputeOp:
     """The stage of what is reduced, over the axes of the whole with k instead of i: what else it is reduced over is so
     for each element before."""
     k, i = op.reduce_axes[found.k], op.axes[found.i]
@@ -115,3 +153,22 @@ def combined(reducer: Reducer, parts: list[Expr]) -> Expr:
     """What the reducer of one operand makes of several."""
     (x,), (y,), (result,) = reducer.lhs, reducer.rhs, reducer.results
     return reduce(lambda a, b: substitute(result, {x: a, y: b}), parts)
+
+
+def step_along(body: Iterable[Expr], k: Var, i: Var) -> tuple[int, int]:
+    """How far one of `k`, and one of `i`, leads along the one index of all that is read at them: K and I where that is
+    K k + I i + .., and so everywhere; zeros where they occur otherwise."""
+    nodes = list(postorder(body))
+    forms = [Simplifier({}).affine(x) for e in nodes if isinstance(e, Load) for x in e.indices if free_vars(x) & {k, i}]
+    plain = all(isinstance(a, Var) or not free_vars(a) & {k, i} for f in forms for a, _ in f.terms)
+    found = {(dict(f.terms).get(k, 0), dict(f.terms).get(i, 0)) for f in forms}
+    return found.pop() if plain and len(found) == 1 and not _outside(body, {k, i}) else (0, 0)
+
+
+def _outside(body: Iterable[Expr], variables: set[Var]) -> bool:
+    """Whether one of the variables occurs outside of indices."""
+
+    def occurs(e: Expr) -> bool:
+        return e in variables or (not isinstance(e, Load) and any(map(occurs, e.children)))
+
+    return any(map(occurs, body))

@@ -24,7 +24,8 @@ Register tiles ask for large operands while they compute (`ahead.py`).
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).
 
-Windows whose rows serve several outputs also come in two stages, where that halves the operations (`Separate`).
+Windows whose rows serve several outputs also come in two stages, where that halves the operations (`Separate`); long
+ones are in stages already (`te.windows`). What goes on with a stage of them has it computed for each of its tasks.
 
 Where the workload accepts Winograd's error, all of this comes once for each way to compute its 3x3 convolutions.
 

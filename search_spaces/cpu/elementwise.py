@@ -34,6 +34,7 @@ from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     divisors_of,
     ends_blocks,
+    ends_part,
     extent,
     fused_consumer,
     has_condition,
@@ -69,7 +70,7 @@ class Inline:
             return False
         if (is_copy(stage) and not looks_up(stage)) or reads_nothing(stage):
             return True
-        if is_folded(state, stage) or is_repeated(state, stage) or ends_blocks(state, stage):
+        if is_folded(state, stage) or is_repeated(state, stage) or ends_blocks(state, stage) or ends_part(state, stage):
             return False
         readers = state.consumers(stage)
         if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):
@@ -85,9 +86,11 @@ class Inline:
 
 class Host:
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is not None or Placement().row_loop(draft, stage) is not None:
-            return False
         state = draft.state
+        if stage.op.reducer is not None:
+            return False
+        if Placement().row_loop(draft, stage) is not None and not ends_part(state, stage):
+            return False
         producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
         if any(fused_consumer(state, s) is stage for s in producers):
             return True

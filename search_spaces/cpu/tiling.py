@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES, Load
+from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import (
     ComputeAt,
@@ -32,6 +32,7 @@ from autosched.schedule import (
 )
 from autosched.schedule.stage import StageAxis
 from autosched.target import PIECE_BYTES
+from autosched.te.running import step_along
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
@@ -47,6 +48,7 @@ from search_spaces.facts import (
     fused_consumer,
     has_condition,
     has_reuse,
+    is_part,
     is_scattered,
     lane_reduction,
     panel_dim,
@@ -108,10 +110,13 @@ class MultiLevelTiling:
         if stage.op.reducer is None:
             return False
         rows = reads_of(draft.state, stage)
-        if not stage.op.axes or not vector_axes(stage, rows, context.lanes_of(stage)):
+        axes = vector_axes(stage, rows, context.lanes_of(stage)) if stage.op.axes else ()
+        if not axes:
             return False
         lane = lane_reduction(stage, rows)
-        return has_reuse(stage, rows) or lane is None or extent(lane) < context.lanes_of(stage)
+        if has_reuse(stage, rows) or lane is None or extent(lane) < context.lanes_of(stage):
+            return True
+        return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
 
     def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
         rows = reads_of(draft.state, stage)
@@ -136,7 +141,7 @@ class MultiLevelTiling:
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
-            if at_root and _is_part(draft.state, stage):
+            if at_root and is_part(draft.state, stage):
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
             drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
         more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
@@ -160,28 +165,23 @@ def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | N
 
 
 def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
-    """The stage computed for each task of rows of what reads it, so that its values stay in a cache; None if they are
-    read elsewhere."""
-    state = draft.state
-    hosts = {state.root(r).name for r in state.consumers(stage)}
+    """The stage, with what is fused to a part of a reduction, computed for each task of rows of what reads it, so that
+    its values stay in a cache; None if they are read elsewhere."""
+    state, goes_on = draft.state, is_part(draft.state, stage)
+    whole = fused_consumer(state, stage) or stage
+    hosts = {state.root(r).name for r in state.consumers(whole)}
     host = state.stage(hosts.pop()) if len(hosts) == 1 else None
-    if host is None or host.name not in dict(draft.row_loops) or fused_consumer(state, stage) is not None:
+    if host is None or host.name not in dict(draft.row_loops) or (whole is not stage and not goes_on):
         return None
     tasks = [x.name for x in host.loops if x.kind is ForKind.PARALLEL]
     row = dict(draft.row_loops)[host.name]
     one_row = row not in (x.name for x in host.loops[len(tasks) :])
-    if not tasks or (one_row and not _is_part(state, stage)):
+    if not tasks or (one_row and not goes_on):
         return None
     try:
-        return draft.apply(ComputeAt(stage.name, host.name, tasks[-1])).finish(note=f"{stage.name}@{host.name}-tasks")
+        return draft.apply(ComputeAt(whole.name, host.name, tasks[-1])).finish(note=f"{whole.name}@{host.name}-tasks")
     except ScheduleError:
         return None
-
-
-def _is_part(state: State, stage: Stage) -> bool:
-    """Whether a reader goes on with the reduction: what its tasks read need not leave their cache."""
-    readers = (r.op for r in state.consumers(stage) if r.op.reducer is stage.op.reducer)
-    return any(all(isinstance(v, Load) and v.buffer in stage.op.buffers for v in op.body) for op in readers)
 
 
 def _in_tasks(plan: Plan, state: State, stage: Stage, rows: tuple[Read, ...]) -> Plan:

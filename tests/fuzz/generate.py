@@ -36,6 +36,7 @@ _ORDERS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     lambda k, i: k < i,
     lambda k, i: k >= i,
     lambda k, i: k > i,
+    lambda k, i: te.all(k <= i + 3, k > i - 9),
 )
 
 Index = tuple[Expr | int, int]  # an index expression, and the extent a dimension needs for it
@@ -236,7 +237,7 @@ class _Program:
         return None
 
     def running(self, base: Tensor) -> None:
-        """Sums, or extremes, of all elements along an axis up to each one, or from it on."""
+        """Sums, or extremes, of all elements along an axis up to each one, from it on, or around it."""
         if not base.shape or base.dtype == "bool":
             return self.elementwise(base)
         dim = max(range(len(base.shape)), key=lambda d: base.shape[d])
@@ -287,7 +288,7 @@ class _Program:
 
     def _window_of(self, extent: int) -> tuple[int, int, int, int, int]:
         """(size, stride, dilation, padding, number of places) of a window over `extent` elements."""
-        size, stride = self.rng.choice((1, 2, 3, 3)), self.rng.choice((1, 1, 2, 3))
+        size, stride = self.rng.choice((1, 2, 3, 3, 13)), self.rng.choice((1, 1, 2, 3))
         dilation, pad = self.rng.choice((1, 1, 2)), self.rng.choice((0, 1, 1, 2))
         span = (size - 1) * dilation + 1
         if span > extent + 2 * pad:

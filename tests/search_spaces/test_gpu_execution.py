@@ -19,6 +19,7 @@ from tests.codegen import opencl
 from tests.codegen.test_lookup import CASES, HALVES
 from tests.search_spaces.gpu_candidates import draw
 from tests.te.test_scans import running
+from tests.te.test_windows import window
 
 TARGET = parse_target("opencl")
 RUNS = 5  # candidates of a case, or one of each sketch
@@ -130,6 +131,10 @@ def test_lookups(case: str) -> None:
 @pytest.mark.parametrize(("shape", "axis"), [((3, 70), 1), ((70, 3), 0)])
 def test_running_sums(shape: tuple[int, ...], axis: int) -> None:
     check_dag(ComputeDAG(running(shape, axis)))
+
+
+def test_long_windows() -> None:
+    check_dag(ComputeDAG(window((60, 3), (31,))))
 
 
 def test_no_operator_is_left_out() -> None:
