@@ -3,7 +3,8 @@
 An axis o of a reduction of which indices take o // n becomes o = g n + c: the channels of a grouped convolution. So
 does one of any stage of which they take o // n or o % n, if n is at least LONG_PERIOD: rows one after the other. The
 axes by which later stages read them, its bias and what is reduced over its channels, become two as well; a reader that
-indexes them otherwise leaves them as they are.
+indexes them otherwise leaves them as they are. A running sum in blocks that elementwise stages read has all digits of
+its places as axes, so that its readers are computed with the blocks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import rebuild
+from autosched.ir.visit import free_vars, rebuild
 from autosched.te.dag import ComputeDAG
+from autosched.te.running import running
 from autosched.te.tensor import Axis, ComputeOp, fresh_name, postorder, rewrite
 
 LONG_PERIOD = 64  # elements: what is shorter is known lane by lane in a chunk of vectors
@@ -25,11 +27,11 @@ def split_groups(dag: ComputeDAG) -> ComputeDAG:
     split: dict[tuple[str, Var], int] = {}
     for op in (op for op in dag.stages if len(op.outputs) == 1):
         for axis in op.axes:
-            n = _group_size(op, axis)
+            n = _digits_size(dag, op, axis) or _group_size(op, axis)
             reached = None if n is None else _read_as(dag, op, axis)
             if n is not None and reached is not None and all(split.get(place, n) == n for place in reached):
                 split.update(dict.fromkeys(reached, n))
-    return dag.remade(lambda op: _in_groups(dag, op, split).outputs) if split else dag
+    return split_groups(dag.remade(lambda op: _in_groups(dag, op, split).outputs)) if split else dag
 
 
 def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]] | None:
@@ -102,3 +104,30 @@ def _group_size(op: ComputeOp, axis: Axis) -> int | None:
     }
     n = found.pop() if len(found) == 1 else 1
     return n if least <= n < axis.extent and axis.extent % n == 0 else None
+
+
+def _digits_size(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> int | None:
+    """How many places share the first digit, where the stage reads the results of blocks by all digits of its place
+    along the axis and later stages are elementwise too."""
+    load = op.body[0]
+    if op.reducer is not None or not isinstance(load, Load) or not _are_elementwise(dag, op):
+        return None
+    blocks = dag.producer(load.buffer)
+    if blocks is None or not any(isinstance(t.op, ComputeOp) and running(t.op) for t in blocks.inputs):
+        return None
+    shape, simplify = dag.tensors[load.buffer].shape, Simplifier({axis.var: (0, axis.extent - 1)})
+    digits = [(i, n) for i, n in zip(load.indices, shape, strict=True) if axis.var in free_vars(i)]
+    size = axis.extent
+    for index, n in digits:
+        if size % n or simplify(index) is not simplify(axis.var // (size // n) % n):
+            return None
+        size //= n
+    return axis.extent // digits[0][1] if len(digits) > 1 and size == 1 else None
+
+
+def _are_elementwise(dag: ComputeDAG, op: ComputeOp) -> bool:
+    """Whether there are readers, and they and theirs reduce nothing."""
+    readers = dag.consumers(op.name)
+    return bool(readers) and all(
+        r.reducer is None and (not dag.consumers(r.name) or _are_elementwise(dag, r)) for r in readers
+    )

@@ -13,7 +13,7 @@ from autosched.te.inputs import make_inputs
 from autosched.te.reference import evaluate, within
 from autosched.te.scans import LONGEST, digits_of
 from tests.te import brute
-from tests.te.test_phases import check, extents
+from tests.te.test_phases import check, divides, extents
 
 ORDERS = {
     "k <= i": lambda k, i: k <= i,
@@ -60,6 +60,15 @@ def test_results_may_be_more_or_fewer_than_elements(longer, order):
 def test_what_is_computed_for_each_element_is_so_once():
     stages = check(running((2, 40), term=lambda x: te.exp(x * 0.5)))
     assert extents(stages["Y.term"]) == [2, 40]
+
+
+def test_readers_have_the_axes_of_blocks():
+    x, k, z = te.placeholder((3, 70), name="X"), te.reduce_axis(70, name="k"), te.placeholder((70,), name="Z")
+    sums = te.compute((3, 70), lambda b, i: te.sum(te.select(k <= i, x[b, k], 0.0), axis=k), name="S")
+    mean = te.compute((3, 70), lambda b, i: sums[b, i] / te.cast(i + 1, "float32"), name="M")
+    stages = check(te.compute((3, 70), lambda b, i: te.max(mean[b, i], z[i]), name="Y"))
+    assert extents(stages["Y"]) == extents(stages["S.digits"])
+    assert not divides(stages["Y"])
 
 
 def test_the_sums_of_a_rectangle_are_in_blocks_along_both_sides():
