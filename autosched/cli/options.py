@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 from autosched.errors import UsageError
 
@@ -135,4 +136,4 @@ def target_text(args: argparse.Namespace) -> str | None:
 
 def db_suffix(args: argparse.Namespace) -> str:
     """What a command printed for the user needs to name the same database."""
-    return "" if args.db is None else f" --db {args.db}"
+    return "" if args.db is None else f" --db {quote(str(args.db))}"

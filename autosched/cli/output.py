@@ -33,6 +33,8 @@ def time_text(seconds: float | None) -> str:
     """0.0000831 -> '83.1 us'."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
+    if seconds == 0:
+        return "0 s"
     scale, unit = next((u for u in UNITS if abs(seconds) >= u[0]), UNITS[-1])
     return f"{_digits(seconds / scale)} {unit}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
@@ -111,10 +112,12 @@ def summary(result: Result, db_suffix: str = "") -> str:
     if result.record_id is not None:
         lines.append(f"  record  {result.record_id}, {'verified' if result.verified else 'NOT verified'}")
         kind = result.target.split()[0] if is_gpu(result.target) else "so"
-        own = f" --workload {result.workload}" if ":" in result.workload else ""
-        number = f"{result.record_id}{own}"
+        workload = quote(result.workload)
+        own = f" --workload {workload}" if ":" in workload else ""
+        named = "" if result.target == "cpu" or is_gpu(result.target) else f" --target {quote(result.target)}"
+        number = f"{result.record_id}{own}{named}"
         asked = " --winograd" if result.winograd else ""
-        verbs = (f"show {number}", f"best {result.workload}{asked}", f"export {number} --kind {kind}")
+        verbs = (f"show {number}", f"best {workload}{named}{asked}", f"export {number} --kind {kind}")
         lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")

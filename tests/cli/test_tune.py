@@ -1,5 +1,6 @@
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,13 @@ def test_summary_names_the_next_commands() -> None:
     assert "autosched export 17 --kind so --db x.db" in text
     assert "3 measured, 1 failed (1 crash)" in text
     assert "interrupted" in text
+
+
+def test_the_next_commands_name_what_the_record_is_of() -> None:
+    text = summary(replace(result(), workload="my ops.py:gelu", target="llvm -mcpu=haswell"))
+    assert "autosched export 17 --workload 'my ops.py:gelu' --target 'llvm -mcpu=haswell' --kind so" in text
+    assert "autosched best 'my ops.py:gelu' --target 'llvm -mcpu=haswell'" in text
+    assert "--target" not in summary(replace(result(), target="cuda"))
 
 
 def test_interrupted_with_a_result_exits_130(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

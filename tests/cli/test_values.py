@@ -49,12 +49,13 @@ def test_target_words() -> None:
 
 
 def test_texts() -> None:
-    assert [time_text(s) for s in (83.14e-6, 1.5, 2e-9, 0.0123, 0.999e-3, None)] == [
+    assert [time_text(s) for s in (83.14e-6, 1.5, 2e-9, 0.0123, 0.999e-3, 0.0, None)] == [
         "83.1 us",
         "1.50 s",
         "2.00 ns",
         "12.3 ms",
         "999 us",
+        "0 s",
         "-",
     ]
     assert interval_text(83.14e-6, (82.7e-6, 83.6e-6)) == "83.1 us [82.7, 83.6]"
