@@ -99,15 +99,16 @@ def test_lanes_that_may_not_exist_are_masked_elements():
         assert "@llvm.masked.gather" not in text
 
 
-@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "depthwise"])
+@pytest.mark.parametrize(("name", "turn"), [("max_pool2d", 0), ("avg_pool2d", 1), ("depthwise", 0)])
 @pytest.mark.parametrize(("size", "k", "stride", "pad"), [(33, 3, 2, 1), (40, 2, 2, 0), (37, 3, 3, 1), (23, 3, 1, 1)])
-def test_images_of_channels(name, size, k, stride, pad):
+def test_images_of_channels(name, turn, size, k, stride, pad):
+    """Sketches take turns on sizes and operators."""
     settings = {"N": 1, "H": 9, "W": size, "C": 3, "k": k, "stride": stride, "pad": pad, "layout": "NCHW"}
     dag = collapse(workload(name, settings=settings)[0])
     found = [s for s in sketches(dag, HOST, 1) if ":v2-" in s.name or ":v3-" in s.name]
     assert found
     data, rng = make_inputs(dag, 0, "integers"), np.random.default_rng(0)
-    for sketch in found:
+    for sketch in found[(size + turn) % 2 :: 2]:
         (row,) = sample(sketch, 1, rng)
         small = {
             p.name: min(int(v), 4) if p.kind == "tile" else int(v) for p, v in zip(sketch.params, row, strict=True)
@@ -145,7 +146,7 @@ def test_windows_share_vectors(name, dtype, k, stride, pad, size):
     dag, found = channels_first(name, dtype, HOST, N=1, C=3, H=2 * k, W=size, k=k, stride=stride, pad=pad)
     data, rng = make_inputs(dag, 0, "normal"), np.random.default_rng(size)
     for sketch in found[:2]:
-        for row in sample(sketch, 2, rng):
+        for row in sample(sketch, 1, rng):
             values = {p.name: int(v) for p, v in zip(sketch.params, row, strict=True)}
             values.update({p.name: p.domain[-1] for p in sketch.params if p.kind == "unroll"})
             check_outputs(dag, data, run(build(sketch.state, HOST, 1, values), dag, data, HOST), f"{values}")

@@ -52,7 +52,7 @@ def test_converted_operands_compute_the_reference(dag: ComputeDAG) -> None:
     found = [s for s in cpu.sketches(dag, HASWELL, 2) if any(isinstance(x, Widen) for x in s.state.steps)]
     assert found
     for sketch in found[::3]:
-        (row,) = little_rows(sketch, 1, rng)
+        (row,) = little_rows(sketch, 1, rng, 128)
         check_candidate(dag, sketch, row, inputs)
 
 

@@ -54,7 +54,7 @@ def test_sketches_compute_the_reference(
     found = sketches_with_words(dag)
     assert bool(found) is (min(shape[:3]) > 1 or name != "matmul")
     for sketch in found[::2]:
-        (row,) = little_rows(sketch, 1, rng)
+        (row,) = little_rows(sketch, 1, rng, 128)
         check_candidate(dag, sketch, row, inputs)
 
 
@@ -69,7 +69,7 @@ def test_bytes_are_extended_for_products_of_16_bits(
     found = sketches_with_words(dag, HASWELL)
     assert found
     for sketch in found[::2]:
-        (row,) = little_rows(sketch, 1, rng)
+        (row,) = little_rows(sketch, 1, rng, 128)
         check_candidate(dag, sketch, row, inputs)
 
 
@@ -106,7 +106,7 @@ def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, a
     found = sketches_with_words(dag)
     assert found
     for sketch in found[::2]:
-        (row,) = little_rows(sketch, 1, rng)
+        (row,) = little_rows(sketch, 1, rng, 128)
         func, simplify = concretise(lower(sketch.state), row)
         check_nest(func, dag)
         for target in targets():

@@ -22,7 +22,7 @@ from tests.te.test_scans import running
 from tests.te.test_windows import window
 
 TARGET = parse_target("opencl")
-RUNS = 5  # candidates of a case, or one of each sketch
+RUNS = 3  # candidates of a case, or one of each sketch
 
 NHWC: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("c1d", (1, 12, 6, 20, 3, 2, 1)),
