@@ -98,8 +98,7 @@ class Read:
 
 
 def reads_of(state: State, stage: Stage) -> tuple[Read, ...]:
-    found = dict.fromkeys(x for v in stage.op.body for x in loads(v))
-    return tuple(Read(x, _strides(state, stage, x)) for x in found)
+    return tuple(Read(x, _strides(state, stage, x)) for x in stage.op.loads)
 
 
 def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
@@ -272,7 +271,7 @@ def fused_consumer(state: State, stage: Stage) -> Stage | None:
     if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
         return None
     host = consumers[0]
-    found = [x for v in host.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    found = host.op.loads_from(*stage.op.buffers)
     axes = tuple(a.var for a in host.op.axes)
     same = all(x.indices == axes for x in found)
     shapes = [extent(a) for a in stage.op.axes] == [extent(a) for a in host.op.axes]
@@ -286,12 +285,12 @@ def is_copy(stage: Stage) -> bool:
 
 def looks_up(stage: Stage) -> bool:
     """Whether the stage reads something at indices that are data."""
-    return any(is_looked_up(x) for v in stage.op.body for x in loads(v))
+    return any(map(is_looked_up, stage.op.loads))
 
 
 def is_table(state: State, stage: Stage) -> bool:
     """Whether data say which points of the stage are read, so that nobody can compute only those that will be."""
-    found = [x for r in state.consumers(stage) for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    found = [x for r in state.consumers(stage) for x in r.op.loads_from(*stage.op.buffers)]
     return any(is_data(i) for x in found for i in x.indices)
 
 
@@ -330,7 +329,7 @@ def is_too_large(state: State, stage: Stage) -> bool:
     nodes = sum(len(list(subexpressions(v))) for v in stage.op.body)
     for reader in state.consumers(stage):
         length = sum(len(list(subexpressions(v))) for v in reader.op.body)
-        length += nodes * len({x for v in reader.op.body for x in loads(v) if x.buffer in stage.op.buffers})
+        length += nodes * len(reader.op.loads_from(*stage.op.buffers))
         if length > MOST_NODES or deepest + max(map(depth, reader.op.body)) > MAX_DEPTH:
             return True
     return False
@@ -372,7 +371,7 @@ def is_repeated(state: State, stage: Stage) -> bool:
     if not is_expensive(stage):
         return False
     many = [r for r in state.consumers(stage) if points(r) >= MIN_REPEATS * points(stage)]
-    found = [(r, x) for r in many for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    found = [(r, x) for r in many for x in r.op.loads_from(*stage.op.buffers)]
     return any(x.indices != tuple(a.var for a in r.op.axes[: len(x.indices)]) for r, x in found)
 
 
@@ -394,7 +393,7 @@ def loses_switch(stage: Stage, readers: tuple[Stage, ...]) -> bool:
     """Whether a short axis that selects what is computed would be an index that no loop unrolls."""
     short = set(switch_axes(stage))
     dims = [n for n, a in enumerate(stage.op.axes) if a.name in short]
-    found = [x for r in readers for v in r.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+    found = [x for r in readers for x in r.op.loads_from(*stage.op.buffers)]
     return any(not isinstance(x.indices[d], Var) for x in found for d in dims)
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Var, ceildiv, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Prefetch, Seq, Stmt
-from autosched.ir.visit import free_vars, loads, substitute
+from autosched.ir.visit import free_vars, substitute
 from autosched.lower.domains import Domain
 from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
@@ -65,7 +65,7 @@ def _read(domain: Domain, buffer: str) -> list[Box]:
     regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
     moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
     ranging = {var: region.extent for var, region in regions.items()}
-    same = dict.fromkeys(x for v in domain.stage.op.body for x in loads(v) if x.buffer == buffer)
+    same = domain.stage.op.loads_from(buffer)
     return [Box(buffer, x.dtype, [interval(substitute(i, moved), ranging) for i in x.indices]) for x in same]
 
 

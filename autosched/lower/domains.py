@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
-from autosched.ir.visit import free_vars, loads, substitute
+from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State
 
@@ -172,7 +172,7 @@ def _regions(
     ends: list[tuple[Expr | None, ...]] = []
     for reader in state.consumers(stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
-        for load in _loads_of(reader, stage):
+        for load in reader.op.loads_from(*stage.op.buffers):
             reads.append(tuple(interval(substitute(i, values), ranging) for i in load.indices))
             ends.append(tuple(_end(domains[reader.name], i, fixed) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
@@ -213,7 +213,7 @@ def _compact(
     if more:
         return {}
     values: dict[Expr, Expr] = dict(domains[reader.name].values)
-    load, *others = _loads_of(reader, stage)
+    load, *others = reader.op.loads_from(*stage.op.buffers)
     if any(x.indices != load.indices for x in others):  # a stage of several values is read at one point
         return {}
     result: dict[str, Region] = {}
@@ -232,11 +232,6 @@ def _compact(
             inner = inner * ranging[var]
         result[axis.name] = Region(lo, inner, inner, axis.extent, tuple(digits))
     return result
-
-
-def _loads_of(reader: Stage, producer: Stage) -> list[Load]:
-    found = [x for v in reader.op.body for x in loads(v) if x.buffer in producer.op.buffers]
-    return list(dict.fromkeys(found))
 
 
 def enclosing_vars(state: State, at: At | None) -> set[Var]:

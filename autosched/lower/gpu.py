@@ -107,7 +107,7 @@ class GpuNest(Nest):
         if self.stage.scope in (Scope.REGISTER, Scope.LOCAL):
             if all(self._is_near(x.buffer) for v in store.values for x in loads(v)):
                 return store
-            far = [x for v in op.body for x in loads(v) if not self._is_near(x.buffer)]
+            far = [x for x in op.loads if not self._is_near(x.buffer)]
             used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
             axes = tuple(axis for axis in axes if axis.var in used)
         result: Stmt = store

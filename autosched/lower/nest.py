@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
-from autosched.ir.visit import bottom_up, free_vars, loads, substitute
+from autosched.ir.visit import bottom_up, free_vars, substitute
 from autosched.lower.ahead import fetch_box, fetches, with_fetches
 from autosched.lower.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.lower.ordered import in_order
@@ -202,7 +202,7 @@ class Nest:
         stmts: list[Stmt] = []
         for hint in hints:
             values: dict[Expr, Expr] = dict(self.domain.values)
-            for load in dict.fromkeys(x for v in self.stage.op.body for x in loads(v) if x.buffer == hint.buffer):
+            for load in self.stage.op.loads_from(hint.buffer):
                 moved = self._moved(Load(load.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype))
                 ahead: dict[Expr, Expr] = {var: var + hint.distance}
                 boxes = [interval(substitute(i, ahead), ranging) for i in moved.indices]

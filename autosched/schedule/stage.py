@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import INDEX, Const, Expr, Param, Var, product
+from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var, product
 from autosched.ir.stmt import ForKind, Layout, Reducer, Scope
 from autosched.ir.visit import loads
 
@@ -52,9 +52,17 @@ class StageOp:
         return self.axes + self.reduce_axes
 
     @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """The distinct elements that the values are made of."""
+        return tuple(dict.fromkeys(load for value in self.body for load in loads(value)))
+
+    @cached_property
     def reads(self) -> frozenset[str]:
-        """The buffers that the values are made of."""
-        return frozenset(load.buffer for value in self.body for load in loads(value))
+        """The buffers of these."""
+        return frozenset(load.buffer for load in self.loads)
+
+    def loads_from(self, *buffers: str) -> tuple[Load, ...]:
+        return tuple(load for load in self.loads if load.buffer in buffers)
 
     def axis(self, name: str) -> StageAxis:
         for axis in self.all_axes:

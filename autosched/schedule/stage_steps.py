@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, ceildiv
 from autosched.ir.stmt import ForKind, Layout, Scope
-from autosched.ir.visit import bottom_up, free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import bottom_up, free_vars, subexpressions, substitute
 from autosched.schedule.loop_steps import check, check_factor, check_own_loops, check_parallel
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
 from autosched.schedule.state import State
@@ -116,7 +116,7 @@ class CacheRead:
     def apply(self, state: State) -> State:
         consumer = state.stage(self.consumer)
         where = f"cache_read({self.buffer}, {self.consumer})"
-        found = [x for v in consumer.op.body for x in loads(v) if x.buffer == self.buffer]
+        found = consumer.op.loads_from(self.buffer)
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
         name = f"{self.buffer}.{self.tag}"
         check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
@@ -145,7 +145,7 @@ class Reindex:
         consumer = state.stage(self.consumer)
         op = consumer.op
         where = f"reindex({self.buffer}, {self.consumer})"
-        found = {x for v in op.body for x in loads(v) if x.buffer == self.buffer}
+        found = op.loads_from(self.buffer)
         check(len(found) == 1, f"{where}: {self.consumer} reads {self.buffer} at {len(found)} places instead of one")
         whole = not op.guards and not any(isinstance(e, Select) for v in op.body for e in subexpressions(v))
         check(whole, f"{where}: {self.consumer} does not read every point")

@@ -159,13 +159,13 @@ def _written_out(state: State, stage: Stage) -> list[str]:
     """The axes that select a row of a matrix, here or in the transform that is read, and those that are read at
     constants."""
     found = list(switch_axes(stage))
-    for load in (x for v in stage.op.body for x in loads(v)):
+    for load in stage.op.loads:
         producer = state.producer(load.buffer)
         chosen = () if producer is None else switch_axes(producer)
         rows = [i for a, i in zip(producer.op.axes, load.indices, strict=True) if a.name in chosen] if producer else []
         found += [a.name for a in stage.op.axes if a.var in rows]
     for reader in state.consumers(stage) if switch_axes(stage) else ():
-        read = [x for v in reader.op.body for x in loads(v) if x.buffer in stage.op.buffers]
+        read = reader.op.loads_from(*stage.op.buffers)
         found += [a.name for n, a in enumerate(stage.op.axes) if all(isinstance(x.indices[n], Const) for x in read)]
     return list(dict.fromkeys(found))
 
