@@ -297,16 +297,16 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
     if not rules.is_float(dtype):
         errors: Array | None = None
         for (part,) in parts:
-            total += part.value.sum(axis=-1, dtype=dtype)
-            errors = rules.errors(errors, None if part.err is None else part.err.sum(axis=-1))
+            total += _over(np.add, part.value, dtype)
+            errors = rules.errors(errors, None if part.err is None else _over(np.add, part.err))
         return Val(total, errors)
     size, err, exact = np.zeros(space), np.zeros(space), True
     for (part,) in parts:
-        total += part.value.sum(axis=-1)
-        size += np.abs(part.value).sum(axis=-1)
+        total += _over(np.add, part.value)
+        size += _over(np.add, np.abs(part.value))
         exact = exact and part.err is None and rules.integral(part.value)
         if part.err is not None:
-            err += part.err.sum(axis=-1)
+            err += _over(np.add, part.err)
     if exact and float(size.max(initial=0.0)) <= rules.EXACT_INTEGER[dtype]:
         return Val(total)
     terms = math.prod(a.extent for a in op.reduce_axes)
@@ -314,15 +314,23 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
     return Val(total, rules.tamed(total, err, dtype))
 
 
+def _over(function: np.ufunc, array: Array, dtype: str | None = None) -> Array:
+    """The last axis reduced; one point alone is itself, which NumPy takes as long for as for ten."""
+    if array.shape[-1] == 1:
+        return array[..., 0] if dtype is None else array[..., 0].astype(dtype)
+    reduced: Array = function.reduce(array, axis=-1, dtype=dtype)
+    return reduced
+
+
 def _peak(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], kind: str) -> Val:
     """max or min: 1-Lipschitz, so the greatest error of any operand bounds the result's."""
     total: Array | None = None
     err: Array | None = None
     for (part,) in parts:
-        found = part.value.max(axis=-1) if kind == "max" else part.value.min(axis=-1)
-        total = found if total is None else np.maximum(total, found) if kind == "max" else np.minimum(total, found)
+        found = _over(_ACCUMULATED[kind], part.value)
+        total = found if total is None else _ACCUMULATED[kind](total, found)
         if part.err is not None:
-            worst = part.err.max(axis=-1)
+            worst = _over(np.maximum, part.err)
             err = worst if err is None else np.maximum(err, worst)
     assert total is not None, "a reduction has at least one point"
     return Val(total, err)
