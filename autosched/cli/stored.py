@@ -86,12 +86,19 @@ def _target(args: argparse.Namespace) -> str:
 def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
     wanted = getattr(args, "weights", None)  # not every verb asks
     return (
-        (args.workload is None or task.name == args.workload or task.workload_hash.startswith(args.workload))
+        (args.workload is None or _is_named(task, args.workload))
         and args.shape in (None, task.shape)
         and args.threads in (None, task.threads)
         and (wanted is None or set(wanted) == set(task.weights))
         and getattr(args, "winograd", None) in (None, task.winograd)
     )
+
+
+def _is_named(task: StoredTask, word: str) -> bool:
+    """By its name or the beginning of its hash. A user's own has the path in its name that it was first tuned by, from
+    wherever that was: the file's name and the function's tell it."""
+    name = task.name.rpartition("/")[2] if ":" in word else task.name
+    return name == (word.rpartition("/")[2] if ":" in word else word) or task.workload_hash.startswith(word)
 
 
 def _task(workload: Workload, target: str, threads: int) -> StoredTask:

@@ -33,6 +33,18 @@ def test_best_of_one_workload(cli: Any, db: Path) -> None:
     assert cli("best", "matmul", "--shape", "64,32,16", "--threads", "2", "--target", "cpu", "--db", db).code == 0
 
 
+def test_best_of_an_own_workload_by_any_path(cli: Any, db: Path) -> None:
+    with Database(db) as database:
+        spec = '{"name":"ops/f.py:mine","args":{},"dtype":"float32"}'
+        run = database.start_run("e" * 64, "ops/f.py:mine", spec, "t", "{}", 1, 0)
+        own = database.append(run, "s", "[]", {}, 0, 1e-3)
+    for path in ("ops/f.py", "./ops/f.py", "f.py", "/home/me/ops/f.py"):
+        (row,) = cli("best", f"{path}:mine", "--db", db, "--json").json["records"]
+        assert row["record_id"] == own
+    assert cli("best", "ops/f.py:other", "--db", db).code == 2
+    assert cli("best", "mine", "--db", db).code == 2
+
+
 @pytest.mark.parametrize("words", [("conv2d",), ("matmul", "--shape", "1,1,1"), ("matmul", "--threads", "1")])
 def test_best_of_nothing_is_one_sentence(cli: Any, db: Path, words: tuple[str, ...]) -> None:
     answer = cli("best", *words, "--db", db)
