@@ -14,6 +14,8 @@ from autosched.ir.visit import loads, rebuild, subexpressions
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
 MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}  # a op b  is  b MIRRORED[op] a
 NEGATED = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge", "eq": "ne", "ne": "eq"}  # ... and not a NEGATED[op] b
+# a op b  of integers  is  a - b at least, or at most, this
+LIMITS = {"ge": (True, 0), "gt": (True, 1), "le": (False, 0), "lt": (False, -1)}
 
 
 def is_ordering(cond: Expr) -> TypeGuard[Binary]:

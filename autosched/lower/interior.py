@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import reduce
 from operator import and_
 
-from autosched.ir.conditions import NEGATED, comparisons, given, outside
+from autosched.ir.conditions import LIMITS, NEGATED, comparisons, given, outside
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
@@ -42,9 +42,6 @@ from autosched.ir.stmt import (
 from autosched.ir.visit import free_vars, map_exprs, subexpressions
 from autosched.lower.borders import settle_borders
 from autosched.lower.instantiate import simplify_stmt
-
-# comparison -> whether its difference a - b must stay at or above the limit, and that limit
-_ATOMS = {"ge": (True, 0), "gt": (True, 1), "le": (False, 0), "lt": (False, -1)}
 
 
 def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
@@ -120,7 +117,7 @@ def _versions(cond: Expr, then: Stmt, otherwise: Stmt, simplify: Simplifier, aga
 
 def _worst(cond: Binary, inner: set[Var], simplify: Simplifier) -> Expr:
     """A condition over the outer loops that makes `cond` hold for all values of the inner ones."""
-    at_least, limit = _ATOMS[cond.op]
+    at_least, limit = LIMITS[cond.op]
     outer: Expr = Const(0, INDEX)
     form = simplify.affine(cond.a - cond.b)
     extreme = form.constant

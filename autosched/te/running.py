@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol
 
-from autosched.ir.conditions import ORDERINGS, conjuncts, given, leaves_identity
-from autosched.ir.expr import INDEX, Binary, Expr, Load, Select, Var
+from autosched.ir.conditions import LIMITS, MIRRORED, conjuncts, given, is_ordering, leaves_identity
+from autosched.ir.expr import Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Reducer
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import free_vars, subexpressions, substitute
 from autosched.te.tensor import ComputeOp, postorder
-
-_FACING = {"le": "ge", "lt": "gt", "ge": "le", "gt": "lt"}
 
 
 class _Axis(Protocol):
@@ -89,7 +87,7 @@ def running(op: _Stage) -> Running | None:
 
 def _found(op: _Stage) -> Iterator[Running]:
     for condition, bound in _bounds(op):
-        order = next((o for o in ORDERINGS if _at_least(o, 0) == (bound.is_least, bound.end)), None)
+        order = next((o for o, limit in LIMITS.items() if limit == (bound.is_least, bound.end)), None)
         term = given(op.body[0], {condition})
         if order is not None and op.axes[bound.i].var not in free_vars(term):
             yield Running(bound.k, bound.i, order, term)
@@ -120,9 +118,7 @@ def _bounds(op: _Stage) -> Iterator[tuple[Expr, _Bound]]:
 
 
 def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> _Bound | None:
-    if not (isinstance(condition, Binary) and condition.op in ORDERINGS and condition.a.dtype == INDEX):
-        return None
-    if loads(condition):
+    if not is_ordering(condition):
         return None
     form = Simplifier({}).affine(condition.a - condition.b)
     steps = dict(form.terms)
@@ -131,13 +127,9 @@ def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> _Bound
         return None
     op, shift = condition.op, form.constant
     if steps[reduced[k]] < 0:
-        op, shift = _FACING[op], -shift
-    return _Bound(k, i, *_at_least(op, shift))
-
-
-def _at_least(op: str, shift: int) -> tuple[bool, int]:
-    """k - i + shift op 0, as k - i >= or <= a number."""
-    return op in ("ge", "gt"), {"ge": 0, "gt": 1, "le": 0, "lt": -1}[op] - shift
+        op, shift = MIRRORED[op], -shift
+    is_least, end = LIMITS[op]
+    return _Bound(k, i, is_least, end - shift)
 
 
 def elements(op: ComputeOp, found: Running | Band, name: str) -> ComputeOp:
