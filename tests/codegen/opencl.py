@@ -72,7 +72,7 @@ def run(
     for launch in source.launches:
         size = [g * t for g, t in zip(launch.grid, launch.block, strict=True)]
         arguments = [buffers[name].device for name in launch.arguments]
-        getattr(program, launch.kernel)(queue(), size, list(launch.block), *arguments)
+        cl.Kernel(program, launch.kernel)(queue(), size, list(launch.block), *arguments)
     after = {name: buffer.bytes() for name, buffer in buffers.items()}
     for b in func.params[:first_output]:
         assert after[b.name].tobytes() == inputs[b.name].tobytes(), f"the input {b.name} was written"
