@@ -325,3 +325,14 @@ def test_numbers_of_few_bits_are_shifted_out_of_words(mcpu, by):
     assert text.count(f"lshr <{lanes} x i32>") == 1, text
     assert not re.search(r"zext|<\d+ x i8>", text), text
     assert len(re.findall(r"shufflevector", text)) == 1, text
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "skylake-avx512"])
+def test_words_of_few_bits_are_loaded_once_for_all_rows(mcpu):
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    lanes = target.vector_bytes // 4
+    x, a = te.placeholder((lanes // 2,), "uint8", "X"), te.placeholder((3,), name="A")
+    bits = lambda i: te.cast(x[i // 2], "int32") >> te.cast(4 * (i % 2), "int32") & 15  # noqa: E731
+    y = te.compute((3, lanes), lambda m, i: a[m] * te.cast(bits(i), "float32"), name="Y")
+    text = build(initial_state(ComputeDAG(y)).apply(Unroll("Y", "m"), Vectorize("Y", "i")), target, 1).ir
+    assert len(re.findall(r"load (<2 x )?i32\b", text)) == 1, text

@@ -9,7 +9,7 @@ for it and it is loaded there in any case, or may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class Emitter(Protocol):
     def alone(self) -> AbstractContextManager[None]: ...
 
     def may_load(self, expr: Expr, depth: int) -> bool: ...
+
+    def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val: ...
 
 
 def known_indices(values: Emitter, load: Load) -> tuple[Expr, ...]:

@@ -169,14 +169,16 @@ def bits_of_bytes(values: Emitter, number: Expr, places: Expr) -> Val | None:
     shifts = _shifts(values, places) if repeated and shuffled_bits(values.arithmetic.target) else None
     if shifts is None:
         return None
-    kind = memory_type("int32", n_words)
-    words = write(f"load {kind}, ptr {values.addresses.at(access, load.dtype)}, align 1")
-    if n_words == 1:
-        words = values.arithmetic.spread(Val(words, "int32", 1), lanes).name
-    else:
-        words = _shuffled(
-            values.writer, kind, words, "poison", {n: a // BYTES for n, a in enumerate(access.steps)}, lanes
-        )
+
+    def spread() -> Val:
+        kind = memory_type("int32", n_words)
+        words = write(f"load {kind}, ptr {values.addresses.at(access, load.dtype)}, align 1")
+        if n_words == 1:
+            return values.arithmetic.spread(Val(words, "int32", 1), lanes)
+        picks = {n: a // BYTES for n, a in enumerate(access.steps)}
+        return Val(_shuffled(values.writer, kind, words, "poison", picks, lanes), "int32", lanes)
+
+    words = values.once(load.buffer, (access, "words", lanes), spread).name
     down = literal_lanes([BYTE * (at % BYTES) + n for at, n in zip(access.steps, shifts, strict=True)])
     moved = values.arithmetic.emitted(f"lshr <{lanes} x i32> {words}, {down.name}", down)
     return values.arithmetic.binary("bitand", moved, literal_lanes([(1 << BYTE) - 1 >> n for n in shifts]))

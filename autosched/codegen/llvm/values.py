@@ -7,7 +7,7 @@ is gathered. Within straight code a load is emitted once. a*b + c is one fused i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -56,6 +56,13 @@ class Values:
             self._loaded.clear()
         else:
             self._loaded.pop(buffer, None)
+
+    def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val:
+        """What `load` emits, or what it emitted before where the buffer has not changed since; `key`: what it loads."""
+        known = self._loaded.setdefault(buffer, {})
+        if key not in known:
+            known[key] = load()
+        return known[key]
 
     def begin(self, store: Store | None = None) -> None:
         """A new statement, `store` if it is one: no subexpression is known yet."""
@@ -160,11 +167,7 @@ class Values:
         if access.pointer in self.addresses.slots and access.lane_stride == 1 and load.dtype != "bool":
             return Val(self.addresses.read(access, load.dtype, self.lanes), load.dtype, self.lanes)
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
-        known, key = self._loaded.setdefault(load.buffer, {}), (access, self.mask, lanes, load.dtype)
-        found = known.get(key)
-        if found is None:
-            found = known[key] = self._emit_load(load, access)
-        return found
+        return self.once(load.buffer, (access, self.mask, lanes, load.dtype), lambda: self._emit_load(load, access))
 
     def _looked_up(self, load: Load) -> Val:
         """A load at indices that are data: these become variables, each with what is loaded for it here."""
@@ -199,9 +202,8 @@ class Values:
         starts = [first * (step or 0) + n for n in strided.vector_starts(access, lanes, lanes if masked else used)]
         if not starts:
             return None
-        known = self._loaded.setdefault(load.buffer, {})
         if self.in_window and not masked and step is not None and step > 0 and not first:
-            taken = [key[0] for key in known if key[1:] == ("whole", lanes)]
+            taken = [key[0] for key in self._loaded.get(load.buffer, {}) if key[1:] == ("whole", lanes)]
             beside = [at for at in taken if isinstance(at, Access) and at.pointer == access.pointer]
             near = [at.offset - access.offset for at in beside]
             room = self.addresses.room(load.buffer, load.indices, used)
@@ -209,10 +211,7 @@ class Values:
 
         def vector(start: int, at: Access) -> str:
             if not masked:
-                key = (at, "whole", lanes)
-                if key not in known:
-                    known[key] = Val(self.addresses.read(at, dtype, lanes), dtype, lanes)
-                return known[key].name
+                return self._whole(load.buffer, at, dtype, lanes).name
             assert step is not None
             assert self.mask is not None
             return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
@@ -227,16 +226,15 @@ class Values:
         vectors = strided.covering(steps.values(), lanes, -access.offset % lanes if whole else None)
         if not vectors:
             return None
-        known = self._loaded.setdefault(load.buffer, {})
 
         def vector(start: int, size: int) -> str:
-            at = Access(access.pointer, access.offset + start, 1)
-            key = (at, "whole", size)
-            if key not in known:
-                known[key] = Val(self.addresses.read(at, dtype, size), dtype, size)
-            return known[key].name
+            return self._whole(load.buffer, Access(access.pointer, access.offset + start, 1), dtype, size).name
 
         return self._from_memory(strided.placed(self.writer, vectors, steps, (dtype, lanes), vector), dtype, lanes)
+
+    def _whole(self, buffer: str, at: Access, dtype: str, lanes: int) -> Val:
+        """A vector of neighbours of which some are lanes."""
+        return self.once(buffer, (at, "whole", lanes), lambda: Val(self.addresses.read(at, dtype, lanes), dtype, lanes))
 
     def _leading_lanes(self) -> int:
         """How many lanes exist where it is known that they are the first ones, else 0."""
@@ -252,11 +250,9 @@ class Values:
         everywhere = first is not None and (first.lane_stride or self.mask is None or not self.guarded)
         extends = first is not None and len(places) * 8 * DTYPES[word.parts[0].dtype][1] < WORD_BITS
         if first is not None and everywhere and not (extends and self.mask) and is_adjacent(places):
-            known = self._loaded.setdefault(word.parts[0].buffer, {})  # type: ignore[attr-defined]
+            buffer, dtype = word.parts[0].buffer, word.parts[0].dtype  # type: ignore[attr-defined]
             key = (first, self.mask, f"word of {len(places)}")
-            if key not in known:
-                known[key] = self._whole_word(first, word.parts[0].dtype, extends)
-            return known[key]
+            return self.once(buffer, key, lambda: self._whole_word(first, dtype, extends))
         return dots.assemble(self.arithmetic, [self.emit(p) for p in word.parts])
 
     def _whole_word(self, access: Access, dtype: str, extends: bool) -> Val:
@@ -405,14 +401,13 @@ class Values:
         if register or access.lane_stride not in (0, 1) or not (access.lane_stride or everywhere):
             return None
         lanes = self.lanes if access.lane_stride else 1
-        known = self._loaded.setdefault(load.buffer, {})
-        key = (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill)
-        if key not in known:
-            constant = fill_name(fill.value, fill.dtype)
-            place = self.addresses.at(access, load.dtype)
-            chosen = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
-            known[key] = self._emit_load(load, Access(chosen, 0, access.lane_stride))
-        return known[key]
+
+        def chosen() -> Val:
+            constant, place = fill_name(fill.value, fill.dtype), self.addresses.at(access, load.dtype)
+            either = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
+            return self._emit_load(load, Access(either, 0, access.lane_stride))
+
+        return self.once(load.buffer, (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill), chosen)
 
     def _branch(self, cond: Val, expr: Select) -> Val:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""
