@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autosched.errors import ExpressionError
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.te.running import running
+from autosched.te.running import band, running
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class ComputeDAG:
     def flops(self) -> int:
         """Arithmetic on data: one for each add, subtract, multiply, divide, min, max, compare or function call.
 
-        A multiply-add is two, a reduction counts its combiner once a point (a running one once a result), of a select's
-        branches the dearer one counts; index arithmetic and casts count nothing.
+        A multiply-add is two, a reduction counts its combiner once a point (a running one once a result, a band's
+        once an element in it), of a select's branches the dearer one counts; index arithmetic and casts count nothing.
         """
         return sum(_stage_flops(op) for op in self.stages)
 
@@ -278,9 +278,12 @@ _COUNTED = ARITHMETIC | COMPARISON
 
 
 def _stage_flops(op: ComputeOp) -> int:
-    points, found = 1, running(op)
+    points, sums, window = 1, running(op), band(op)
     for axis in (*op.axes, *op.reduce_axes):
-        points *= 1 if found is not None and axis is op.reduce_axes[found.k] else axis.extent
+        if sums is not None and axis is op.reduce_axes[sums.k]:
+            continue
+        inside = window is not None and axis is op.reduce_axes[window.k]
+        points *= max(0, min(axis.extent, window.last - window.first + 1)) if window and inside else axis.extent
     data = _data_nodes(op.body)
     cost = _count(op.body, data, set())
     if op.reducer is not None:

@@ -72,6 +72,7 @@ def test_short_windows_and_products_stay():
 def test_bands_are_windows(first, last, results):
     stages = check(band(50, first, last, results=results, term=lambda x: te.exp(x * 0.1)))
     assert work(stages) < 16 * 70 * 3
+    assert te.ComputeDAG(band(50, first, last, results=results)).flops == (last - first + 1) * (results or 50) * 3
 
 
 def test_bands_of_other_reducers():
