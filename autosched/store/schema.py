@@ -46,7 +46,10 @@ TABLES = (
         sha256 TEXT NOT NULL, UNIQUE (candidate, attempt))""",
 )
 
-DAMAGED = "the database {path} is damaged: rescue its rows with `autosched db export` and import them anew"
+DAMAGED = (
+    "the database {path} is damaged: rescue what can be read of it with `autosched db export` and import it anew, "
+    "or name another with --db"
+)
 
 # What SQLite says -> what the user reads. The first match counts.
 SENTENCES = (

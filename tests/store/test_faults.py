@@ -155,6 +155,9 @@ def test_what_can_be_reached_of_a_damaged_file_is_exported(tmp_path: Path, path:
     with Database(tmp_path / "new.db") as database:
         assert database.import_jsonl(tmp_path / "rescued.jsonl") == (n_rescued, 0)
         assert database.check().ok
+    path.write_bytes(content[: 3 * page])
+    with pytest.raises(StoreError, match=r"damaged: rescue what can be read .*, or name another"):  # nothing can
+        Database(path)
 
 
 def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
