@@ -335,16 +335,19 @@ def _transfers(statement: Statement, access: Access, lanes: int, distinct: bool 
             whole = _vectors(loop, lanes)[0]
             result = times(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
             different = times(different, over(whole, loop.trips)) if is_one(stride) else different
-    return times(least(result, different) if distinct else result, _across(statement, access))
+    return times(least(result, different) if distinct else result, _across(statement, access, lanes))
 
 
-def _across(statement: Statement, access: Access) -> Expr:
-    """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles."""
-    if not _is_across(statement, access):
+def _across(statement: Statement, access: Access, lanes: int) -> Expr:
+    """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles: as many lanes as fill
+    128 bits; lanes that are fewer are read one by one."""
+    inner, block = statement.loops[statement.block :], PIECE_BYTES // access.buffer.itemsize
+    if lanes < block or not _is_across(statement, access):
         return ONE
-    rows = (x.trips for x in statement.loops[statement.block :] if x.kind is ForKind.UNROLL)
-    block = PIECE_BYTES / access.buffer.itemsize
-    return where(factor(rows) >= block, m.ACROSS / block, 1.0)
+    rows = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
+    row = product([x.bound for x in inner if x.kind is ForKind.VECTORIZE])
+    pieces = over(real(row // block * block), real(row))
+    return where(rows >= float(block), minus(1.0, times(pieces, 1.0 - m.ACROSS / block)), 1.0)
 
 
 def _is_across(statement: Statement, access: Access) -> bool:

@@ -251,16 +251,18 @@ def test_registers_of_a_tile_whose_lanes_do_not_run_along_its_last_axis() -> Non
         assert evaluate([update.registers(16, parse_target("llvm -mcpu=znver4"))], sizes) == [2 * 3]
 
 
-def test_a_copy_across_four_neighbours_takes_fewer_loads() -> None:
-    """Weights [co][ci][3][3] in panels along co: the nine taps of a channel are adjacent."""
-    settings: dict[str, int | str] = {"H": 6, "W": 6, "CI": 8, "CO": 32, "k": 3, "layout": "NCHW"}
+@pytest.mark.parametrize(("vector", "width", "loads"), [(64, 28, 7 * ACROSS), (64, 14, 3 * ACROSS + 2), (8, 28, 28)])
+def test_a_copy_across_four_neighbours_takes_fewer_loads(vector: int, width: int, loads: float) -> None:
+    """Weights [co][ci][3][3] in panels along co: the nine taps of a channel are adjacent. Four channels are transposed,
+    the rest of them is not; none are where a vector has fewer."""
+    settings: dict[str, int | str] = {"H": 6, "W": 6, "CI": 8, "CO": 28, "k": 3, "layout": "NCHW"}
     target = parse_target("llvm -mcpu=skylake-avx512")
     sketch = next(s for s in sketches(collapse(build("conv2d", settings=settings)[0]), target, 1) if "W@root" in s.name)
     copy = next(s for s in analyse(lower(sketch.state)).statements if s.stage == "W.pack")
-    width = next(p.name for p in sketch.params if p.name.endswith(".co.r"))
-    block = make_block(copy, machine(target, 1))
-    sizes = {p.name: p.domain[0] for p in sketch.params} | {width: 16, "W.pack.d1.r": 1}
-    assert evaluate([block.loads], sizes)[0] == pytest.approx(ACROSS * 16 * 9 / 4)
+    column = next(p.name for p in sketch.params if p.name.endswith(".co.r"))
+    block = make_block(copy, machine(replace(target, vector_bytes=vector), 1))
+    sizes = {p.name: p.domain[0] for p in sketch.params} | {column: width, "W.pack.d1.r": 1}
+    assert evaluate([block.loads], sizes)[0] == pytest.approx(9 * loads)
 
 
 def test_pieces_of_lines_that_crowd_are_fetched_once_where_they_are_transposed() -> None:
