@@ -205,6 +205,7 @@ def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None
     [
         ({"trials": 0}, "trials must be a whole number of at least 1, got 0"),
         ({"trials": 1.5}, "trials must be a whole number"),
+        ({"trials": True}, "trials must be a whole number of at least 1, got True"),
         ({"trials": "3"}, "trials must be a whole number of at least 1, got '3'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"seed": 2**70}, "seed must be a whole number"),

@@ -54,7 +54,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, least in (("trials", 1), ("seed", 0)):
             number = getattr(self, name)
-            if not isinstance(number, Integral) or not least <= int(number) <= MAX_NUMBER:
+            if isinstance(number, bool) or not isinstance(number, Integral) or not least <= int(number) <= MAX_NUMBER:
                 raise UsageError(f"{name} must be a whole number of at least {least}, got {number!r}")
             object.__setattr__(self, name, int(number))  # NumPy's would not go into a record
         seconds: object = self.budget_s
