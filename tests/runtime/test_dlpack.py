@@ -83,10 +83,10 @@ def test_owner_lives_until_the_consumer_is_done(version: tuple[int, int] | None,
         assert consumer.word(0) == 1  # version 1.0
         assert consumer.word(24) == 1  # read-only
     del shared, capsule
-    gc.collect()
+    gc.collect(1)
     assert alive() is not None
     consumer.give_back()
-    gc.collect()
+    gc.collect(1)
     assert alive() is None
     assert len(dlpack._exported) == before
 
@@ -97,10 +97,10 @@ def test_capsule_that_nobody_takes_gives_its_owner_back(version: tuple[int, int]
     alive = weakref.ref(shared)
     capsule = shared.__dlpack__(max_version=version)
     del shared
-    gc.collect()
+    gc.collect(1)
     assert alive() is not None
     del capsule
-    gc.collect()
+    gc.collect(1)
     assert alive() is None
 
 

@@ -35,7 +35,7 @@ def test_kernels_of_one_name_live_side_by_side() -> None:
     kernels = [jit.load_object(jit.compile_object(RETURNS.format(name="k", value=v), HOST), "k", 1) for v in range(200)]
     assert [kernel(0, 0) for kernel in kernels] == list(range(200))
     del kernels[::2]
-    gc.collect()
+    gc.collect(1)
     assert [kernel(0, 0) for kernel in kernels] == list(range(1, 200, 2))
 
 

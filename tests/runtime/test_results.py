@@ -26,10 +26,11 @@ def _result() -> npt.NDArray[Any]:
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    gc.collect()
+    gc.disable()  # results that other tests left in cycles must not come back meanwhile
     results._kept.clear()
     yield
     results._kept.clear()
+    gc.enable()
 
 
 def test_the_memory_of_a_dropped_result_is_used_again() -> None:
