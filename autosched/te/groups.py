@@ -110,10 +110,12 @@ def _digits_size(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> int | None:
     """How many places share the first digit, where the stage reads the results of blocks by all digits of its place
     along the axis and later stages are elementwise too."""
     load = op.body[0]
-    if op.reducer is not None or not isinstance(load, Load) or not _are_elementwise(dag, op):
+    if op.reducer is not None or not isinstance(load, Load):
         return None
     blocks = dag.producer(load.buffer)
     if blocks is None or not any(isinstance(t.op, ComputeOp) and running(t.op) for t in blocks.inputs):
+        return None
+    if not _are_elementwise(dag, op):
         return None
     shape, simplify = dag.tensors[load.buffer].shape, Simplifier({axis.var: (0, axis.extent - 1)})
     digits = [(i, n) for i, n in zip(load.indices, shape, strict=True) if axis.var in free_vars(i)]
@@ -126,8 +128,10 @@ def _digits_size(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> int | None:
 
 
 def _are_elementwise(dag: ComputeDAG, op: ComputeOp) -> bool:
-    """Whether there are readers, and they and theirs reduce nothing."""
-    readers = dag.consumers(op.name)
-    return bool(readers) and all(
-        r.reducer is None and (not dag.consumers(r.name) or _are_elementwise(dag, r)) for r in readers
-    )
+    """Whether there are stages that use the results, directly or by way of others, and none of them reduces."""
+    found, waiting = dict[str, ComputeOp](), [op]
+    while waiting:
+        later = {r.name: r for r in dag.consumers(waiting.pop().name) if r.name not in found}
+        found.update(later)
+        waiting.extend(later.values())
+    return bool(found) and all(r.reducer is None for r in found.values())

@@ -71,6 +71,23 @@ def test_readers_have_the_axes_of_blocks():
     assert not divides(stages["Y"])
 
 
+def test_readers_may_be_many_and_meet_again():
+    """Each pair of readers doubled the time."""
+    y = running((40,))
+    for _ in range(40):
+        a, b = (te.compute((40,), lambda i, y=y, n=n: y[i] + n, name="A") for n in range(2))
+        y = te.compute((40,), lambda i, a=a, b=b: a[i] * b[i], name="M")
+    assert "Y.digits" in collapse(te.ComputeDAG(y)).names
+
+
+def test_a_chain_of_many_copies():
+    """What the copies are read by was asked for one inside the other, until Python's limit."""
+    y = te.placeholder((8, 4), name="X")
+    for _ in range(1200):
+        y = te.compute((8, 4), lambda i, j, y=y: y[i, j], name="C")
+    assert len(collapse(te.ComputeDAG(y)).stages) == 1200
+
+
 def test_the_sums_of_a_rectangle_are_in_blocks_along_both_sides():
     x, k, m = te.placeholder((40, 35), name="X"), te.reduce_axis(40, name="k"), te.reduce_axis(35, name="m")
     corner = lambda i, j: te.select(te.all(k <= i, m <= j), x[k, m], 0.0)  # noqa: E731
