@@ -136,9 +136,10 @@ def test_rows_across_are_loaded_in_blocks(name: str, length: int, blocks: int) -
     assert "load float" not in text
 
 
-@pytest.mark.parametrize("name", ["haswell", "skylake-avx512"])
-@pytest.mark.parametrize("reducer", ["max", "argmax"])
-def test_the_draft_prefers_short_rows_across(name: str, reducer: str) -> None:
+@pytest.mark.parametrize(("name", "reducer", "most"), [
+    ("haswell", "max", 0.5), ("haswell", "argmax", 0.5), ("skylake-avx512", "argmax", 0.5), ("skylake-avx512", "max", 0.7),
+])  # fmt: skip
+def test_the_draft_prefers_short_rows_across(name: str, reducer: str, most: float) -> None:
     target = parse_target(f"llvm -mcpu={name}")
     found = sketches(reduced_rows(4096, 16, reducer), target, 1)
     model = CostModel([lower(s.state) for s in found], [tuple(p.name for p in s.params) for s in found], target, 1)
@@ -147,7 +148,7 @@ def test_the_draft_prefers_short_rows_across(name: str, reducer: str) -> None:
         seconds = model.draft(n, model.legal_rows(n, sample(sketch, 64, np.random.default_rng(0))))
         is_across = sketch.name.endswith("across")
         best[is_across] = min(best.get(is_across, np.inf), float(seconds.min()))
-    assert best[True] < 0.7 * best[False]
+    assert best[True] < most * best[False]
 
 
 @pytest.mark.parametrize("shape", [(3, 70), (67, 5), (1, 1), (13, 64)])
