@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeAlias
 from autosched.errors import ExpressionError
 from autosched.ir.half import HALVES, nearest
 from autosched.ir.interning import KNOWN, N, interned
+from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
 
 # name -> (kind, bytes); kinds: f(loat), i(nt), u(nsigned), b(ool). Order is promotion order.
 DTYPES: dict[str, tuple[str, int]] = {
@@ -53,11 +54,10 @@ FLOAT_CALLS = frozenset(
 )
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 
-Scalar: TypeAlias = "bool | int | float"
 ExprLike: TypeAlias = "Expr | bool | int | float"
 
 
-class Expr:
+class Expr(Symbolic):
     """Base of all expressions; arithmetic operators build `Binary` nodes with constants folded.
 
     Constructing an equal node returns the existing one. That is no metaclass's work: `isinstance`, and a class pattern
@@ -122,7 +122,7 @@ class Expr:
         return binary("or" if self.dtype == "bool" else "bitor", self, other)
 
     def __xor__(self, other: ExprLike) -> Expr:
-        return binary("bitxor", self, other)
+        return binary("ne" if self.dtype == "bool" else "bitxor", self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
@@ -168,12 +168,6 @@ class Expr:
 
     def astype(self, dtype: str) -> Expr:
         return cast(self, dtype)
-
-    def __bool__(self) -> bool:
-        raise ExpressionError(
-            f"the expression {self} has no truth value while the operator is being defined; "
-            "use te.select(cond, a, b) instead of if, and &, | instead of and, or"
-        )
 
     def __str__(self) -> str:
         from autosched.ir.printer import expr_text
@@ -326,26 +320,23 @@ def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     if isinstance(a, Expr):
         if type(b) is int and a.dtype == INDEX:  # as most are
             return a, Const(b, INDEX)
-        dtype = _weak(a.dtype, b)
-        return cast(a, dtype), const(b, dtype)
+        number = scalar(b, "an operator")
+        dtype = _weak(a.dtype, number)
+        return cast(a, dtype), const(number, dtype)
     if isinstance(b, Expr):
-        dtype = _weak(b.dtype, a)
-        return const(a, dtype), cast(b, dtype)
+        number = scalar(a, "an operator")
+        dtype = _weak(b.dtype, number)
+        return const(number, dtype), cast(b, dtype)
     dtype = "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
     return const(a, dtype), const(b, dtype)
 
 
-def _weak(dtype: str, scalar: ExprLike) -> str:
-    if isinstance(scalar, bool):
-        raise ExpressionError(no_comparison(scalar))
-    if isinstance(scalar, float) and DTYPES[dtype][0] != "f":
+def _weak(dtype: str, number: Scalar) -> str:
+    if isinstance(number, bool):
+        raise ExpressionError(no_comparison(number))
+    if isinstance(number, float) and DTYPES[dtype][0] != "f":
         return "float32"
-    return INDEX if isinstance(scalar, int) and dtype == "bool" else dtype
-
-
-def no_comparison(value: bool) -> str:
-    """Why a plain truth value is refused where an expression is asked for: Python's == made it, most likely."""
-    return f"{value} is no expression: == and != only tell whether two expressions are the same; write te.equal(a, b)"
+    return INDEX if isinstance(number, int) and dtype == "bool" else dtype
 
 
 # How constants fold. Division by zero is left to the run.
@@ -458,11 +449,18 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     return x if x is y else Select(cond, x, y)
 
 
+def known_dtype(dtype: Any) -> str:
+    """The name of a type of elements, which may be given as NumPy's."""
+    name = type_name(dtype)
+    if name not in DTYPES:
+        raise ExpressionError(f"dtype {name!r} is not supported; use one of {', '.join(DTYPES)}")
+    return name
+
+
 def cast(a: Expr, dtype: str) -> Expr:
     if a.dtype == dtype:
         return a
-    if dtype not in DTYPES:
-        raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
+    dtype = known_dtype(dtype)
     if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
         return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
     by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)

@@ -143,10 +143,11 @@ def _check_bounds(op: ComputeOp) -> None:
             if low >= 0 and high < extent:
                 continue
             under = " under its condition" if facts else ""
+            end = " (it does not count from the end)" if high < 0 else ""
             raise ExpressionError(
                 f"stage {op.name} reads {load} out of bounds: index {dim}, {index}, runs over {low} .. {high}{under} "
-                f"but dimension {dim} of {load.buffer} has extent {extent}; change the shapes, or guard the read with "
-                "te.select(te.all(0 <= index, index < extent), ..., 0.0)"
+                f"but dimension {dim} of {load.buffer} has extent {extent}{end}; change the shapes, or guard the read "
+                "with te.select(te.all(0 <= index, index < extent), ..., 0.0)"
             )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Expr, Var, call
+from autosched.ir.expr import INDEX, Expr, Var, call, known_dtype
 from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
 from autosched.te.checks import check_op, check_shape
@@ -36,9 +36,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 def placeholder(shape: Any, dtype: str = "float32", name: str | None = None) -> Tensor:
     """An input of `shape` (integers > 0, () for a scalar)."""
     label = _name(name, "input")
-    if dtype not in DTYPES:
-        known = ", ".join(DTYPES)
-        raise ExpressionError(f"dtype {dtype!r} of placeholder {label} is not supported; use one of {known}")
+    try:
+        dtype = known_dtype(dtype)
+    except ExpressionError as error:
+        raise ExpressionError(f"placeholder {label}: {error}") from error
     return Tensor(label, check_shape(shape, f"placeholder {label}", dtype), dtype, PlaceholderOp(label))
 
 

@@ -22,11 +22,12 @@ from autosched.ir.expr import (
     binary,
     cast,
     const,
-    no_comparison,
+    known_dtype,
     select,
     widened,
 )
 from autosched.ir.stmt import Reducer
+from autosched.ir.symbolic import no_comparison, scalar
 from autosched.ir.types import integer_range
 from autosched.te.tensor import AxisVar, Tensor, postorder
 
@@ -94,23 +95,17 @@ def to_expr(value: Any, what: str, truth: bool = False) -> Expr:
         raise ExpressionError(
             f"{what} got the tensor {value.name} as a whole; write one of its elements, {value._example()}"
         )
-    if not isinstance(value, (bool, int, float)) and getattr(value, "shape", None) == () and hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool):
+    number = scalar(value, what)
+    if isinstance(number, bool):
         if not truth:
-            raise ExpressionError(f"{what}: {no_comparison(value)}")
-        return const(value, "bool")
-    if isinstance(value, int):
-        return typed_const(value, INDEX)
-    if isinstance(value, float):
-        return const(value, "float32")
-    raise ExpressionError(f"{what} got {value!r}, a {type(value).__name__}, but needs an expression or a number")
+            raise ExpressionError(f"{what}: {no_comparison(number)}")
+        return const(number, "bool")
+    return typed_const(number, INDEX) if isinstance(number, int) else const(number, "float32")
 
 
 def typed_const(value: bool | int | float, dtype: str) -> Expr:
     """A constant of exactly `dtype`; refuses an unknown dtype and a number outside its range."""
-    if dtype not in DTYPES:
-        raise ExpressionError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
+    dtype = known_dtype(dtype)
     if DTYPES[dtype][0] in "iu":
         low, high = integer_range(dtype)
         if not low <= value <= high:

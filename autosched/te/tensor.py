@@ -161,14 +161,14 @@ class Tensor:
         if isinstance(item, bool) or not hasattr(item, "__index__"):
             raise ExpressionError(
                 f"index {dim} of tensor {self.name} is {item!r}, a {type(item).__name__}, but must be an axis, "
-                "an integer or an integer expression"
+                "an integer or an integer expression: one element is read at a time"
             )
         return Const(int(item.__index__()), INDEX)
 
     def __iter__(self) -> Iterator[Expr]:
         raise ExpressionError(f"tensor {self.name} cannot be iterated over; index it with axes inside te.compute")
 
-    def _refuse(self, _other: object) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise ExpressionError(
             f"tensor {self.name} is used as a whole in arithmetic; write its elements, {self._example()}, "
             "inside te.compute"
@@ -176,7 +176,7 @@ class Tensor:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __float__ = __array_ufunc__ = __array_function__ = _refuse
 
     def _example(self) -> str:
         return f"{self.name}[{', '.join('ijklmnopqrstuvw'[: len(self.shape)]) or '()'}]"

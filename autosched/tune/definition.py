@@ -15,6 +15,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import UsageError
+from autosched.ir.symbolic import type_name
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -56,6 +57,7 @@ def define(
     """
     if not isinstance(winograd, bool):
         raise UsageError(f"winograd must be True or False, got {winograd!r}")
+    dtype = type_name(dtype)
     settings = _checked_settings(settings, dtype)
     if not isinstance(workload, str):
         return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)

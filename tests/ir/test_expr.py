@@ -291,6 +291,7 @@ def test_operators_follow_the_dtype():
     ]  # fmt: skip
     assert [str(n) for n in (1 << bits, 8 >> bits)] == [str(binary(op, n, bits)) for op, n in (("shl", 1), ("shr", 8))]
     assert (~bits, ~i) == (bits ^ 255, i ^ -1)
+    assert ((p ^ q).op, divmod(i, 7), divmod(7, i)) == ("ne", (i // 7, i % 7), (7 // i, 7 % i))
     assert {(1 & bits).op, (1 | bits).op, (1 ^ bits).op} == {"bitand", "bitor", "bitxor"}
     assert [(i.equal(j)).op, (i.not_equal(j)).op, (~p).fn, abs(x).fn, (-x).fn] == ["eq", "ne", "not", "abs", "neg"]
     assert [(2**x).op, (x**2).op, (7 // i).op, (7 % i).op] == ["pow", "pow", "floordiv", "mod"]

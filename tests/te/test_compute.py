@@ -1,5 +1,7 @@
 """Definitions: tracing, hoisting of reductions, reducers, names, and every refusal of a malformed definition."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,19 @@ def test_python_numbers_are_weak():
     assert te.compute((2,), lambda i: i).dtype == "int64"
     assert te.compute((2,), lambda i: np.float64(1.5)).dtype == "float32"
     assert te.compute((2,), lambda i: te.select(i < 1, 1, 2.0)).dtype == "float32"
+
+
+def test_numbers_of_numpy_are_numbers_on_either_side():
+    """A float makes a float of an integer, whatever class it is of; np.float64 is Python's float too."""
+    a = matrix(dtype="int32")
+    half, two = [np.float32(2.5), np.float64(2.5), np.array(2.5)], [np.int64(2), np.uint8(2), np.array(2)]
+    for number in half:
+        left, right = te.compute((4, 5), lambda i, j, c=number: (c * a[i, j], a[i, j] * c))
+        assert [str(t.op.body[0]) for t in (left, right)] == ["2.5 * float32(A[i, j])", "float32(A[i, j]) * 2.5"]
+    for number in two:
+        assert te.compute((4, 5), lambda i, j, c=number: c << a[i, j] ** c).dtype == "int32"
+    assert te.placeholder((2,), np.float16).dtype == "float16"
+    assert te.compute((4, 5), lambda i, j: te.cast(a[i, j], np.dtype("uint8"))).dtype == "uint8"
 
 
 def test_index_arithmetic_beside_neutral_elements():
@@ -366,6 +381,17 @@ stage(lambda z: LEAKED.append(z) or A1[z])
 REFUSED = {
     "rank": (lambda: stage(lambda i: A2[i]), r"stage C: tensor A has 2 dimensions but is indexed with 1: A\[i\]"),
     "slice": (lambda: stage(lambda i: A2[:, i]), r"stage C: index 0 of tensor A is slice.*must be an axis"),
+    "negative index": (lambda: stage(lambda i: A1[-1]), r"-1 .. -1 but .* extent 4 \(it does not count from the end\)"),
+    "function of Python": (lambda: stage(lambda i: math.exp(A1[i])), r"stage C: .* A\[i\] is no number .*te.exp instead of"),
+    "loop over an axis": (lambda: stage(lambda i: A1[len(range(i))]), r"expression i is no .*te.reduce_axis instead of"),
+    "rounding": (lambda: stage(lambda i: round(A1[i])), r"A\[i\] is no number .*te.round instead of round"),
+    "function of NumPy": (lambda: stage(lambda i: np.maximum(A1[i], 0)), r"stage C: NumPy's maximum .*write te.max"),
+    "choice of NumPy": (lambda: stage(lambda i: np.where(i < 2, 1.0, 0.0)), r"where is for arrays .*write te.select"),
+    "NumPy of a tensor": (lambda: np.exp(A1), r"tensor A is used as a whole"),
+    "array as a factor": (lambda: stage(lambda i: np.ones(2) * A1[i]), r"whole ndarray of shape \(2,\); .*te.placeholder"),
+    "tensor as a factor": (lambda: stage(lambda i: A1[i] * A1), r"whole Tensor of shape \(4,\)"),
+    "text as a factor": (lambda: stage(lambda i: A1[i] * "2"), r"stage C: an operator got '2', a str"),
+    "sum of Python": (lambda: stage(lambda i: sum(A2[i, K])), r"A\[i, k\] is one element .*te.sum"),
     "float index": (lambda: stage(lambda i: A1[0.5]), r"index 0 of tensor A is 0.5, a float"),
     "bool index": (lambda: stage(lambda i: A1[True]), r"index 0 of tensor A is True, a bool"),
     "whole tensor": (lambda: stage(lambda i: A1 + 1.0), r"tensor A is used as a whole.*A\[i\]"),
@@ -382,7 +408,7 @@ REFUSED = {
     "too few arguments": (lambda: stage(lambda i: A1[i], (4, 4)), r"takes 1 arguments \(i\) but the shape has 2"),
     "no function": (lambda: stage(A1), r"function of stage C is .*pass a lambda"),
     "name": (lambda: te.placeholder((2,), name="a b"), r"name 'a b' is not usable"),
-    "dtype": (lambda: te.placeholder((2,), "complex64"), r"dtype 'complex64' of placeholder input is not supported"),
+    "dtype": (lambda: te.placeholder((2,), "complex64"), r"placeholder input: dtype 'complex64' is not supported"),
     "cast": (lambda: stage(lambda i: te.cast(A1[i], "half")), r"stage C: dtype 'half' is not supported; use one of"),
     "const dtype": (lambda: te.const(1, "bf16"), r"dtype 'bf16' is not supported"),
     "const range": (lambda: te.const(300, "uint8"), r"constant 300 does not fit in uint8, whose range is 0 to 255"),

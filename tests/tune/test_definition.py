@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import autosched as at
@@ -35,6 +36,7 @@ def test_a_built_in_workload() -> None:
     assert (found.name, found.shape, found.dtype) == ("matmul", (32, 16, 64), "float32")
     assert found.dag.outputs[0].shape == (32, 16)
     assert define("gmm", batch=3).shape[0] == 3
+    assert define("gmm", dtype=np.float64).dtype == define("gmm", dtype=np.dtype("float64")).dtype == "float64"
     assert define("matmul", settings={"K": 8}).shape[2] == 8
     with pytest.raises(UsageError, match="matmul"):
         define("matmulx")
