@@ -19,8 +19,8 @@ from autosched.measure.protocol import Message, ProtocolError
 # What a worker may know of the tuner's environment: finding programs, libraries and packages, and the language.
 _PASSED = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HOME", "XDG_CACHE_HOME", "LANG", "LC_ALL",
-    "TMPDIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "OCL_ICD_VENDORS",
-    "POCL_WORK_GROUP_METHOD", "AUTOSCHED_CUDA_DRIVER", "AUTOSCHED_DEVICE_SCRIPT",
+    "TMPDIR", "PYTHONPYCACHEPREFIX", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH",
+    "OCL_ICD_VENDORS", "POCL_WORK_GROUP_METHOD", "AUTOSCHED_CUDA_DRIVER", "AUTOSCHED_DEVICE_SCRIPT",
 )  # fmt: skip
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
