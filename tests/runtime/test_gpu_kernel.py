@@ -111,6 +111,16 @@ def test_code_that_does_not_compile() -> None:
         built(replace(gpu_source(), text="__kernel void add_0( {"))
 
 
+def test_a_binary_costs_no_compilation_that_nothing_runs() -> None:
+    opencl_target()
+    from autosched.runtime.gpu.opencl import OpenClDevice
+
+    device, source = OpenClDevice(), gpu_source()
+    if not device.identity.startswith("opencl Portable Computing Language"):
+        pytest.skip("only PoCL compiles for work-groups of any size, and again when a kernel is launched")
+    assert device.compile(source).code.decode() == source.text
+
+
 def test_code_of_another_generation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"spec": {"name": "matmul", "args": {"M": 8, "N": 8, "K": 8}, "dtype": "float32"}}')

@@ -39,6 +39,9 @@ _GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # bytes a second, for OpenCL does 
 # For pyopencl and PoCL, where the user has not decided otherwise. PoCL 3.1's own choice, "loopvec", keeps arrays of
 # work items on its stack at addresses that its vector code takes for aligned, and dies of them.
 ENVIRONMENT = {"PYOPENCL_NO_CACHE": "1", "POCL_WORK_GROUP_METHOD": "loops"}
+# Platforms that compile a kernel for its work-group when it is first launched, whatever they have: asked for a binary,
+# they compile it once more, for work-groups of any size, which nothing runs. Their binary is the text.
+_LATE = frozenset({"Portable Computing Language"})
 _KEPT_SHARE = 0.9  # of the device's memory that buffers may have
 
 
@@ -60,6 +63,7 @@ class OpenClDevice:
         cl = self._cl = _pyopencl()
         self._device = choose_device(cl)
         self.name = str(self._device.name).strip()
+        self._late = str(self._device.platform.name).strip() in _LATE
         self.alignment = max(256, int(self._device.mem_base_addr_align) // 8)
         self._allocated = 0
         with _faults("opening the device"):
@@ -72,7 +76,8 @@ class OpenClDevice:
         """Names the compiler: platform, device and driver."""
         platform = self._device.platform
         method = os.environ.get("POCL_WORK_GROUP_METHOD", "")
-        return f"opencl {platform.name} {platform.version} {self.name} {self._device.driver_version} {method}"
+        form = "text" if self._late else "binary"
+        return f"opencl {platform.name} {platform.version} {self.name} {self._device.driver_version} {method} {form}"
 
     @property
     def stream(self) -> Any:
@@ -130,10 +135,12 @@ class OpenClDevice:
                 self._cl.enqueue_fill_buffer(self._queue, memory.handle, word, offset, nbytes)
 
     def compile(self, source: GpuSource) -> Binary:
-        """The platform's binary of `source`, with no resources: there is no common way to ask for them."""
+        """What the platform makes of `source`, with no resources: there is no common way to ask for them."""
         cl = self._cl
         try:
             program = cl.Program(self._context, source.text).build()
+            if self._late:
+                return Binary(source.text.encode())
             return Binary(bytes(program.get_info(cl.program_info.BINARIES)[0]))
         except cl.Error as error:
             raise CompileError(" ".join(str(error).split())[:2000]) from None
@@ -141,7 +148,11 @@ class OpenClDevice:
     def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
         cl = self._cl
         with _faults(f"loading {source.name}"):
-            program = cl.Program(self._context, [self._device], [binary.code]).build()
+            if self._late:
+                program = cl.Program(self._context, binary.code.decode())
+            else:
+                program = cl.Program(self._context, [self._device], [binary.code])
+            program.build()
             return {launch.kernel: (program, launch.kernel) for launch in source.launches}
 
     def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
