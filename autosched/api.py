@@ -107,7 +107,7 @@ def tune(
     if not measure:
         return _estimate(request, Space(tuple(rules), narrow), directory, begun)
 
-    space = Space(tuple(rules), narrow, limits.policy.draft, limits.policy.prior)
+    space = Space(tuple(rules), narrow, limits.policy.draft)
     task, result = _search(request, space, limits, db, resume, callbacks, begun)
     if directory is not None:
         _write_sources(directory, task, [task.source(candidate) for candidate in _fastest(result)])

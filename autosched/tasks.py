@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 class Space:
     """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
 
-    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing. With `prior` it
-    starts from what other workloads taught, if there is such a forest for the device's kind.
+    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
     """
 
     rules: tuple[SketchRule, ...] = ()
     narrow: Narrow | None = None
     analytic: bool = True
-    prior: bool = False
 
 
 def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tuple[Sketch, ...]]:
@@ -44,7 +42,6 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     from autosched.schedule import steps_to_json
     from autosched.tune.task import Task
     from cost_model import CostModel
-    from cost_model.prior import forest
     from search_spaces import space
 
     problem, device, chosen = request.problem, request.device, chosen or Space()
@@ -56,8 +53,7 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
         )
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
-    prior = forest() if chosen.prior and chosen.analytic and device.target.kind == "cpu" else None
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, prior=prior)
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
 
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return request.source(nests[i], values, steps_to_json(found[i].state, values))

@@ -162,19 +162,16 @@ class CostModel:
         *,
         seed: int = 0,
         analytic: bool = True,
-        prior: bytes | None = None,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
 
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
-        `prior`: a forest to start from, see `cost_model.prior`.
         """
         graph = Graph()
         self.sketches = tuple(
             sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
         )
-        self.ranker = Ranker(seed, prior=prior)
-        self._start = Ranker(seed, prior=prior) if prior is not None and analytic else None
+        self.ranker = Ranker(seed)
         self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []
@@ -207,12 +204,6 @@ class CostModel:
         """float64 `[n]`: analytic latency in seconds."""
         seconds: Floats = self.sketches[i].draft_program(matrix)[0]
         return seconds
-
-    def expected(self, i: int, matrix: Ints) -> Floats:
-        """float64 `[n]`: seconds before anything was measured, the draft's or corrected by the prior."""
-        if self._start is None:
-            return self.draft(i, matrix)
-        return np.exp2(-self._start.predict(self.features(i, matrix)).astype(np.float64))
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -47,13 +46,11 @@ PAIRS: Mapping[str, Any] = {
     "lambdarank_num_pair_per_sample": 16,
 }  # fmt: skip
 FORESTS = ((4000, 200, PAIRS), (0, 100, SQUARES))  # from so many rows on: trees, loss
-N_OWN_TREES = 60  # of pairs, on top of a prior's
 GROWTH = 1.2  # refit when the data has grown by this factor
 FIRST_FIT = 8  # rows; fewer say less than the draft
 FAILED_LABEL = 0.5
 FAILED_WEIGHT = 0.3
 LEAST_WEIGHT = 0.05
-SCALE = "scale"  # attribute of a forest: the factor of its sums
 PARAMETERS: Mapping[str, Any] = {
     "tree_method": "hist", "eta": 0.1, "max_depth": 6, "min_child_weight": 0.5, "lambda": 1.0, "max_bin": 64,
     "base_score": 0.0, "verbosity": 0,
@@ -61,21 +58,18 @@ PARAMETERS: Mapping[str, Any] = {
 
 
 class Ranker:
-    """Fitted on features `[n, F]` and labels; without a fit it predicts by its prior, and without one by the draft.
+    """Fitted on features `[n, F]` and labels; without a fit it predicts by the draft."""
 
-    `prior`: a forest of other workloads (`cost_model.prior`), in xgboost's binary form; a fit adds trees to it.
-    """
-
-    def __init__(self, seed: int = 0, threads: int = 1, prior: bytes | None = None) -> None:
+    def __init__(self, seed: int = 0, threads: int = 1) -> None:
         self.seed, self.threads = seed, max(1, threads)
-        self._prior = prior
         self._booster: xgboost.Booster | None = None
+        self._scale = 1.0  # the factor of its sums
         self._fitted_rows = 0
 
     @property
     def fitted(self) -> bool:
         """Whether it knows more than the draft."""
-        return self._booster is not None or self._prior is not None
+        return self._booster is not None
 
     def prepare(self) -> None:
         """Imports what `fit` needs."""
@@ -96,8 +90,6 @@ class Ranker:
         groups = np.unique(groups[rows], return_inverse=True)[1]
         target, margin = targets(y, groups), -x[:, DRAFT_COLUMN]
         n_trees, loss = next((trees, loss) for least, trees, loss in FORESTS if len(x) >= least)
-        if self._start is not None:
-            n_trees, loss = N_OWN_TREES, PAIRS
         if loss is PAIRS:
             learned = {"label": target - target.min(), "qid": groups}
         else:
@@ -105,32 +97,18 @@ class Ranker:
             learned = {"label": target - means(target - margin, weight * (y > 0), groups), "weight": weight}
         data = xgboost.DMatrix(x, base_margin=margin, nthread=self.threads, **learned)
         parameters = {**PARAMETERS, **loss, "seed": self.seed, "nthread": self.threads}
-        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees, xgb_model=self._start)
+        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees)
         if loss is PAIRS:
             sums = margin + self._booster.inplace_predict(x)
-            self._booster.set_attr(**{SCALE: repr(slope(sums, target, groups))})
+            self._scale = slope(sums, target, groups)
 
     def predict(self, x: Rows) -> npt.NDArray[np.float32]:
         """`[n]`, higher is better: log2 of executions a second, up to a constant of the workload."""
         by_draft = -x[:, DRAFT_COLUMN]
-        forest = self._booster or self._start
-        if forest is None or not len(x):
+        if self._booster is None or not len(x):
             return by_draft
-        sums = by_draft + np.asarray(forest.inplace_predict(x), np.float32)
-        return sums * np.float32(forest.attr(SCALE) or 1.0)
-
-    def save(self) -> bytes:
-        """The fitted forest, as another ranker's prior."""
-        assert self._booster is not None, "fit first"
-        return bytes(self._booster.save_raw("ubj"))
-
-    @cached_property
-    def _start(self) -> xgboost.Booster | None:
-        if self._prior is None:
-            return None
-        booster: xgboost.Booster = _xgboost().Booster({"nthread": self.threads})
-        booster.load_model(bytearray(self._prior))
-        return booster
+        sums = by_draft + np.asarray(self._booster.inplace_predict(x), np.float32)
+        return sums * np.float32(self._scale)
 
 
 def labels(seconds: Reals, groups: Groups) -> npt.NDArray[np.float64]:

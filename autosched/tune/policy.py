@@ -9,9 +9,6 @@ from dataclasses import dataclass
 class Policy:
     """What the search does with its trials; the defaults are what tuning uses.
 
-    `prior`: starts from what other workloads taught (`cost_model.prior`), where `experiments.pretrain` has made a
-    forest of it; off, because searches on a device have not shown yet what replayed ones did.
-
     Shares are of the trials or of the time, whichever is further. Without the full system:
 
         Policy(random=True)                        random legal rows only
@@ -23,7 +20,6 @@ class Policy:
     random: bool = False
     learned: bool = True
     draft: bool = True
-    prior: bool = False
 
     first_batch: int = 4  # a small first round: a verified result soon
     batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
@@ -32,7 +28,6 @@ class Policy:
     draft_per_sketch: int = 512  # ... but at least so many for each
     draft_retries: int = 3  # further draws for a sketch with few legal rows
     draft_generations: int = 3  # generations of evolution under the analytic latency
-    draft_judged: int = 4096  # of its best rows are ordered by what is known of other workloads
     draft_trials: int = 12  # measurements that follow the draft alone
     cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
     shortlist: int = 4  # rows of a sketch and vector width from which its first one is taken

@@ -107,10 +107,6 @@ class CostModel(Protocol):
         """Analytic latency in seconds."""
         ...
 
-    def expected(self, i: int, rows: Population) -> Scores:
-        """Seconds before anything was measured: the draft, corrected by what is known of other workloads."""
-        ...
-
     def score(self, i: int, rows: Population) -> Scores:
         """Higher is better; comparable between sketches."""
         ...

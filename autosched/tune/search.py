@@ -128,18 +128,7 @@ class Search(Generic[S]):
         for _ in range(self._policy.draft_generations):
             children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))
-        return self._corrected(pool) if self._policy.prior and self._policy.learned else pool
-
-    def _corrected(self, pool: Pool) -> Pool:
-        """The draft's best rows ordered by what is expected of them, all others behind them as they were.
-
-        That must not depend on measurements: a search that resumes makes the draft anew when it has some.
-        """
-        best = pool.top(self._policy.draft_judged, each=32)
-        judged = self._judged(self._expected, [part.rows for part in best.parts])
-        last = min((float(part.score.min()) for part in judged.parts if len(part.score)), default=0.0)
-        rest = pool.without([part.keys for part in best.parts])
-        return judged.merge(Pool(tuple(Part(p.rows, p.keys, np.minimum(p.score, last)) for p in rest.parts)))
+        return pool
 
     def _evolve(self, rng: np.random.Generator, n: int) -> tuple[Candidate, ...]:
         """The best new rows of a few generations that start from the measured best, the draft's elite and others."""
@@ -241,9 +230,6 @@ class Search(Generic[S]):
 
     def _analytic(self, i: int, rows: Population) -> Scores:
         return -np.log(np.maximum(self._model.draft(i, rows), 1e-12))
-
-    def _expected(self, i: int, rows: Population) -> Scores:
-        return -np.log(np.maximum(self._model.expected(i, rows), 1e-12))
 
     def _rows(self, candidates: Sequence[Candidate]) -> list[Population]:
         """The candidates as one matrix for each sketch."""

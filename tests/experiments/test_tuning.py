@@ -8,7 +8,7 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.te.registry import WORKLOADS
-from experiments import cost_model_quality, pretrain, search_throughput, tuning
+from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import Case, answer, parse_cases, write_results
 
 ANSWER = {
@@ -93,7 +93,6 @@ def test_search_throughput_counts_what_it_judges(capsys):
         (cost_model_quality, f"--data {__file__}", "holds no measured programs"),
         (cost_model_quality, "--fit-threads 0", "a whole number of at least 1 is needed"),
         (cost_model_quality, "--out .", ". is a directory; name a file in it"),
-        (pretrain, "--db none.db", "there is no database at"),
     ],
 )
 def test_commands_refuse_in_one_sentence_before_they_begin(command, words, sentence, tmp_path, monkeypatch, capsys):

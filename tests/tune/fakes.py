@@ -65,9 +65,6 @@ class FakeModel:
         blur = 1.0 + 0.3 * np.sin(rows @ np.arange(1, rows.shape[1] + 1))
         return np.asarray(true_seconds(i, rows) * blur * (2.0 if i == 1 else 1.0), dtype=np.float64)
 
-    def expected(self, i: int, rows: Population) -> Floats:
-        return self.draft(i, rows)
-
     def score(self, i: int, rows: Population) -> Floats:
         score = -np.log(self.draft(i, rows))
         mine = [(row, s) for sketch, row, s in self.memory if sketch == i and np.isfinite(s)]

@@ -171,20 +171,3 @@ def test_scores_that_are_not_numbers_do_no_harm() -> None:
     search = Search[Sketch](space, SKETCHES, Broken(SKETCHES), 0)
     search.observe(timed(search.propose(0, 4, "draft")))
     assert len(search.propose(1, 8, "evolve")) == 8
-
-
-class TaughtModel(FakeModel):
-    """Knows from other workloads that sketch 0 is the fastest, whatever the draft says."""
-
-    def expected(self, i: int, rows: np.ndarray) -> np.ndarray:
-        return self.draft(i, rows) * (1e-3 if i == 0 else 1.0)
-
-
-@pytest.mark.parametrize("prior", [False, True])
-def test_the_draft_is_ordered_by_what_is_expected_where_the_policy_says_so(prior: bool) -> None:
-    sketches = (sketch("a"), sketch("b"))
-    search = Search(space, sketches, TaughtModel(sketches), seed=0, policy=Policy(prior=prior))
-    plain = Search(space, sketches, FakeModel(sketches), seed=0)
-    first, other = search.propose(0, 8, "draft"), plain.propose(0, 8, "draft")
-    assert (sum(c.sketch == 0 for c in first) > sum(c.sketch == 0 for c in other)) is prior
-    assert prior or first == other
