@@ -10,8 +10,7 @@ operands, tiles that divide. `metaschedule` comes with `--peer-python`, an inter
 
 Every session (a variant with a seed) runs in a fresh process with an empty database. The result file is written after
 each, and a later call with the same settings goes on from it: `--for` starts no session after so long. Then the
-figure, medians as lines and ranges over the seeds as bands, and a text that is made from the numbers are written
-beside it. Throughput is that of the candidates as they were measured during the search; `best_s` is of the final
+figure is drawn beside it, medians as lines and ranges over the seeds as bands, and a table printed. Throughput is that of the candidates as they were measured during the search; `best_s` is of the final
 comparison. Run it on a machine that does nothing else.
 """
 
@@ -33,7 +32,7 @@ from autosched.errors import AutoschedError, UsageError
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
 from experiments.tuning import Case, answer, load_now, parse_cases, result_file, write_results
-from experiments.tuning_figure import draw, paragraph
+from experiments.tuning_figure import draw, summary
 from experiments.tuning_session import VARIANTS
 
 METASCHEDULE = "metaschedule"
@@ -143,20 +142,16 @@ def collect(path: Path, setting: Setting, todo: Sequence[tuple[str, int]], run: 
 
 
 def report(path: Path, setting: Setting) -> str:
-    """Draws the figure, writes the text into the result file, and returns it."""
+    """Draws the figure and returns the table below it."""
     sessions = [s for s in known_sessions(path, setting) if "error" not in s]
     names = {name: variant.says for name, variant in VARIANTS.items()} | {METASCHEDULE: "MetaSchedule"}
     threads = f"{setting.threads} threads" if setting.threads else "all cores"
     title = f"{setting.case}, N={setting.batch}, {threads}"
-    text = paragraph(title, sessions, names)
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["text"] = text
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     try:
         draw(path.with_suffix(".png"), title, sessions, names, setting.trials)
-    except UsageError as missing:  # what was measured is worth its text without a figure
+    except UsageError as missing:  # what was measured is worth its table without a figure
         print(missing, file=sys.stderr)
-    return text
+    return f"{title}\n{summary(sessions, names)}"
 
 
 def result_folder(text: str) -> Path:

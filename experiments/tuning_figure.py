@@ -1,4 +1,4 @@
-"""The figure of `experiments.tuning_curves` and the words about it, both made from the sessions and nothing else."""
+"""The figure of `experiments.tuning_curves` and the table below it, both made from the sessions and nothing else."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
+from experiments.tuning import number, table
 
 Session: TypeAlias = Mapping[str, Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 TRIAL, SECONDS = 0, 1  # columns of a curve's points
 POINTS = 400  # of the axis of seconds
-NEAR = 0.95
-SAME = 0.98  # of the full system's throughput: no loss that would be worth a word
+NEAR = 0.95  # of the full system's last throughput
+HEADER = ("variant", "seeds", "GFLOP/s", "range", "of full", "trials to 95%", "s to 95%", "wall s")
 COLOURS = ("tab:blue", "tab:gray", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "black")
 
 
@@ -83,54 +84,25 @@ def draw(path: Path, title: str, sessions: Sequence[Session], names: Mapping[str
     figure.savefig(path)
 
 
-def paragraph(title: str, sessions: Sequence[Session], names: Mapping[str, str]) -> str:
-    """What the figure shows: the full system first, then each variant against it."""
+def summary(sessions: Sequence[Session], names: Mapping[str, str]) -> str:
+    """What the figure shows: where each variant ends, and how soon it is near the full system's end. Medians over the
+    seeds; a session that never comes there counts as infinitely late."""
     groups = by_variant(sessions)
     if not groups.get("full"):
-        return f"{title}: no session of the full system yet."
-    work, full = work_of(sessions), groups["full"]
-    final = median(s["curve"][-1][2] for s in full)
-    limit = final / NEAR
-    trials, seconds = (_median_near(full, limit, column) for column in (TRIAL, SECONDS))
-    sentences = [
-        f"{title}. The full system ends at {work / final:.1f} GFLOP/s (median of {len(full)} seeds, range "
-        f"{_range(full, work)}) after {median(s['wall_s'] for s in full):.1f} s; within 5 % of that it is after "
-        f"{_said(trials, 'trials')} or {_said(seconds, 's')}."
-    ]
+        return "no session of the full system yet"
+    work = work_of(sessions)
+    ends = {variant: [work / s["curve"][-1][2] for s in group] for variant, group in groups.items()}
+    full = median(ends["full"])
+    rows = []
     for variant, group in groups.items():
-        if variant != "full":
-            sentences.append(_against(names[variant], group, final, work, trials))
-    return " ".join(sentences)
-
-
-def _against(name: str, group: Sequence[Session], final: float, work: float, full_trials: float | None) -> str:
-    """One sentence on a variant: what it ends at, how soon it is as good as the full system, and whether that loses."""
-    own = median(s["curve"][-1][2] for s in group)
-    share, limit = final / own, final / NEAR
-    trials = _median_near(group, limit, TRIAL)
-    reached = sum(near_at(s, limit, TRIAL) is not None for s in group)
-    text = f"{name[0].upper()}{name[1:]}: {work / own:.1f} GFLOP/s ({share:.2f} of it, range {_range(group, work)}), "
-    if reached < len(group):
-        text += f"within 5 % of it with {reached} of {len(group)} seeds"
-    else:
-        text += f"within 5 % of it after {_said(trials, 'trials')}"
-    later = trials is None or (full_trials is not None and trials > 1.5 * full_trials)
-    lost = [word for word, is_lost in (("throughput", share < SAME), ("trials", later)) if is_lost]
-    verdict = f"it costs {' and '.join(lost)}" if lost else "no loss is seen here"
-    return f"{text}: {verdict}."
-
-
-def _median_near(group: Sequence[Session], limit_s: float, column: int) -> float | None:
-    """The median over the seeds; a session that never came there counts as infinitely late."""
-    places = [near_at(s, limit_s, column) for s in group]
-    found = median(float("inf") if p is None else p for p in places)
-    return None if found == float("inf") else found
-
-
-def _range(group: Sequence[Session], work: float) -> str:
-    rates = [work / s["curve"][-1][2] for s in group]
-    return f"{min(rates):.1f} to {max(rates):.1f}"
-
-
-def _said(value: float | None, unit: str) -> str:
-    return "never" if value is None else f"{value:.3g} {unit}"
+        rates = ends[variant]
+        near = [[near_at(s, work / (NEAR * full), column) for s in group] for column in (TRIAL, SECONDS)]
+        trials, seconds = (median(float("inf") if p is None else p for p in places) for places in near)
+        rows.append(
+            (
+                names[variant], str(len(group)), number(median(rates), 1), f"{min(rates):.1f} to {max(rates):.1f}",
+                number(median(rates) / full), f"{trials:.3g}", f"{seconds:.3g}",
+                number(median(s["wall_s"] for s in group), 1),
+            )
+        )  # fmt: skip
+    return table(HEADER, rows)

@@ -1,9 +1,10 @@
-"""The curves' collecting, resuming, drawing and describing, with sessions that nobody ran."""
+"""The curves' collecting, resuming, drawing and summing up, with sessions that nobody ran."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from experiments import tuning_curves, tuning_session
 from experiments.tuning_curves import Setting, best_so_far, main
-from experiments.tuning_figure import TRIAL, near_at, on_grid, paragraph
+from experiments.tuning_figure import TRIAL, near_at, on_grid, summary
 
 # How much slower than the full system a variant's best stays, and how many times the trials it takes.
 SLOWER = {"full": (1.0, 1), "random": (1.6, 4), "no_crossover": (1.0, 1), "no_draft": (1.0, 6)}
@@ -101,22 +102,19 @@ def test_what_is_not_there_is_refused(argv: list[str], tmp_path: Path) -> None:
     assert ended.value.code == 2
 
 
-def test_the_text_says_what_the_numbers_say() -> None:
+def test_the_table_says_what_the_numbers_say() -> None:
     fake, setting = Fake(), Setting("c2d:3", (1, 7), 1, 32, 2)
     sessions = [{"variant": v, "seed": s, **fake(setting, v, s)} for v in SLOWER for s in range(3)]
     names = {v: tuning_session.VARIANTS[v].says for v in SLOWER}
-    text = paragraph("c2d:3, N=1", sessions, names)
-    assert "ends at 495.0 GFLOP/s (median of 3 seeds, range 490.2 to 500.0) after 10.0 s" in text
-    assert "after 4 trials or 4 s" in text
-    assert "Random sampling: 309.4 GFLOP/s (0.62 of it, range 306.4 to 312.5), within 5 % of it with 0 of 3" in text
-    assert (
-        "No crossover: 495.0 GFLOP/s (1.00 of it, range 490.2 to 500.0), within 5 % of it after 4 trials: no lo" in text
+    rows = [line.rstrip() for line in summary(sessions, names).splitlines()]
+    expected = (
+        ("full system", "3", "495.0", "490.2 to 500.0", "1.00", "4", "4", "10.0"),
+        ("random sampling", "3", "309.4", "306.4 to 312.5", "0.62", "inf", "inf", "10.0"),
+        ("no crossover", "3", "495.0", "490.2 to 500.0", "1.00", "4", "4", "10.0"),
+        ("no draft", "3", "495.0", "490.2 to 500.0", "1.00", "24", "9", "10.0"),
     )
-    assert (
-        "No draft: 495.0 GFLOP/s (1.00 of it, range 490.2 to 500.0), within 5 % of it after 24 trials: it costs tri"
-        in text
-    )
-    assert "no session of the full system" in paragraph("c2d:3", sessions[3:], names)
+    assert [tuple(re.split(" {2,}", line.strip())) for line in rows[-4:]] == list(expected)
+    assert "no session of the full system" in summary(sessions[3:], names)
 
 
 def test_curves_on_a_grid_and_of_a_history() -> None:

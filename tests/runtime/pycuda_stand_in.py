@@ -22,12 +22,8 @@ class Error(Exception):
     pass
 
 
-class CompileError(Error):
-    pass
-
-
 class StandIn:
-    """State of the stand-in, and the two modules over it."""
+    """State of the stand-in, and the modules over it."""
 
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
@@ -49,21 +45,8 @@ class StandIn:
 
     def modules(self) -> dict[str, Any]:
         package: Any = types.ModuleType("pycuda")
-        package.VERSION_TEXT = "2026.1"
-        package.driver, package.compiler = self._driver(), self._compiler()
-        return {"pycuda": package, "pycuda.driver": package.driver, "pycuda.compiler": package.compiler}
-
-    def _compiler(self) -> Any:
-        module: Any = types.ModuleType("pycuda.compiler")
-
-        def compile(source: str, **options: Any) -> bytes:
-            self.log.append(("compile", options["arch"], options["no_extern_c"], options["cache_dir"]))
-            if "error" in source:
-                raise CompileError("nvcc compilation failed")
-            return b"\x7fELF"
-
-        module.compile = compile
-        return module
+        package.driver = self._driver()
+        return {"pycuda": package, "pycuda.driver": package.driver}
 
     def _context(self) -> Any:
         stand_in = self
@@ -88,7 +71,7 @@ class StandIn:
 
     def _driver(self) -> Any:
         d: Any = types.ModuleType("pycuda.driver")
-        d.Error, d.CompileError = Error, CompileError
+        d.Error = Error
         d.init = lambda: None
         attributes = {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132}
         d.device_attribute = types.SimpleNamespace(**{name: name for name in attributes})

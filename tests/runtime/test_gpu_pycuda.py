@@ -10,9 +10,8 @@ import pytest
 
 from autosched.codegen.c.source import GpuSource, Launch
 from autosched.errors import DeviceError
-from autosched.runtime.gpu import compile as compilers
 from autosched.runtime.gpu.arrays import DeviceArray, allocate
-from autosched.runtime.gpu.compile import Binary, CompileError, PyCudaCompiler
+from autosched.runtime.gpu.compile import Binary
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.pycuda import PyCudaDevice
@@ -170,14 +169,3 @@ def test_facts_and_the_end(stand_in: StandIn, device: PyCudaDevice) -> None:
     assert device.memory() == (1 << 30, 1 << 31)
     device.close()
     assert stand_in.log[-1] == ("detach",)
-
-
-def test_compiler(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "find_nvcc", lambda: None)
-    monkeypatch.setattr(compilers, "_nvcc_version", lambda nvcc: "13")
-    compiler = PyCudaCompiler("sm_90")
-    assert compiler.identity == "pycuda 2026.1 13 sm_90"
-    assert compiler.compile(source()).code == b"\x7fELF"
-    assert stand_in.log == [("compile", "sm_90", True, False)]
-    with pytest.raises(CompileError, match="nvcc compilation failed"):
-        compiler.compile(GpuSource("k", "cuda", "error", (), (), (), ()))

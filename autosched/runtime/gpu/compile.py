@@ -1,8 +1,7 @@
 """From CUDA C or OpenCL C to what a device loads, with the registers and the memory that the compiler gave each kernel.
 
-CUDA C is compiled without a device: by NVRTC where its wheel is installed, else by nvcc, and under the driver `pycuda`
-by pycuda's compiler module, which calls nvcc. OpenCL C is compiled by the device's own platform. What was compiled is
-kept on disk (see `cache`).
+CUDA C is compiled without a device: by NVRTC where its wheel is installed, else by nvcc. OpenCL C is compiled by the
+device's own platform. What was compiled is kept on disk (see `cache`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import warnings
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,10 +107,8 @@ def compile_source(source: GpuSource, compiler: Compiler) -> Binary:
 
 
 @lru_cache(maxsize=8)
-def cuda_compiler(arch: str, driver: str = "") -> Compiler:
+def cuda_compiler(arch: str) -> Compiler:
     """The compiler for `arch` ("sm_90"). Raises DeviceError when there is none."""
-    if driver == "pycuda":
-        return PyCudaCompiler(arch)
     version = nvrtc_version()
     if version is not None:
         return NvrtcCompiler(arch, version)
@@ -203,34 +199,6 @@ class NvccCompiler:
             if done.returncode != 0:
                 raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))
             return Binary(cubin.read_bytes(), parse_resources(done.stderr + done.stdout))
-
-
-@dataclass(frozen=True)
-class PyCudaCompiler:
-    """nvcc by way of pycuda, whose own cache is not used: ours keeps the resources as well."""
-
-    arch: str
-
-    @property
-    def identity(self) -> str:
-        import pycuda
-
-        return f"pycuda {pycuda.VERSION_TEXT} {_nvcc_version(find_nvcc() or 'nvcc')} {self.arch}"
-
-    def compile(self, source: GpuSource) -> Binary:
-        from pycuda import compiler
-        from pycuda.driver import CompileError as Refused
-
-        nvcc, options = find_nvcc() or "nvcc", ["-std=c++17", "-Xptxas", "-v"]
-        with warnings.catch_warnings(record=True) as said:  # what nvcc prints comes as a warning
-            warnings.simplefilter("always")
-            try:
-                code = compiler.compile(
-                    source.text, nvcc=nvcc, options=options, no_extern_c=True, arch=self.arch, cache_dir=False
-                )
-            except (Refused, OSError) as error:
-                raise CompileError(_shorten(str(error))) from None
-        return Binary(bytes(code), parse_resources("\n".join(str(w.message) for w in said)))
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gpu.compile import Compiler, cuda_compiler
@@ -24,23 +25,33 @@ SCRIPT = "AUTOSCHED_DEVICE_SCRIPT"  # a file for the scripted device of the test
 
 def open_device(kind: str) -> Device:
     """The device of `kind` ("cuda", "opencl") in this process. Raises DeviceError with what is missing."""
+    return _driver(kind)[0]()
+
+
+def device_facts(kind: str) -> GpuFacts:
+    """What the device of `kind` on this machine can do, asked without a context on it. Raises DeviceError."""
+    return _driver(kind)[1]()
+
+
+def _driver(kind: str) -> tuple[Callable[[], Device], Callable[[], GpuFacts]]:
+    """(what opens a device of `kind`, what reads its facts)."""
     if script := os.environ.get(SCRIPT):
         from autosched.runtime.gpu.fake import FakeDevice
 
-        return FakeDevice.read(script, kind)
+        return lambda: FakeDevice.read(script, kind), lambda: FakeDevice.read(script, kind).facts()
     if kind == "opencl":
-        from autosched.runtime.gpu.opencl import OpenClDevice
+        from autosched.runtime.gpu import opencl
 
-        return OpenClDevice()
+        return opencl.OpenClDevice, opencl.read_facts
     if kind != "cuda":
         raise DeviceError(f"{kind} is no device that this package drives: use {' or '.join(DRIVERS)}")
     if cuda_driver() == "pycuda":
-        from autosched.runtime.gpu.pycuda import PyCudaDevice
+        from autosched.runtime.gpu import pycuda
 
-        return PyCudaDevice()
-    from autosched.runtime.gpu.cuda_core import CudaCoreDevice
+        return pycuda.PyCudaDevice, pycuda.read_facts
+    from autosched.runtime.gpu import cuda_core
 
-    return CudaCoreDevice()
+    return cuda_core.CudaCoreDevice, cuda_core.read_facts
 
 
 _shared: dict[tuple[str, str | None], Device] = {}
@@ -62,36 +73,13 @@ def _close(device: Device) -> None:
         device.close()
 
 
-def device_facts(kind: str) -> GpuFacts:
-    """What the device of `kind` on this machine can do, asked without a context on it. Raises DeviceError."""
-    if script := os.environ.get(SCRIPT):
-        from autosched.runtime.gpu.fake import FakeDevice
-
-        return FakeDevice.read(script, kind).facts()
-    if kind == "opencl":
-        from autosched.runtime.gpu import opencl
-
-        return opencl.read_facts()
-    if cuda_driver() == "pycuda":
-        from autosched.runtime.gpu import pycuda
-
-        return pycuda.read_facts()
-    from autosched.runtime.gpu import cuda_core
-
-    return cuda_core.read_facts()
-
-
 def compiler_for(kind: str, arch: str) -> Compiler:
     """What compiles for `kind`; CUDA C needs no device for it. Raises DeviceError."""
-    if script := os.environ.get(SCRIPT):
-        from autosched.runtime.gpu.fake import FakeDevice
-
-        return FakeDevice.read(script, kind)
-    if kind == "opencl":
-        from autosched.runtime.gpu.opencl import OpenClDevice
-
-        return OpenClDevice()
-    return cuda_compiler(arch, cuda_driver())
+    if kind == "cuda" and not os.environ.get(SCRIPT):
+        return cuda_compiler(arch)
+    device: Any = open_device(kind)  # which compiles what it runs
+    compiler: Compiler = device
+    return compiler
 
 
 def cuda_driver() -> str:
