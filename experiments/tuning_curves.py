@@ -9,9 +9,10 @@ that knows nothing but measured times; `no_crossover`; `no_descent`: no coordina
 operands, tiles that divide. `metaschedule` comes with `--peer-python`, an interpreter that has TVM.
 
 Every session (a variant with a seed) runs in a fresh process with an empty database. The result file is written after
-each, and a later call with the same settings goes on from it: `--for` starts no session after so long. Then the
-figure is drawn beside it, medians as lines and ranges over the seeds as bands, and a table printed. Throughput is that of the candidates as they were measured during the search; `best_s` is of the final
-comparison. Run it on a machine that does nothing else.
+each, and a later call with the same settings goes on from it: `--for` starts no session after so long. Then the figure
+is drawn beside it, medians as lines and ranges over the seeds as bands, and a table printed. Throughput is that of the
+candidates as they were measured during the search; `best_s` is of the final comparison. Run it on a machine that does
+nothing else.
 """
 
 from __future__ import annotations

@@ -200,7 +200,8 @@ def _same(y: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of 2 or 3 dimensions as PyTorch takes it; `ours` brings its value into autosched's layout."""
+    """A convolution of 2 or 3 dimensions as PyTorch takes it; `ours` brings its value into autosched's layout, `after`
+    is what else is computed of it."""
 
     x: torch.Tensor
     w: torch.Tensor
@@ -212,6 +213,22 @@ class Convolution:
     bias: torch.Tensor | None = None
     relu: bool = False
     flat: bool = False  # images one pixel high, which are not padded above and below
+    transposed: bool = False
+    after: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def call(self) -> Formulation:
+        from torch.nn import functional
+
+        x, w, bias, stride, pad = self.x, self.w, self.bias, self.stride, self.pad
+        if self.transposed:
+            return lambda: functional.conv_transpose2d(x, w, bias, stride, pad), self.ours
+        function = functional.conv3d if x.dim() == 5 else functional.conv2d
+
+        def convolve() -> torch.Tensor:
+            return function(x, w, bias, stride, pad, self.dilation, self.groups)
+
+        after = self.after
+        return convolve if after is None else lambda: after(convolve()), self.ours
 
 
 def _conv2d(p: Params, a: Tensors) -> Convolution:
@@ -251,14 +268,12 @@ def _depthwise(p: Params, a: Tensors) -> Convolution:
     return Convolution(x, w, _to_ours(p), *numbers, groups=x.shape[1])
 
 
-def _transposed(p: Params, a: Tensors) -> Formulation:
+def _transposed(p: Params, a: Tensors) -> Convolution:
     import torch
-    from torch.nn import functional
 
-    x = a[0].permute(0, 3, 1, 2)
     w = a[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
-    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
-    return lambda: functional.conv_transpose2d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 3, 1)
+    numbers = (_number(p, "stride", 1), _number(p, "pad", 0))
+    return Convolution(_image(p, a[0]), w, _to_ours(p), *numbers, transposed=True)
 
 
 def _capsule(p: Params, a: Tensors) -> Convolution:
@@ -277,6 +292,13 @@ def _capsule(p: Params, a: Tensors) -> Convolution:
     return Convolution(x, weights, ours, _number(p, "stride", 1), _number(p, "pad", 0))
 
 
+def _conv_bn_relu(p: Params, a: Tensors) -> Convolution:
+    import torch
+
+    scale, offset = a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
+    return replace(_conv2d(p, a), bias=a[2], after=lambda y: torch.relu(y * scale + offset))
+
+
 def _folded(p: Params, a: Tensors) -> Convolution:
     """cbr with its batch normalisation folded into weights and bias, as one does before inference."""
     c = _conv2d(p, a)
@@ -290,14 +312,7 @@ def _rows_as_images(p: Params, a: Tensors) -> Convolution:
 
 
 def _eager(operands: Callable[[Params, Tensors], Convolution]) -> Callable[[Params, Tensors], Formulation]:
-    def formulation(p: Params, a: Tensors) -> Formulation:
-        from torch.nn import functional
-
-        c = operands(p, a)
-        convolve = functional.conv3d if c.x.dim() == 5 else functional.conv2d
-        return lambda: convolve(c.x, c.w, c.bias, c.stride, c.pad, c.dilation, c.groups), c.ours
-
-    return formulation
+    return lambda p, a: operands(p, a).call()
 
 
 def _prepacked(c: Convolution) -> Formulation:
@@ -310,16 +325,6 @@ def _prepacked(c: Convolution) -> Formulation:
     packed = reorder(c.w.to_mkldnn(), pads, strides, dilations, c.groups, list(c.x.shape))
     numbers: tuple[Any, ...] = (pads, strides, dilations, c.groups, "relu" if c.relu else "none", [], "")
     return lambda: torch.ops.mkldnn._convolution_pointwise(c.x, packed, c.bias, *numbers), c.ours
-
-
-def _conv_bn_relu(p: Params, a: Tensors) -> Formulation:
-    import torch
-    from torch.nn import functional
-
-    x, w = a[0].permute(0, 3, 1, 2), a[1].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
-    bias, scale, offset = a[2], a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
-    stride, pad = _number(p, "stride", 1), _number(p, "pad", 0)
-    return lambda: torch.relu(functional.conv2d(x, w, bias, stride, pad) * scale + offset), _to_ours(p)
 
 
 def _scores(softmax: bool) -> Callable[[Params, Tensors], Formulation]:
@@ -430,19 +435,17 @@ def _global_pool(name: str) -> Callable[[Params, Tensors], Formulation]:
     return formulation
 
 
-TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
-    "c1d": _conv1d,
-    "c2d": _eager(_conv2d),
-    "c3d": _eager(_conv3d),
-    "dil": _eager(_conv2d),
-    "grp": _eager(_conv2d),
-    "conv2d": _eager(_conv2d),
-    "winograd": _eager(_conv2d),
-    "dep": _eager(_depthwise),
-    "depthwise": _eager(_depthwise),
+CONVOLUTIONS: dict[str, Callable[[Params, Tensors], Convolution]] = {
+    **dict.fromkeys(("c2d", "dil", "grp", "conv2d", "winograd"), _conv2d),
+    **dict.fromkeys(("dep", "depthwise"), _depthwise),
+    "c3d": _conv3d,
+    "cap": _capsule,
     "t2d": _transposed,
-    "cap": _eager(_capsule),
     "cbr": _conv_bn_relu,
+}
+TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
+    **{name: _eager(operands) for name, operands in CONVOLUTIONS.items()},
+    "c1d": _conv1d,
     "gmm": _plain("bmm"),
     "matmul": _plain("mm"),
     "batch_matmul": _plain("bmm"),
@@ -468,14 +471,7 @@ TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
 
 # Those whose weights oneDNN packs ahead of time.
 PREPACKED: dict[str, Callable[[Params, Tensors], Convolution]] = {
+    **{name: CONVOLUTIONS[name] for name in ("c2d", "c3d", "dil", "grp", "conv2d", "dep", "depthwise", "cap")},
     "c1d": _rows_as_images,
-    "c2d": _conv2d,
-    "c3d": _conv3d,
-    "dil": _conv2d,
-    "grp": _conv2d,
-    "conv2d": _conv2d,
-    "dep": _depthwise,
-    "depthwise": _depthwise,
-    "cap": _capsule,
     "cbr": _folded,
 }

@@ -7,10 +7,10 @@ is none. Only the process of `contest` imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autosched.cli.peers import TORCH
+from autosched.cli.peers import CONVOLUTIONS, TORCH
 from experiments.gpu.cases import Case
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Run: TypeAlias = "Callable[[], torch.Tensor]"
 Copies: TypeAlias = "Sequence[Tensors]"
 IN_GRAPH = 16  # calls in a CUDA graph at least, so that launching it does not show
 WARM_UPS = 3
+_NCHW = ("c2d", "grp", "dil", "dep", "t2d", "cbr")  # convolutions that are tried in PyTorch's own layout too
 
 
 class NoPeer(Exception):
@@ -67,8 +68,9 @@ def eager_otherwise(case: Case, copies: Copies) -> Entry:
         return Entry([_one_product(tensors) for tensors in copies], lambda y: y.unsqueeze(0))
     if case.workload not in _NCHW:
         raise NoPeer(f"{case.workload} has no other form")
-    p = {name: int(value) for name, value in case.params.items() if isinstance(value, int)}
-    return Entry([_NCHW[case.workload](p, tensors) for tensors in copies], lambda y: y.permute(0, 2, 3, 1))
+    found = [CONVOLUTIONS[case.workload](case.params, list(tensors)) for tensors in copies]
+    calls = [replace(c, x=c.x.contiguous(), w=c.w.contiguous()).call() for c in found]
+    return Entry([run for run, _ in calls], calls[0][1])
 
 
 def _one_product(a: Tensors) -> Run:
@@ -76,55 +78,6 @@ def _one_product(a: Tensors) -> Run:
 
     x, y = a[0][0], a[1][0]
     return lambda: torch.mm(x, y)
-
-
-def _conv_nchw(p: dict[str, int], a: Tensors) -> Run:
-    from torch.nn import functional
-
-    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(3, 2, 0, 1).contiguous()
-    stride, pad, dilation, groups = p["stride"], p["pad"], p.get("dilation", 1), p.get("groups", 1)
-    return lambda: functional.conv2d(x, w, None, stride, pad, dilation, groups)
-
-
-def _depthwise_nchw(p: dict[str, int], a: Tensors) -> Run:
-    from torch.nn import functional
-
-    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(2, 0, 1).unsqueeze(1).contiguous()
-    stride, pad, groups = p["stride"], p["pad"], a[0].shape[3]
-    return lambda: functional.conv2d(x, w, None, stride, pad, 1, groups)
-
-
-def _transposed_nchw(p: dict[str, int], a: Tensors) -> Run:
-    from torch.nn import functional
-
-    x, w = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(2, 3, 0, 1).contiguous()
-    stride, pad = p["stride"], p["pad"]
-    return lambda: functional.conv_transpose2d(x, w, None, stride, pad)
-
-
-def _conv_bn_relu_nchw(p: dict[str, int], a: Tensors) -> Run:
-    import torch
-
-    convolve, scale, offset = _conv_bias_nchw(p, a), a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
-    return lambda: torch.relu(convolve() * scale + offset)
-
-
-def _conv_bias_nchw(p: dict[str, int], a: Tensors) -> Run:
-    from torch.nn import functional
-
-    x, w, bias = a[0].permute(0, 3, 1, 2).contiguous(), a[1].permute(3, 2, 0, 1).contiguous(), a[2]
-    stride, pad = p["stride"], p["pad"]
-    return lambda: functional.conv2d(x, w, bias, stride, pad)
-
-
-_NCHW: dict[str, Callable[[dict[str, int], Tensors], Run]] = {
-    "c2d": _conv_nchw,
-    "grp": _conv_nchw,
-    "dil": _conv_nchw,
-    "dep": _depthwise_nchw,
-    "t2d": _transposed_nchw,
-    "cbr": _conv_bn_relu_nchw,
-}
 
 
 def compiled(case: Case, copies: Copies) -> Entry:

@@ -46,7 +46,7 @@ def test_output_without_an_object_is_an_error(text):
 
 
 def test_the_object_is_on_the_last_line():
-    assert answer(["printf", "noise\n{\"best_s\": 1}\n"], 60.0) == {"best_s": 1}
+    assert answer(["printf", 'noise\n{"best_s": 1}\n'], 60.0) == {"best_s": 1}
     assert answer(["sleep", "60"], 0.01)["error"]["class"] == "Timeout"
 
 
