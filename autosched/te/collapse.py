@@ -79,7 +79,11 @@ def _units(extents: Sequence[int], keep_one: bool) -> Groups:
 
 
 class _Fixpoint:
-    """Which neighbours may merge: dimensions d, d+1 in `dims[tensor][d]`, axes p, p+1 in `pairs[stage, reduce][p]`."""
+    """Which neighbours may merge: dimensions d, d+1 in `dims[tensor][d]`, axes p, p+1 in `pairs[stage, reduce][p]`.
+
+    What is struck out has the stages visited again that know of it, so that each pair costs as many visits as it has
+    neighbours, however far it comes to matter.
+    """
 
     def __init__(self, dag: ComputeDAG) -> None:
         self.dag = dag
@@ -92,11 +96,9 @@ class _Fixpoint:
         for op in dag.stages:
             for var in _bare_uses(op.body):
                 self._strike_axis(op, var)
-        self.changed = True
-        while self.changed:
-            self.changed = False
-            for op in dag.stages:
-                self._visit(op)
+        self.waiting = dict.fromkeys(dag.stages)
+        while self.waiting:
+            self._visit(self.waiting.popitem()[0])
 
     def grouping(self) -> _Grouping:
         reduce = {op.name: _chains(self.pairs[op.name, True], len(op.reduce_axes)) for op in self.dag.stages}
@@ -108,9 +110,19 @@ class _Fixpoint:
                 if var in (axes[p].var, axes[p + 1].var):
                     self.pairs[op.name, reduce][p] = False
 
-    def _strike(self, flags: list[bool], place: int) -> None:
-        self.changed = self.changed or flags[place]
-        flags[place] = False
+    def _strike_axes(self, op: ComputeOp, reduce: bool, place: int) -> None:
+        pairs = self.pairs[op.name, reduce]
+        if pairs[place]:
+            pairs[place] = False
+            self.waiting[op] = None
+
+    def _strike_dims(self, name: str, place: int) -> None:
+        flags, producer = self.dims[name], self.dag.producer(name)
+        if flags[place]:
+            flags[place] = False
+            self.waiting.update(dict.fromkeys(self.dag.consumers(name)))
+            if producer is not None:
+                self.waiting[producer] = None
 
     def _visit(self, op: ComputeOp) -> None:
         spatial = self.pairs[op.name, False]
@@ -118,8 +130,8 @@ class _Fixpoint:
             flags = self.dims[tensor.name]
             for p in range(len(spatial)):
                 if spatial[p] != flags[p]:
-                    self._strike(spatial, p)
-                    self._strike(flags, p)
+                    self._strike_axes(op, False, p)
+                    self._strike_dims(tensor.name, p)
         for load in self.dag.reads(op):
             self._visit_load(op, load)
 
@@ -145,16 +157,16 @@ class _Fixpoint:
                 and after[2] == shape[d + 1]
             )
             if not together:
-                self._strike(flags, d)
+                self._strike_dims(load.buffer, d)
         for d, index in enumerate(indices):
             if not isinstance(index, Var):
                 continue
             reduce, p, _ = places[index]
             pairs, axes = self.pairs[op.name, reduce], op.reduce_axes if reduce else op.axes
             if p < len(pairs) and not (d < len(flags) and flags[d] and indices[d + 1] is axes[p + 1].var):
-                self._strike(pairs, p)
+                self._strike_axes(op, reduce, p)
             if p > 0 and not (d > 0 and flags[d - 1] and indices[d - 1] is axes[p - 1].var):
-                self._strike(pairs, p - 1)
+                self._strike_axes(op, reduce, p - 1)
 
 
 def _bare_uses(body: tuple[Expr, ...]) -> set[Var]:

@@ -5,7 +5,7 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import Binary, Load, Select
-from autosched.te.collapse import collapse
+from autosched.te.collapse import _Fixpoint, collapse
 from autosched.te.groups import LONG_PERIOD
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
@@ -410,3 +410,15 @@ def test_a_long_cycle_stays_whole_where_its_readers_move_on():
     y = te.compute((192,), lambda j: x[j % 64], name="Y")
     z = te.compute((191,), lambda j: y[j + 1] + y[j], name="Z")
     assert [[a.extent for a in s.axes] for s in check(z).stages] == [[192], [191]]
+
+
+def test_what_separates_axes_late_is_known_to_all_in_one_pass(monkeypatch):
+    """The last of many copies is transposed, so that no pair of axes merges; each pass told one more stage of it."""
+    y = te.placeholder((4, 6), name="X")
+    for _ in range(60):
+        y = te.compute((4, 6), lambda i, j, y=y: y[i, j], name="C")
+    visits, visit = list[str](), _Fixpoint._visit
+    monkeypatch.setattr(_Fixpoint, "_visit", lambda self, op: (visits.append(op.name), visit(self, op)))
+    found = collapse(te.ComputeDAG(te.compute((6, 4), lambda i, j: y[j, i], name="T")))
+    assert all(len(op.axes) == 2 for op in found.stages)
+    assert len(visits) <= 4 * 61
