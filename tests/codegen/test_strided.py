@@ -11,6 +11,7 @@ import pytest
 from autosched import te
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.strided import LONGEST_STEP, shared_starts, vector_starts
+from autosched.runtime.jit import emit_assembly
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
@@ -160,6 +161,17 @@ def test_a_row_of_windows_is_read_once():
     text = build(found[0].state, sixteen_lanes, 1, values).ir
     assert len(re.findall(r"load <16 x float>, ptr %p", text)) == 2 * 2
     assert "insertelement" not in text
+
+
+@pytest.mark.parametrize(("name", "size", "lanes"), [("avg_pool2d", 35, 16), ("max_pool2d", 65, 32)])
+def test_lanes_of_a_window_are_put_in_order_once(name, size, lanes):
+    """3 x 3 windows of stride 2 with AVX2: each vector of outputs takes its lanes across 128 bits once."""
+    avx2 = parse_target("llvm -mcpu=haswell")
+    _, found = channels_first(name, "float32", avx2, N=1, C=4, H=3, W=size, k=3, stride=2, pad=0)
+    values = {p.name: p.domain[-1] if p.kind in ("unroll", "vector") else p.domain[0] for p in found[0].params}
+    assembly = emit_assembly(build(found[0].state, avx2, 1, values).ir, avx2)
+    assert len(re.findall("vpermp[ds]|vpermq|vperm2f128", assembly)) == lanes // 8
+    assert len(re.findall("vshufps", assembly)) <= 9 * lanes // 8
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16", "bool"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from autosched.codegen.llvm.halves import narrow, widen
@@ -57,7 +59,28 @@ class Arithmetic:
         lanes = max(v.lanes for v in values)
         return [v if v.lanes == lanes else self.spread(v, lanes) for v in values]
 
+    def _reordered(self, operation: Callable[..., Val], *operands: Val) -> Val | None:
+        """The operation on vectors whose lanes have all been put in the same order, before that instead of afterwards:
+        the order of a chain's last result is all that is needed then. None where they are not. (LLVM would put sums'
+        operands in order again, but for the fence.)"""
+        known = [self.writer.orders.get(v.name) for v in operands]
+        orders = {k[1] for k in known if k is not None}
+        if len(orders) != 1 or any(k is None and v.lanes > 1 for k, v in zip(known, operands, strict=True)):
+            return None
+        before = (v if k is None else v._replace(name=k[0]) for k, v in zip(known, operands, strict=True))
+        found = operation(*before)
+        fenced = self.fence(found) if DTYPES[found.dtype][0] == "f" and found.dtype not in HALVES else found
+        name = self.writer.reordered(value_type(found.dtype, found.lanes), found.name, fenced.name, orders.pop())
+        return found._replace(name=name)
+
+    def fence(self, a: Val) -> Val:
+        """The same float, of which LLVM does not know what it is; no instruction."""
+        text = value_type(a.dtype, a.lanes)
+        return self.emitted(f"call {text} @llvm.arithmetic.fence.{suffix(a.dtype, a.lanes)}({text} {a.name})", a)
+
     def binary(self, op: str, lhs: Val, rhs: Val) -> Val:
+        if op not in PREDICATES and (found := self._reordered(partial(self.binary, op), lhs, rhs)) is not None:
+            return found
         a, b = self.match(lhs, rhs)
         kind = DTYPES[a.dtype][0]
         column = {"f": 0, "i": 1, "u": 2, "b": 2}[kind]
@@ -140,6 +163,8 @@ class Arithmetic:
         used again. Accumulators would then change registers in each step of an unrolled reduction, and spill. So the
         operand is said to be used once more, by no instruction.
         """
+        if (found := self._reordered(self.fma, a, b, c)) is not None:
+            return found
         x, y, z = self.match(a, b, c)
         text = value_type(x.dtype, x.lanes)
         name = self.writer.value(
@@ -158,12 +183,7 @@ class Arithmetic:
             return self.binary("sub", a, b)
         known = self.writer.spread.get((b.name, 0))
         if known is None:
-            text = value_type(b.dtype)
-            negative = self.negate(b)
-            known = self.writer.value(
-                f"call {text} @llvm.arithmetic.fence.{suffix(b.dtype, 1)}({text} {negative.name})"
-            )
-            self.writer.spread[b.name, 0] = known
+            known = self.writer.spread[b.name, 0] = self.fence(self.negate(b)).name
         return self.binary("add", a, Val(known, b.dtype, 1))
 
     def negate(self, a: Val) -> Val:

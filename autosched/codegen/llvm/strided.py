@@ -6,6 +6,9 @@ As many vectors as the step has elements, instead of a load and an insertion for
 the last lane, if what follows it may not exist. What lies between two lanes does, because they do. Where lanes may not
 exist, the mask of each vector has those elements alone that are lanes.
 
+With vectors of two pieces of 128 bits every other lane of two vectors is one instruction, but piece by piece; to put
+these in order is another. What is computed of several of them is put in order instead, once (`Writer.reordered`).
+
 Lanes may repeat and lie in a few places as well, as X[i // 2] and X[i % 2, i // 2] do: vectors that cover each place.
 
 Windows overlap: what X[2 i + 1] needs lies in the vectors of X[2 i], if those are whole ones from element 0 on.
@@ -30,7 +33,7 @@ from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, binary, c
 from autosched.ir.stmt import Scope
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_looked_up, subexpressions
-from autosched.target import Target
+from autosched.target import PIECE_BYTES, Target
 
 LONGEST_STEP = 4
 FEWEST_LANES = 4
@@ -120,6 +123,13 @@ def has_masked_loads(target: Target, dtype: str) -> bool:
     return target.arch == "x86_64" and target.vector_bytes >= 32 and DTYPES[dtype][1] >= 4
 
 
+def piece_lanes(target: Target, dtype: str, lanes: int) -> int:
+    """Lanes of 128 bits, where a vector is several of these, and lanes change to another in an instruction of its own;
+    0 elsewhere."""
+    piece = PIECE_BYTES // DTYPES[dtype][1]
+    return piece if target.arch == "x86_64" and target.vector_bytes == 2 * PIECE_BYTES and lanes == 2 * piece else 0
+
+
 def piece_mask(writer: Writer, mask: str, start: int, step: int, lanes: int) -> str:
     """The mask of the vector at `start`: elements that are lanes which `mask` has."""
     picks = {j: (start + j) // step for j in range(lanes) if (start + j) % step == 0}
@@ -127,23 +137,43 @@ def piece_mask(writer: Writer, mask: str, start: int, step: int, lanes: int) -> 
 
 
 def picked(
-    writer: Writer, starts: Sequence[int], access: Access, dtype: str, lanes: int, load: Callable[[int, Access], str]
+    writer: Writer,
+    starts: Sequence[int],
+    access: Access,
+    kind: tuple[str, int],
+    piece: int,
+    load: Callable[[int, Access], str],
 ) -> str:
-    """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `load` gives the vector of a
-    start."""
-    step = access.lane_stride
+    """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `kind`: type, lanes; `load`
+    gives the vector of a start. `piece`: lanes of which instructions that move them elsewhere take longer, or 0."""
+    step, (dtype, lanes) = access.lane_stride, kind
     assert step is not None
-    kind = memory_type(dtype, lanes)
-    result, where = "", dict[int, int]()
-    for start in starts:
-        vector = load(start, Access(access.pointer, access.offset + start, 1))
+    vectors = [load(start, Access(access.pointer, access.offset + start, 1)) for start in starts]
+    whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
+    for start, vector in zip(starts, vectors, strict=True):
         here = {n: n * step - start for n in range(lanes) if n not in where and 0 <= n * step - start < lanes}
         if not result:  # what the first vector holds is picked with the second one's
             result, where = vector, here
             continue
         picks = {**where, **{n: lanes + at for n, at in here.items()}}
-        result, where = _shuffled(writer, kind, result, vector, picks, lanes), {n: n for n in picks}
-    return result if len(starts) > 1 else _shuffled(writer, kind, result, "poison", where, lanes)
+        if len(starts) == 2 and piece:
+            return _in_pieces(writer, whole, (vectors[0], vectors[1]), picks, lanes, piece)
+        result, where = _shuffled(writer, whole, result, vector, picks, lanes), {n: n for n in picks}
+    return result if len(starts) > 1 else _shuffled(writer, whole, result, "poison", where, lanes)
+
+
+def _in_pieces(
+    writer: Writer, whole: str, vectors: tuple[str, str], picks: dict[int, int], lanes: int, piece: int
+) -> str:
+    """Lanes of two vectors, those of each piece picked from the same pieces of both, if they are there, before they are
+    put in order: as the writer knows, for what is computed of several such vectors to be put in order instead."""
+    half = piece // 2
+    order = [v * lanes // 2 + q * half + n for q in range(lanes // piece) for v in (0, 1) for n in range(half)]
+    apart = {k: picks[n] for k, n in enumerate(order) if n in picks}
+    if any((at // lanes, at % lanes // piece) != (k % piece // half, k // piece) for k, at in apart.items()):
+        return _shuffled(writer, whole, *vectors, picks, lanes)
+    name = _shuffled(writer, whole, *vectors, apart, lanes)
+    return writer.reordered(whole, name, name, tuple(map(order.index, range(lanes))))
 
 
 def _shuffled(

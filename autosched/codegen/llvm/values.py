@@ -216,7 +216,9 @@ class Values:
             assert self.mask is not None
             return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
 
-        return self._from_memory(strided.picked(self.writer, starts, access, dtype, lanes, vector), dtype, lanes)
+        piece = strided.piece_lanes(self.arithmetic.target, dtype, lanes)
+        name = strided.picked(self.writer, starts, access, (dtype, lanes), piece, vector)
+        return self._from_memory(name, dtype, lanes)
 
     def _placed(self, load: Load, access: Access) -> Val | None:
         """Lanes of which each is known to be some elements behind the first; None where one by one is better."""

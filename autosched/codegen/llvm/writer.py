@@ -46,6 +46,7 @@ class Writer:
         self.block = "entry"
         self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
         self.extremes: dict[str, tuple[Any, ...]] = {}  # of this block: `Arithmetic._chained`
+        self.orders: dict[str, tuple[str, tuple[int, ...]]] = {}  # of this block: `reordered`
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
         self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `halves.py`
@@ -65,6 +66,13 @@ class Writer:
         self._lines.append(f"  {name} = {text}")
         return name
 
+    def reordered(self, kind: str, name: str, fenced: str, order: tuple[int, ...]) -> str:
+        """The lanes `order` of a vector, also known as `fenced`; that they are these is known while the block lasts."""
+        picks = ", ".join(f"i32 {n}" for n in order)
+        found = self.value(f"shufflevector {kind} {fenced}, {kind} poison, <{len(order)} x i32> <{picks}>")
+        self.orders[found] = name, order
+        return found
+
     def new_label(self, prefix: str) -> str:
         return self.fresh(prefix)[1:]
 
@@ -74,6 +82,7 @@ class Writer:
         self.block = name
         self.spread = {}
         self.extremes = {}
+        self.orders = {}
 
     def branch(self, where: str) -> None:
         """The end of a block."""
