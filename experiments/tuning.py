@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autosched.cli.bench import geomean
+from autosched.cli.main import interrupted_by_signals
 from autosched.cli.output import table
 from autosched.deploy import write_whole
 from autosched.errors import UsageError
@@ -109,9 +110,13 @@ def tune(
 
 
 def answer(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
-    """The JSON object on the last line that `command` prints; {"error": ...} where there is none in time."""
+    """The JSON object on the last line that `command` prints; {"error": ...} where there is none in time.
+
+    What ends this process politely (SIGTERM) ends the command first, as Ctrl-C does.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        with interrupted_by_signals():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return {"error": {"class": "Timeout", "message": f"no answer within {timeout_s:.0f} s"}}
     lines = done.stdout.strip().splitlines()

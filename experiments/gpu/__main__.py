@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import experiments.gpu
+from autosched.cli.main import interrupted_by_signals
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
@@ -201,20 +201,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def stop(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        return run(args, Budget(args.minutes))
+        with interrupted_by_signals():
+            return run(args, Budget(args.minutes))
     except AutoschedError as error:
         print(f"experiments/gpu/run.sh: {error}", file=sys.stderr)
         return error.exit_code
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +17,7 @@ from autosched.te.registry import WORKLOADS
 from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import Case, answer, parse_cases, write_results
 
+ROOT = Path(__file__).resolve().parents[2]
 ANSWER = {
     "shape": [1], "threads": 2, "best_s": 1e-4, "best_ci_s": [9e-5, 2e-4], "gflops": 50.0, "peak_gflops": 80.0,
     "fraction_of_peak": 0.625, "trials": 64, "failed": 3, "failures": {"wrong_result": 1, "hang": 2}, "verified": True,
@@ -48,6 +55,19 @@ def test_output_without_an_object_is_an_error(text):
 def test_the_object_is_on_the_last_line():
     assert answer(["printf", 'noise\n{"best_s": 1}\n'], 60.0) == {"best_s": 1}
     assert answer(["sleep", "60"], 0.01)["error"]["class"] == "Timeout"
+
+
+def test_a_command_ends_with_the_process_that_waits_for_it(tmp_path):
+    """By SIGTERM, which a shell or a scheduler sends: a search that goes on would disturb whatever comes next."""
+    file = tmp_path / "pid"
+    code = f"from experiments.tuning import answer; answer(['sh', '-c', 'echo $$ > {file}; exec sleep 60'], 60.0)"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, cwd=ROOT) as process:
+        while not (file.is_file() and file.read_text().endswith("\n")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), signal.SIGTERM)
 
 
 def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
