@@ -114,6 +114,11 @@ def test_tune_then_everything_that_is_done_with_records(tmp_path: Path) -> None:
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["record_id"] == result.record_id
     assert sorted(p.name for p in out.iterdir()) == [f"added-{rank}.ll" for rank in (1, 2, 3, 4)]
 
+    (out / "added-1.ll").unlink()
+    (out / "added-1.ll").mkdir()  # as a full disk, it shows only when everything has been measured
+    with pytest.raises(UsageError, match=r"added-1.ll cannot be .*; the best .* us, is record \d+ all"):
+        at.tune(added, trials=1, threads=1, db=tmp_path / "other.db", out_dir=out)
+
     A, B = (np.random.default_rng(s).standard_normal((M, N)).astype(np.float32) for s in (1, 2))
     np.testing.assert_array_equal(result.compile()(A, B), A + B)
     np.testing.assert_array_equal(at.compile(added, threads=1, db=db)(A, B), A + B)
