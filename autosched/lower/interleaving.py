@@ -10,6 +10,7 @@ One pass waits for memory, one for the multipliers, one for the stores: together
 them. Loops over the same rows are taken apart like this if row r of each has to do with no other row of what one of
 them writes, so that different rows do not know of each other and their statements may come in any order. The vectors
 of a row are one loop in each pass; these loops become one, whose iterations do as many of each as its length asks for.
+A loop that computes one value of each row, a mean of a sum, is no pass: the next pass begins with it, row by row.
 Passes over short rows are two rows apart, not one: power of row 0 comes with the peak of row 2, which leaves the lanes
 of row 0 a whole step to be combined in.
 """
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, changed, walk
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, Store, changed, walk
 from autosched.lower.instantiate import simplify_stmt
 from autosched.lower.joining import Accesses, accesses, block_of
 
@@ -41,6 +43,7 @@ def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
             return If(cond, interleave_rows(then, simplify), rest)
         case Seq() | Allocate():
             buffers, stmts = _flat(stmt)
+            stmts = _with_values(stmts, simplify)
             passes = next((n for n in range(len(stmts)) if _run(stmts[n:], simplify) > 1), None)
             if passes is None or any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in stmts):
                 return _inside(stmt, simplify)  # around a parallel loop a local buffer would make it serial
@@ -66,6 +69,28 @@ def _flat(stmt: Stmt) -> tuple[list[Buffer], list[Stmt]]:
             pairs = [_flat(s) for s in parts]
             return [b for buffers, _ in pairs for b in buffers], [s for _, stmts in pairs for s in stmts]
     return [], [stmt]
+
+
+def _with_values(stmts: Sequence[Stmt], simplify: Simplifier) -> list[Stmt]:
+    """The statements with each loop that only stores values of rows at the beginning of the pass that follows it, over
+    the same rows."""
+    found: list[Stmt] = []
+    for stmt in reversed(stmts):
+        after = found[0] if found else None
+        if _is_of_values(stmt) and isinstance(after, For) and _is_pass(after) and stmt.extent is after.extent:
+            value = simplify_stmt(stmt.body, simplify, {stmt.var: after.var})
+            if value is not None and _by_row(stmt, after, simplify):
+                found[0] = changed(after, body=Seq((value, *_flat_body(after.body))))
+                continue
+        found.insert(0, stmt)
+    return found
+
+
+def _is_of_values(stmt: Stmt) -> TypeGuard[For]:
+    """A loop over rows that stores a value of each."""
+    if not isinstance(stmt, For) or stmt.kind is not ForKind.SERIAL or stmt.reduce or stmt.overlap is not None:
+        return False
+    return isinstance(stmt.body, Store) and stmt.body.reducer is None
 
 
 def _around(buffers: Sequence[Buffer], stmts: Sequence[Stmt]) -> Stmt:

@@ -140,3 +140,22 @@ def test_what_becomes_of_it_is_computed_once_for_a_row():
     assert all(b.endswith(".held") for s in roots for b in s.buffers)
     check_nest(func, dag)
     check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize(("rows", "joined"), [(4, True), (1, False)])
+def test_one_value_of_each_row_parts_no_passes(rows, joined):
+    """The mean is computed at the beginning of the pass that needs it first, row by row, not between the passes."""
+    x, k = te.placeholder((2 * rows, 96), name="X"), te.reduce_axis(96, "k")
+    total = te.compute((2 * rows,), lambda i: te.sum(x[i, k], axis=k), name="total")
+    mean = te.compute((2 * rows,), lambda i: total[i] / 96.0, name="mean")
+    dag = ComputeDAG(te.compute((2 * rows, 96), lambda i, j: (x[i, j] - mean[i]) * mean[i], name="out"))
+    state = initial_state(dag).apply(
+        Rfactor("total", "k", 16), Reorder("total.rf", ("i", "k.o", "k.i")), Vectorize("total.rf", "k.i"),
+        Split("out", "i", (rows,)), Split("out", "j", (16,)), Vectorize("out", "j.1"), Parallel("out", ("i.0",)),
+        ComputeAt("mean", "out", "i.0"), ComputeAt("total", "out", "i.0"),
+        ComputeAt("total.rf", "total", "i", "register"), Vectorize("total", "k.i"),
+    )  # fmt: skip
+    func, _ = concretise(lower(state), {})
+    assert beside(func, "out", "total.rf") == joined
+    check_nest(func, dag)
+    check_kernel(dag, state, kind="normal")
