@@ -9,8 +9,8 @@ All expressions become one list of NumPy calls: equal computations are done once
 interned nodes) and constants are folded. There is no Python loop over candidates and no generated code.
 A population takes one of two lists, each made when first needed:
 
-    Nodes    of a long one: a call for each node; a buffer is used again as soon as its value is dead, so that a
-             block of rows stays in the second-level cache
+    Nodes    of a long one, or of several: a call for each node; a buffer is used again as soon as its value is dead,
+             so that a block of rows stays in the second-level cache
     Levels   of a short one, whose calls would cost more than what they compute: one for all nodes of an operation
              that are as many operations from the parameters; their arguments are gathered first
 
@@ -43,6 +43,8 @@ BLOCK_ROWS = 16384
 # Rows from which on a call for each node is cheaper: 3400 nodes in 270 groups take 7 million cycles instead of 18 with
 # 100 rows, 17 instead of 19 with 300, 44 instead of 24 with 1000 (Zen 3).
 SHORT_ROWS = 256
+# ... of populations that are longer than that, together: making such a list takes as long as it gains with so many.
+MANY_ROWS = 2048
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -268,17 +270,20 @@ class Program:
         self.n_exprs = len(exprs)
         self._graph = Graph() if graph is None else graph
         self._roots = [self._graph.build(expr) for expr in exprs]
-        self._order = _evaluation_order(self._graph, self._roots)
+        self._needed = _needed(self._graph, self._roots)
         columns = {name: i for i, name in enumerate(self.params)}
-        self._columns = {n: _column(columns, self._graph.names[n]) for n in self._order if n in self._graph.names}
+        names = self._graph.names
+        self._columns = {n: _column(columns, names[n]) for n in sorted(self._needed & names.keys())}
+        self._rows = 0  # of long populations
 
     @cached_property
     def nodes(self) -> Nodes:
-        return Nodes(self._graph, self._order, self._roots, self._columns, len(self.params))
+        order = _evaluation_order(self._graph, self._roots)
+        return Nodes(self._graph, order, self._roots, self._columns, len(self.params))
 
     @cached_property
     def levels(self) -> Levels:
-        return Levels(self._graph, self._order, self._roots, self._columns)
+        return Levels(self._graph, sorted(self._needed), self._roots, self._columns)
 
     @property
     def n_instructions(self) -> int:
@@ -293,11 +298,11 @@ class Program:
         n = matrix.shape[0]
         result = np.empty((self.n_exprs, n))
         with np.errstate(all="ignore"):
-            if n <= SHORT_ROWS:
-                self.levels.evaluate(matrix, result)
-            else:
-                for start in range(0, n, BLOCK_ROWS):
-                    self.nodes.evaluate(matrix[start : start + BLOCK_ROWS], result[:, start : start + BLOCK_ROWS])
+            self._rows += n if n > SHORT_ROWS else 0
+            many = n > SHORT_ROWS and self._rows > MANY_ROWS
+            form, size = (self.nodes, BLOCK_ROWS) if many else (self.levels, SHORT_ROWS)
+            for start in range(0, n, size):
+                form.evaluate(matrix[start : start + size], result[:, start : start + size])
         return result
 
 
@@ -424,6 +429,18 @@ def _column(columns: dict[str, int], name: str) -> int:
 def _owns_row(graph: Graph, node: int) -> bool:
     """Whether a result may be computed straight into its row."""
     return graph.value[node] is None and graph.ops[node] != "param" and not graph.boolean[node]
+
+
+def _needed(graph: Graph, roots: list[int]) -> set[int]:
+    """The nodes that `roots` need, themselves with them."""
+    args, found = graph.args, set(roots)
+    stack = list(found)
+    while stack:
+        for arg in args[stack.pop()]:
+            if arg not in found:
+                found.add(arg)
+                stack.append(arg)
+    return found
 
 
 def _evaluation_order(graph: Graph, roots: list[int]) -> list[int]:

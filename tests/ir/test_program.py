@@ -97,8 +97,9 @@ def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_module, "BLOCK_ROWS", 7)  # several blocks, the last one short
     pool = random_exprs(seed, 12)
     matrix = rows(20, seed)
-    for short in (0, 20):  # a call for each node, then one for all of a level
-        monkeypatch.setattr(program_module, "SHORT_ROWS", short)
+    monkeypatch.setattr(program_module, "SHORT_ROWS", 7)
+    for many in (0, 20):  # a call for each node, then one for all of a level
+        monkeypatch.setattr(program_module, "MANY_ROWS", many)
         got = Program([e for e, _ in pool], NAMES)(matrix)
         for values, (_, f) in zip(got, pool, strict=True):
             assert callable(f)
@@ -112,6 +113,14 @@ def test_a_short_population_takes_few_calls() -> None:
     matrix = rows(3)
     expected = [[min(a * i, b + i) if b < c * i else c for a, b, c in matrix.tolist()] for i in range(2, 66)]
     assert program(matrix).tolist() == expected
+
+
+def test_calls_for_each_node_are_made_for_many_rows_alone() -> None:
+    program, matrix = Program([A * B + C], NAMES), rows(600)
+    found = [program(matrix).tolist() for _ in range(3)]
+    assert "nodes" not in program.__dict__
+    assert program(matrix).tolist() == found[0] == found[2]
+    assert "nodes" in program.__dict__
 
 
 def test_same_expression_twice_and_result_used_inside_another() -> None:
