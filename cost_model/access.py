@@ -273,22 +273,24 @@ def make_access(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=KNOWN)  # it is asked for several times, and by sketches that have the loops in common
+@lru_cache(maxsize=KNOWN)  # it is asked for several times
 def transferred(
     footprint: tuple[Expr, ...], runs: tuple[Expr, ...], working_set: tuple[Expr, ...], capacity: float
 ) -> Expr:
-    """What an access moves into a cache, by its footprint and all accesses' at each depth.
+    """What an access moves into a cache that does not hold all, by its footprint and all accesses' at each depth.
 
     With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
-    the one before, so that loop's footprint is transferred once for each of its runs. Everything fits: nothing is
-    transferred, because a kernel is called again and again. Written as  min over d of max(moved(d), excess(d))
-    with an excess that is negative where the working set fits and enormous where it does not.
+    the one before, so that loop's footprint is transferred once for each of its runs. Written as
+    min over d of max(moved(d), excess(d))  with an excess that is negative where the working set fits and enormous
+    where it does not.
     """
     depth = len(runs) - 1
-    moved = [real(0), *(times(footprint[d], runs[d]) for d in range(depth))]
-    result = moved[depth]  # one iteration: always fits
-    for d in range(depth - 1, -1, -1):
-        result = least(result, most(moved[d], excess(working_set[d], capacity)))
+    if depth == 0:
+        return real(0)
+    result = times(footprint[depth - 1], runs[depth - 1])  # one iteration: always fits
+    for d in range(depth - 1, 0, -1):
+        moved = times(footprint[d - 1], runs[d - 1])
+        result = least(result, most(moved, excess(working_set[d], capacity)))
     return result
 
 

@@ -5,18 +5,12 @@
 Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
 expressions over the parameters of the sketch; nothing is evaluated here.
 
-Trip counts. `For.bound` is the largest one and right for footprints. For work the mean is needed, because a loop
-that runs over a tail stops early. With extent = min(B, X - sum c_v v), as tails are written, and N iterations of
-the loops v together, all but the last run B times and the last one X - c (N - 1), c the smallest stride:
-
-    mean = ((N - 1) B + min(B, X - c (N - 1))) / N
-
-which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). What does not
-grow with the trip count, as vectors of which one is not full and chains of sums do not, is asked of both sizes.
-
 Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
 added up, with those that they make useless (`Access.resident`; `Access.settled` in a cache of more
 sets than the first level's), the largest footprint counting where several statements touch one buffer.
+
+Sketches are combinations of ways to compute each stage, so most of their nests are nests of others: each is looked at
+once. All that it has to do with other nests is what the whole function touches.
 
 On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
 what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
@@ -26,13 +20,13 @@ are started), a thread's own loops, threads (x fastest), whatever their order in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
+from typing import Any, TypeVar
 
-from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
-from autosched.ir.linear import linear
+from autosched.ir.expr import Const, Expr, Var, ceildiv, product
 from autosched.ir.stmt import (
     BLOCKS,
     THREADS,
@@ -43,18 +37,27 @@ from autosched.ir.stmt import (
     ForKind,
     Func,
     If,
-    Overlap,
     Prefetch,
     Scope,
     Seq,
     Shuffle,
     Stmt,
     Store,
-    buffers_of,
+    changed,
+    walk,
 )
-from autosched.ir.visit import free_vars, is_closed
+from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
-from cost_model.access import Access, Free, Moving, Widths, make_access, same_but_constants, transferred, width
+from cost_model.access import (
+    Access,
+    Free,
+    Moving,
+    Widths,
+    excess,
+    make_access,
+    same_but_constants,
+    transferred,
+)
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -66,30 +69,17 @@ from cost_model.formula import (
     most,
     over,
     plus,
-    real,
-    round_up,
     times,
     total,
-    where,
 )
 from cost_model.operations import Operations, hint_instructions, loaded, operations
 from cost_model.padding import Padding, padding_of
 from cost_model.passing import Passing, TileLoop, passing
+from cost_model.trips import Loop, share_of, trips_of
 
-
-@dataclass(frozen=True, eq=False)
-class Loop:
-    """One loop around a statement; `key` is shared by all statements in the same loop."""
-
-    key: int
-    var: Var
-    bound: Expr  # largest trip count, integer
-    trips: Expr  # mean trip count, real
-    kind: ForKind
-    reduce: bool
-    overlap: Overlap | None = None
-    last: Expr = ZERO  # trip count of the last run, real
-    share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
+KNOWN_NESTS = 1 << 8  # that are remembered; the 48 sketches of a graph with many stages have 30 to 80
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +109,32 @@ class Statement:
     itemsize: int
     updates: bool  # combines into what is there
     accesses: tuple[Access, ...]  # what is written first
-    alive: tuple[Buffer, ...]  # buffers allocated around it
+    alive: tuple[Buffer, ...]  # buffers allocated around it in its nest
     working_set: tuple[Expr, ...]
     settled_set: tuple[Expr, ...]  # the same in caches larger than the first level
     store: Store
-    nest: int  # number of the nest at the root that it is in
+    nest: int = 0  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
     passing: Passing | None = None  # of the register tile that it is in, if its outputs may pass by
     asking: Expr = ZERO  # instructions beside each innermost block that ask for lines ahead of time, real
+    _answers: dict[object, Any] = field(default_factory=dict)
+
+    def beside(self, nest: int, near: Expr, far: Expr) -> Statement:
+        """The statement in a function of several nests, which touches so many bytes."""
+        sets = {"working_set": (near, *self.working_set[1:]), "settled_set": (far, *self.settled_set[1:])}
+        return changed(self, nest=nest, **sets)
+
+    def alone(self, question: Callable[[Statement, A], R], about: A) -> R:
+        """The answer to what has nothing to do with other nests; remembered, whatever function the statement is in."""
+        key = question, about
+        if key not in self._answers:
+            self._answers[key] = question(self, about)
+        found: R = self._answers[key]
+        return found
+
+    def sets(self, level: int) -> tuple[Expr, ...]:
+        """The working sets as the cache of a level, 0 to 2, sees them."""
+        return self.settled_set if level else self.working_set
 
     @property
     def depth(self) -> int:
@@ -197,7 +205,7 @@ class Synchronisation:
 
     loops: tuple[Loop, ...]
     weight: Expr
-    nest: int
+    nest: int = 0
     values: int = 0
 
 
@@ -213,27 +221,65 @@ class Analysis:
 
 def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
-    walk = _Walk(buffers_of(func), line_bytes, larger)
-    body = func.body
-    scopes: dict[str, int] = {}
+    body, around = func.body, list[Buffer]()
     while isinstance(body, Allocate):
-        walk.allocations.append(Allocation(body.buffer, 0, ()))
-        scopes[body.buffer.name] = 0
+        around.append(body.buffer)
         body = body.body
-    for number, nest in enumerate(body.stmts if isinstance(body, Seq) else (body,)):
-        walk.nest = number
-        walk.visit(nest, (), ONE, scopes)
-    near, far = _working_sets(walk.found, lambda a: a.resident), _working_sets(walk.found, lambda a: a.settled)
-    tiles = {_tile_of(found): _passing(found) for found in walk.found if found.store.reducer is not None}
+    outside = {b.name: b for b in (*func.params, *func.prepared, *around)}
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    nests = [_nest(stmt, _used(stmt, outside), line_bytes, larger) for stmt in stmts]
+    near, far = (_working_set([t for n in nests for t in n.touched[level].items()]) for level in (0, 1))
+    statements = tuple(s.beside(number, near, far) for number, n in enumerate(nests) for s in n.statements)
+    allocations = [Allocation(buffer, 0, ()) for buffer in around]
+    allocations += [replace(a, nest=number) for number, n in enumerate(nests) for a in n.allocations]
+    barriers = tuple(replace(b, nest=number) for number, n in enumerate(nests) for b in n.barriers)
+    shuffles = tuple(replace(s, nest=number) for number, n in enumerate(nests) for s in n.shuffles)
+    parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
+    resident = {number: n.resident for number, n in enumerate(nests) if n.resident is not None}
+    return Analysis(statements, tuple(allocations), barriers, shuffles, parameters, resident)
+
+
+def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
+    """The buffers from outside of a nest that it touches."""
+    names = dict.fromkeys(load.buffer for s in walk(stmt) for e in exprs_of(s) for load in loads(e))
+    for s in walk(stmt):
+        if isinstance(s, Store):
+            names.update(dict.fromkeys(s.buffers))
+        elif isinstance(s, Prefetch):
+            names[s.buffer] = None
+    return tuple(buffers[name] for name in sorted(names) if name in buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Nest:
+    """A nest at the root by itself. `touched`: of each buffer, what the whole nest takes up of a first level cache, and
+    of a larger one, once for each access; bytes."""
+
+    statements: tuple[Statement, ...]
+    touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
+    allocations: tuple[Allocation, ...]
+    barriers: tuple[Synchronisation, ...]
+    shuffles: tuple[Synchronisation, ...]
+    resident: Expr | None
+
+
+@lru_cache(maxsize=KNOWN_NESTS)
+def _nest(stmt: Stmt, outside: tuple[Buffer, ...], line_bytes: int, larger: float) -> _Nest:
+    """The closed forms of one nest that touches these buffers from outside."""
+    inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
+    walked = _Walk({b.name: b for b in (*outside, *inside)}, line_bytes, larger)
+    walked.visit(stmt, (), ONE, {})
+    touched = _touched(walked.found, lambda a: a.resident), _touched(walked.found, lambda a: a.settled)
+    near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
+    tiles = {_tile_of(found): _passing(found) for found in walked.found if found.store.reducer is not None}
     statements = []
-    for found in walk.found:
+    for found in walked.found:
         keys = [0, *(loop.key for loop in found.loops)]
         statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
-        tile, asking = tiles.get(_tile_of(found)), _asking(statement, walk.hints)
+        tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
         statements.append(replace(statement, passing=tile, asking=asking))
-    parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
-    meetings = (tuple(walk.barriers), tuple(walk.shuffles))
-    return Analysis(tuple(statements), tuple(walk.allocations), *meetings, parameters, walk.resident)
+    met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
+    return _Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +291,6 @@ class _Found:
     weight: Expr
     accesses: tuple[Access, ...]
     alive: tuple[Buffer, ...]
-    nest: int
     tile: int = 0  # loops around the register tile that it is in, if it is in one
 
 
@@ -258,15 +303,14 @@ class _Walk:
     allocations: list[Allocation] = field(default_factory=list)
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
-    resident: dict[int, Expr] = field(default_factory=dict)
+    resident: Expr | None = None
     hints: list[tuple[tuple[Loop, ...], Prefetch]] = field(default_factory=list)
     n_loops: int = 0
-    nest: int = 0
 
     def visit(self, stmt: Stmt, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> None:
         """`scopes`: buffer name -> number of loops around its allocation."""
         if isinstance(stmt, For) and stmt.resident is not None:
-            self.resident[self.nest] = stmt.resident
+            self.resident = stmt.resident
         match stmt:
             case For() if is_one(stmt.bound):
                 self.visit(stmt.body, loops, weight, scopes)
@@ -279,17 +323,17 @@ class _Walk:
                 for child in stmts:
                     self.visit(child, loops, weight, scopes)
             case If(cond=cond, then=then, otherwise=otherwise):
-                share = _share(cond, loops)
+                share = share_of(cond, loops)
                 self.visit(then, loops, times(weight, share), scopes)
                 if otherwise is not None:
                     self.visit(otherwise, loops, times(weight, minus(1.0, share)), scopes)
             case Allocate(buffer=buffer, body=body):
-                self.allocations.append(Allocation(buffer, len(loops), loops, self.nest))
+                self.allocations.append(Allocation(buffer, len(loops), loops))
                 self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
             case Barrier():
-                self.barriers.append(Synchronisation(loops, weight, self.nest))
+                self.barriers.append(Synchronisation(loops, weight))
             case Shuffle(values=values):
-                self.shuffles.append(Synchronisation(loops, weight, self.nest, len(values)))
+                self.shuffles.append(Synchronisation(loops, weight, values=len(values)))
             case Prefetch():
                 self.hints.append((loops, stmt))
             case Store():
@@ -299,7 +343,7 @@ class _Walk:
         alive = tuple(self.buffers[name] for name in scopes)
         accesses = tuple(self._accesses(store, loops, scopes))
         tile = min((n for b, n in scopes.items() if self.buffers[b].scope is Scope.REGISTER), default=0)
-        return _Found(store, in_time(loops), weight, accesses, alive, self.nest, tile)
+        return _Found(store, in_time(loops), weight, accesses, alive, tile)
 
     def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
         """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
@@ -355,8 +399,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
         working_set,
         settled_set,
         store,
-        found.nest,
-        padding.tested,
+        border=padding.tested,
     )
 
 
@@ -376,7 +419,7 @@ def _asking(statement: Statement, hints: list[tuple[tuple[Loop, ...], Prefetch]]
 
 def _tile_of(found: _Found) -> tuple[object, ...]:
     """What the statements of one register tile have in common."""
-    return (found.nest, *(b.name for b in found.alive if b.scope is Scope.REGISTER))
+    return tuple(b.name for b in found.alive if b.scope is Scope.REGISTER)
 
 
 def _passing(found: _Found) -> Passing | None:
@@ -397,8 +440,9 @@ def _lanes(found: _Found) -> frozenset[Var] | None:
     return frozenset() if in_tile else frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)
 
 
-def _working_sets(statements: Sequence[_Found], lines: Callable[[Access], Widths]) -> dict[int, Expr]:
-    """Loop key (0: the whole function) -> bytes that one iteration of its body touches, real; registers are free."""
+def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) -> dict[int, dict[str, list[Expr]]]:
+    """Loop key (0: the whole nest) -> of each buffer but registers, the bytes that each access touches in one iteration
+    of the loop's body, real."""
     touched: dict[int, dict[str, list[Expr]]] = {}
     for found in statements:
         keys = [0, *(loop.key for loop in found.loops)]
@@ -407,82 +451,20 @@ def _working_sets(statements: Sequence[_Found], lines: Callable[[Access], Widths
             for access in found.accesses:
                 if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
                     table.setdefault(access.buffer.name, []).append(times(lines(access)[depth], access.line_bytes))
-    return {key: total(largest(sizes) for sizes in table.values()) for key, table in touched.items()}
+    return touched
 
 
-def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
-    """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
-    module's text."""
-    bound = real(loop.bound)
-    tail = None if is_closed(loop.extent) else _tail(loop.extent)
-    if tail is None:
-        return bound, bound, ZERO
-    limit, steps = tail
-    counts = [_values(atom, outer) for atom, _ in steps]
-    if not steps or any(c is None for c in counts):
-        return bound, bound, ZERO
-    place = {x.var: i for i, x in enumerate(outer)}
-    innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
-    times_run = factor(c for c in counts if c is not None)
-    before = minus(times_run, 1.0)
-    last = least(bound, most(0.0, minus(limit, times(innermost[1], before))))
-    return over(plus(times(before, bound), last), times_run), last, over(1.0, times_run)
-
-
-def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
-    """(X, [(v, c_v)]), real, where `extent` contains X - sum c_v v; None where it does not look like that."""
-    match extent:
-        case Binary(op="min" | "max", a=a, b=b):
-            return next((t for t in map(_tail, (b, a)) if t is not None), None)
-        case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
-            inner = _tail(a)
-            return inner and (round_up(over(inner[0], b)), [(v, over(c, b)) for v, c in inner[1]])
-    form = linear(extent)
-    limit, steps = real(form.constant), []
-    for atom, coefficient in form.terms:
-        if isinstance(atom, Binary) and atom.op == "min" and (is_closed(atom.a) or is_closed(atom.b)):
-            limit = plus(limit, atom.a if is_closed(atom.a) else atom.b)  # a region clipped at its tensor's border
-        else:
-            steps.append((atom, real(coefficient * -1)))
-    return (limit, steps) if steps else None
-
-
-def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
-    """How many values a loop variable, or a digit of a fused one, takes; real."""
-    match atom:
-        case Var():
-            return next((x.trips for x in outer if x.var is atom), ONE)
-        case Binary(op="floordiv" | "mod" as op, a=a, b=b) if is_closed(b):
-            whole = _values(a, outer)
-            if whole is None:
-                return None
-            return least(whole, b) if op == "mod" else most(1.0, over(whole, b))
-    return None
-
-
-def _share(cond: Expr, loops: Sequence[Loop]) -> Expr:
-    """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true, but
-    for those of GPUs, whose loops run over whole tiles."""
-    bound = any(loop.kind in THREADS for loop in loops)
-    match cond:
-        case _ if is_closed(cond):
-            return where(cond, 1.0, 0.0)
-        case Binary(op="lt", a=a, b=b) if bound and is_closed(b):
-            form = linear(a)
-            values = width(a, [Free(x.var, x.bound) for x in loops]) + 1
-            return least(1.0, over(most(0.0, minus(b, form.constant)), values))
-        case Binary(op="and", a=a, b=b):
-            return times(_share(a, loops), _share(b, loops))
-        case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:
-            var = next(iter(free_vars(cond)))
-            trips = next((x.trips for x in loops if x.var is var), ONE)
-            once = over(1.0, most(1.0, trips))
-            return once if op == "eq" else minus(1.0, once)
-    return ONE
+def _working_set(touched: Iterable[tuple[str, list[Expr]]]) -> Expr:
+    """Bytes of all buffers together, real."""
+    sizes: dict[str, list[Expr]] = {}
+    for name, found in touched:
+        sizes.setdefault(name, []).extend(found)
+    return total(map(largest, sizes.values()))
 
 
 def traffic(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
-    """Bytes that the access moves into the `level`th of caches of so many bytes, real."""
+    """Bytes that the access moves into the `level`th of caches of so many bytes, real, where it does not hold
+    all that the function touches."""
     if access.in_registers:
         return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
@@ -490,10 +472,16 @@ def traffic(statement: Statement, access: Access, caches: Sequence[float], level
 
 
 def page_visits(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
-    """Pages, counted again for each time, from which the access fills the `level`th of the caches, real."""
+    """Pages, counted again for each time, from which the access fills the `level`th of the caches, real, where it
+    does not hold all that the function touches."""
     return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
 
 
 def _moved(statement: Statement, footprint: tuple[Expr, ...], caches: Sequence[float], level: int) -> Expr:
-    working_set = statement.settled_set if level else statement.working_set
-    return times(transferred(footprint, statement.runs, working_set, caches[level]), statement.weight)
+    return times(transferred(footprint, statement.runs, statement.sets(level), caches[level]), statement.weight)
+
+
+def unless_all_fits(statement: Statement, moved: Expr, caches: Sequence[float], level: int) -> Expr:
+    """What is moved into the `level`th of the caches: nothing where it holds all that the function touches, because a
+    kernel is called again and again."""
+    return moved if moved is ZERO else least(moved, most(0.0, excess(statement.sets(level)[0], caches[level])))

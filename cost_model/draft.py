@@ -36,7 +36,7 @@ from autosched.ir.visit import free_vars, loads, subexpressions
 from autosched.target import PIECE_BYTES
 from cost_model import machine as m
 from cost_model.access import Access
-from cost_model.analysis import Analysis, Loop, Statement, page_visits, traffic
+from cost_model.analysis import Analysis, Statement, page_visits, traffic, unless_all_fits
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -56,6 +56,7 @@ from cost_model.formula import (
     where,
 )
 from cost_model.machine import Machine
+from cost_model.trips import Loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +130,28 @@ def _overlapped(limits: Sequence[Expr]) -> Expr:
     return plus(times(largest(limits), 1.0 - m.OVERLAP_LOSS), times(total(limits), m.OVERLAP_LOSS))
 
 
-def statement_cost(statement: Statement, machine: Machine) -> Cost:
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """What a statement costs whatever other nests touch, as in `Cost`; `moved`, `memory`, and `visits` in cycles, where
+    the caches do not hold everything. `again`: cycles."""
+
+    block: Block
+    blocks: Expr
+    loop_overhead: Expr
+    visits: Expr
+    again: Expr
+    moved: tuple[Expr, ...]
+    memory: tuple[Expr, ...]
+    tasks: Expr
+    share: Expr
+
+
+def _own(statement: Statement, machine: Machine) -> _Own:
     block = make_block(statement, machine)
     blocks = times(statement.iterations(statement.block), statement.weight)
-    loops = _loop_overhead(statement)
     accesses = statement.accesses if machine.page_visit else ()
     visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
     again = total(_found_again(statement, a, machine) for a in accesses)
-    core = total([times(blocks, block.cycles), loops, times(visits, machine.page_visit), again])
     tasks, share = _parallel(statement, machine)
     moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
     ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
@@ -146,8 +161,20 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
         times(times(ahead[0], 1.0 / m.L3_BANDWIDTH), share),
         times(times(ahead[1], 1.0 / m.DRAM_BANDWIDTH), dram_share),
     )
-    cycles = _overlapped([times(core, share), *memory])
-    return Cost(statement, block, blocks, loops, core, (moved[0], moved[1], moved[2]), memory, tasks, share, cycles)
+    visits = times(visits, machine.page_visit)
+    return _Own(block, blocks, _loop_overhead(statement), visits, again, moved, memory, tasks, share)
+
+
+def statement_cost(statement: Statement, machine: Machine) -> Cost:
+    own, caches = statement.alone(_own, machine), machine.cache_bytes
+    block, blocks, loops = own.block, own.blocks, own.loop_overhead
+    visits = unless_all_fits(statement, own.visits, caches, 1)
+    core = total([times(blocks, block.cycles), loops, visits, own.again])
+    in_l1, in_l2, in_l3 = (unless_all_fits(statement, x, caches, n) for n, x in enumerate(own.moved))
+    l2, l3, dram = (unless_all_fits(statement, x, caches, n) for n, x in enumerate(own.memory))
+    cycles = _overlapped([times(core, own.share), l2, l3, dram])
+    moved, memory = (in_l1, in_l2, in_l3), (l2, l3, dram)
+    return Cost(statement, block, blocks, loops, core, moved, memory, own.tasks, own.share, cycles)
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:

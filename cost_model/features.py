@@ -32,7 +32,7 @@ from autosched.ir.program import BLOCK_ROWS, Ints, Program
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import subexpressions
 from cost_model.access import Access, excess
-from cost_model.analysis import Analysis, Statement, traffic
+from cost_model.analysis import Analysis, Statement, traffic, unless_all_fits
 from cost_model.draft import Cost, Draft
 from cost_model.formula import (
     NEVER,
@@ -176,7 +176,8 @@ def _access_columns(place: int) -> list[Column]:
 
 def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
     s, size = c.main.statement, float(access.buffer.itemsize)
-    into = [traffic(s, access, c.machine.cache_bytes, level) for level in range(3)]
+    caches = c.machine.cache_bytes
+    into = [unless_all_fits(s, traffic(s, access, caches, level), caches, level) for level in range(3)]
     moved = times(s.executions, size * access.count)
     still = next((i for i in range(s.block - 1, -1, -1) if not access.moves(i)), None)
     distance = ZERO if still is None else s.working_set[still + 1]

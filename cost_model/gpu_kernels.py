@@ -33,7 +33,7 @@ from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
 from autosched.ir.visit import free_vars, is_copy, loads
 from cost_model import gpu_machine as g
 from cost_model.access import Access, stored
-from cost_model.analysis import Analysis, Loop, Statement, Synchronisation
+from cost_model.analysis import Analysis, Statement, Synchronisation
 from cost_model.formula import (
     ONE,
     ZERO,
@@ -50,6 +50,7 @@ from cost_model.formula import (
     total,
     where,
 )
+from cost_model.trips import Loop
 
 Triple = tuple[Expr, Expr, Expr]
 OUTSIDE = (Scope.PARAM, Scope.GLOBAL)

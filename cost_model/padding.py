@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autosched.ir.conditions import adds_nothing, comparisons
 from autosched.ir.expr import Binary, Const, Expr
@@ -24,9 +23,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Store
 from autosched.ir.visit import free_vars
 from cost_model.formula import ZERO, absolute, factor, least, minus, most, over, plus, real, times, total, where
-
-if TYPE_CHECKING:
-    from cost_model.analysis import Loop
+from cost_model.trips import Loop
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from autosched.lower import lower
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
-from cost_model.access import Access, transferred
+from cost_model.access import Access
 from cost_model.analysis import Analysis, Statement, analyse, page_visits
 from cost_model.draft import draft, make_block, statement_cost
 from cost_model.machine import ACROSS, FORK_JOIN_S, L2_BANDWIDTH, LINE_FOUND, NEST_S, OP_SLOTS, PAGE_FOUND, machine
@@ -215,15 +215,21 @@ def test_accesses_that_nests_have_in_common_are_analysed_once() -> None:
     assert not {a for s in one for a in s.accesses} & {a for s in larger for a in s.accesses}
 
 
-def test_transfers_that_nests_have_in_common_are_derived_once() -> None:
-    transferred.cache_clear()
-    costs, misses = [], []
-    for _ in range(2):
-        statement = main_statement(analyse(nests.packed_matmul(8, 12, 6)))
-        costs.append(statement_cost(statement, machine(parse_target("llvm -mcpu=haswell"), 1)))
-        misses.append(transferred.cache_info().misses)
-    assert costs[0].cycles is costs[1].cycles
-    assert misses[0] == misses[1] <= 3 * len(costs[0].statement.accesses)  # caches
+def test_a_nest_that_functions_have_in_common_is_looked_at_once() -> None:
+    """What it costs by itself is derived once; what all touch together is each function's."""
+    func, cpu = nests.packed_matmul(8, 12, 6), machine(parse_target("llvm -mcpu=haswell"), 1)
+    far = nests.nest(
+        [(Var("i"), Const(4096), Const(4096), ForKind.SERIAL, False)],
+        Store(("z",), (Var("i"),), (Const(0.0, "float32"),)),
+    )
+    more = replace(func, params=(*func.params, nests.buffer("z", 4096)), body=Seq((func.body, far)))
+    one, again, beside = (max(analyse(f).statements, key=lambda s: s.depth) for f in (func, func, more))
+    assert one.accesses is again.accesses is beside.accesses
+    assert one.working_set[1:] == beside.working_set[1:]
+    assert one.working_set[0] is again.working_set[0] is not beside.working_set[0]
+    costs = [statement_cost(s, cpu) for s in (one, again, beside)]
+    assert costs[0].block is costs[1].block is costs[2].block
+    assert costs[0].cycles is costs[1].cycles is not costs[2].cycles
 
 
 def test_multiply_add_is_one_operation() -> None:
