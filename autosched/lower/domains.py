@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
@@ -107,22 +108,36 @@ def digits(stage: Stage, regions: Mapping[str, Region], loop: Loop, var: Expr) -
     return result[::-1]
 
 
-def infer_domains(state: State) -> dict[str, Domain]:
-    """The domain of every stage."""
+def infer_domains(state: State, down_to: str = "") -> dict[str, Domain]:
+    """The domain of every stage; where one is named, of those behind it and its own."""
     domains: dict[str, Domain] = {}
     ranges: dict[Var, Expr] = {}
     for stage in reversed(state.stages):
-        regions = _regions(state, stage, domains, ranges)
-        bounds = {x.name: _bound(stage, regions, x) for x in stage.loops}
-        local: dict[str, Expr] = {a.name: ZERO for a in stage.op.all_axes}
-        for loop in stage.loops:
-            var = Var(f"{stage.name}.{loop.name}")
-            ranges[var] = bounds[loop.name]
-            for axis, level, digit in digits(stage, regions, loop, var):
-                local[axis] = local[axis] + digit * stage.stride(axis, level)
-        values: dict[Expr, Expr] = {a.var: regions[a.name].value(local[a.name]) for a in stage.op.all_axes}
-        domains[stage.name] = Domain(stage, regions, bounds, values, _places(state, stage, domains))
+        if stage.at is None:
+            domain = _at_root(stage)
+        else:
+            regions = _regions(state, stage, domains, ranges)
+            domain = _domain(stage, regions, _places(state, stage, domains))
+        domains[stage.name] = domain
+        if stage.name == down_to:
+            break
+        ranges.update((domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops)
     return domains
+
+
+@lru_cache(maxsize=256)  # drafts and sketches have most of these in common
+def _at_root(stage: Stage) -> Domain:
+    return _domain(stage, _whole(stage))
+
+
+def _domain(stage: Stage, regions: Mapping[str, Region], places: tuple[Place, ...] = ()) -> Domain:
+    bounds = {x.name: _bound(stage, regions, x) for x in stage.loops}
+    local: dict[str, Expr] = {a.name: ZERO for a in stage.op.all_axes}
+    for loop in stage.loops:
+        for axis, level, digit in digits(stage, regions, loop, Var(f"{stage.name}.{loop.name}")):
+            local[axis] = local[axis] + digit * stage.stride(axis, level)
+    values: dict[Expr, Expr] = {a.var: regions[a.name].value(local[a.name]) for a in stage.op.all_axes}
+    return Domain(stage, regions, bounds, values, places)
 
 
 def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
@@ -157,13 +172,14 @@ def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[
     return (Place(number % stages, stages),)
 
 
+def _whole(stage: Stage) -> dict[str, Region]:
+    return {a.name: Region(ZERO, a.extent, a.extent, a.extent) for a in stage.op.all_axes}
+
+
 def _regions(
     state: State, stage: Stage, domains: Mapping[str, Domain], ranges: Mapping[Var, Expr]
 ) -> dict[str, Region]:
-    whole = {a.name: Region(ZERO, a.extent, a.extent, a.extent) for a in stage.op.all_axes}
-    if stage.at is None:
-        return whole
-    gpu = state.on_gpu(stage)
+    whole, gpu = _whole(stage), state.on_gpu(stage)
     fixed = enclosing_vars(state, stage.at)
     if stage.scope is Scope.SHARED:
         fixed -= thread_vars(state, stage)

@@ -229,7 +229,7 @@ def _computed_once(draft: Draft, stage: Stage) -> bool:
     at = draft.state.stage(stage.name).at
     assert at is not None
     host = draft.state.stage(at.stage)
-    domains = infer_domains(draft.state)
+    domains = infer_domains(draft.state, stage.name)
     around = host.loops[: host.position(at.loop) + 1]
     bounds = domains[host.name].bounds
     inside = {axis for x in host.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
@@ -247,7 +247,7 @@ def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
     if not stage.op.axes:
         return draft
     last = stage.op.axes[-1]
-    region = infer_domains(draft.state)[stage.name].regions[last.name].extent
+    region = infer_domains(draft.state, stage.name)[stage.name].regions[last.name].extent
     if is_row_block(region):
         return draft  # one value for each row
     lanes = context.lanes_of(stage)

@@ -184,7 +184,7 @@ def _place(draft: Draft, name: str) -> Draft:
         placed = draft.apply(ComputeAt(name, host.name, loop))
     except ScheduleError:
         return draft  # a reader is elsewhere
-    regions = infer_domains(placed.state)[name].regions
+    regions = infer_domains(placed.state, name)[name].regions
     return placed if all(is_row_block(regions[a.name].extent) for a in stage.op.axes) else draft
 
 

@@ -149,7 +149,7 @@ def _in_row(draft: Draft, stage: Stage, host: str, loop: str, context: Context) 
         return None  # a reader is elsewhere
     root = draft.state.stage(host)
     kernel = replace(draft.state, stages=tuple(s for s in draft.state.stages if draft.state.root(s) is root))
-    regions = infer_domains(kernel)[stage.name].regions
+    regions = infer_domains(kernel, stage.name)[stage.name].regions
     if any(regions[a.name].extent is not ONE for a in stage.op.axes):
         return None  # a row needs several values
     if _block_has_row(draft.state.stage(host), loop):
