@@ -172,7 +172,7 @@ def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
         return Val(value)
     terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
     own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
-    return Val(value, rules.tamed(value, own if err is None else own + err, dtype))
+    return Val(value, rules.tamed(value, own if err is None else own + err, dtype, err))
 
 
 class _Output:
@@ -310,8 +310,8 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
     if exact and float(size.max(initial=0.0)) <= rules.EXACT_INTEGER[dtype]:
         return Val(total)
     terms = math.prod(a.extent for a in op.reduce_axes)
-    err += size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
-    return Val(total, rules.tamed(total, err, dtype))
+    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    return Val(total, rules.tamed(total, err + own, dtype, err))
 
 
 def _over(function: np.ufunc, array: Array, dtype: str | None = None) -> Array:

@@ -95,6 +95,8 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val])
     source = tensors[expr.buffer]
     if expr.dtype == "bfloat16" and rules.has_subnormals(source.value):
         return None
+    if source.err is not None and np.isinf(source.err).any():
+        return None  # which of the sums have such a term is not known here
     ranges = {name: (0, extent) for name, extent in extents.items()}
     steps = element_strides(source.value.shape)
     forms: list[Form] = []

@@ -17,7 +17,7 @@ A product of two bfloat16 is exact in float32, so instructions that add up sever
 multiply-adds in the order and number of roundings only, which a sum's bound covers, and in taking subnormal operands
 and products for zero: the first is an error of the operand where it becomes a float32, the second is underflow.
 A result that may overflow the dtype has an infinite bound. An infinity or NaN of the exact evaluation has
-bound 0: it is expected.
+bound 0: it is expected, unless an operand has an infinite bound (1e50 - inf is -inf, and NaN in float32).
 Steps (floor, comparisons, casts to integers) of an inexact value are sound: where the step may fall on
 either side, the bound holds the jump.
 """
@@ -25,7 +25,7 @@ either side, the bound holds the jump.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -102,8 +102,9 @@ def integral(value: Array) -> bool:
     return bool(np.array_equal(np.rint(value), value))
 
 
-def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0) -> Val:
-    """The result of an operation in `dtype` that rounds `units` times; `err` is what its operands' errors became."""
+def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0, of: Sequence[Val] = ()) -> Val:
+    """The result of an operation in `dtype` that rounds `units` times; `err` is what the errors of its operands `of`
+    became."""
     if not is_float(dtype):
         return Val(value, err)
     if err is None and units == 1.0 and _exact(value, dtype):
@@ -111,17 +112,22 @@ def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0) -> 
     total = np.abs(value) * (units * UNIT[dtype]) + TINY[dtype]
     if err is not None:
         total = total + err
-    return Val(value, tamed(value, total, dtype))
+    return Val(value, tamed(value, total, dtype, *(x.err for x in of)))
 
 
-def tamed(value: Array, err: Array, dtype: str) -> Array:
-    """`err` with non-finite values expected as they are, and infinite where the dtype may overflow."""
+def tamed(value: Array, err: Array, dtype: str, *origins: Array | None) -> Array:
+    """`err`, infinite where the dtype may overflow; non-finite values are expected as they are, but where one of the
+    operands' errors (`origins`) is infinite."""
     if float(err.sum()) < UNIT[dtype] * _LARGEST[dtype] / 16:  # NaN and infinity fail this as well
         return err
     shape = np.broadcast_shapes(value.shape, err.shape)
     value, err = np.broadcast_to(value, shape), np.broadcast_to(err, shape)
     err = np.where(np.isnan(err) | (np.abs(value) + err > _LARGEST[dtype]), np.inf, err)
-    return np.where(np.isfinite(value), err, 0.0)
+    counts = np.isfinite(value)
+    for origin in origins:
+        if origin is not None:
+            counts = counts | np.isinf(origin)
+    return np.where(counts, err, 0.0)
 
 
 def binary(op: str, a: Val, b: Val, dtype: str) -> Val:
@@ -130,18 +136,18 @@ def binary(op: str, a: Val, b: Val, dtype: str) -> Val:
 
 
 def _add(a: Val, b: Val, dtype: str) -> Val:
-    return rounded(a.value + b.value, errors(a.err, b.err), dtype)
+    return rounded(a.value + b.value, errors(a.err, b.err), dtype, of=(a, b))
 
 
 def _sub(a: Val, b: Val, dtype: str) -> Val:
-    return rounded(a.value - b.value, errors(a.err, b.err), dtype)
+    return rounded(a.value - b.value, errors(a.err, b.err), dtype, of=(a, b))
 
 
 def _mul(a: Val, b: Val, dtype: str) -> Val:
     left = None if a.err is None else np.abs(b.value) * a.err
     right = None if b.err is None else np.abs(a.value) * b.err
     both = None if a.err is None or b.err is None else a.err * b.err
-    return rounded(a.value * b.value, errors(left, right, both), dtype)
+    return rounded(a.value * b.value, errors(left, right, both), dtype, of=(a, b))
 
 
 def _div(a: Val, b: Val, dtype: str) -> Val:
@@ -150,7 +156,7 @@ def _div(a: Val, b: Val, dtype: str) -> Val:
     if a.err is not None or b.err is not None:
         room = np.abs(b.value) - error_of(b)
         err = np.where(room > 0, (error_of(a) + np.abs(value) * error_of(b)) / room, np.inf)
-    return rounded(value, err, dtype, units=3.0)
+    return rounded(value, err, dtype, 3.0, (a, b))
 
 
 def _pow(a: Val, b: Val, dtype: str) -> Val:
@@ -168,7 +174,7 @@ def _pow(a: Val, b: Val, dtype: str) -> Val:
         err = None
     log_size = np.abs(np.log(np.where(size > 0, size, 1.0)) * b.value)
     own = np.abs(value) * (_FAST + 2.0 * log_size) * UNIT[dtype]  # by way of exp(b log a)
-    return rounded(value, errors(err, own), dtype, _FAST)
+    return rounded(value, errors(err, own), dtype, _FAST, (a, b))
 
 
 def _integer(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
@@ -300,7 +306,7 @@ def call(fn: str, x: Val, dtype: str) -> Val:
     err = None if x.err is None else propagate(x, value, x.err)
     if fn in ("sin", "cos"):  # the reduction of the argument leaves an absolute error
         err = errors(err, np.asarray(_FAST * UNIT[dtype]))
-    return rounded(value, err, dtype, units)
+    return rounded(value, err, dtype, units, (x,))
 
 
 def _step(function: Callable[[Array], Array], x: Val, value: Array) -> Val:
@@ -347,6 +353,6 @@ def cast(x: Val, source: str, target: str) -> Val:
         lost = np.where(np.abs(value) < TINY[source], np.abs(value), 0.0)
         return Val(value, errors(x.err, lost))
     if target in HALVES:  # err may be as large as the rounding, so what is rounded is v + err
-        return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target)
+        return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target, of=(x,))
     narrows = (not is_float(source) and DTYPES[source][1] >= 4) or (source == "float64" and target == "float32")
-    return rounded(value, x.err, target) if narrows else Val(value, x.err)
+    return rounded(value, x.err, target, of=(x,)) if narrows else Val(value, x.err)

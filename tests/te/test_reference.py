@@ -189,6 +189,26 @@ def test_nan_and_infinity_are_expected_where_they_belong() -> None:
     assert within(huge, np.array([0.0, 1.0, np.inf], F32)).all()  # e^100 is beyond float32
 
 
+def test_what_overflows_in_float32_alone_may_make_anything_of_an_infinity() -> None:
+    """e^100 is 3e43 and e^1000 infinite in float64; in float32 both are, and their difference is NaN."""
+    x, nan = np.array([0.0, 1.0], F32), np.array([0.0, np.nan], F32)
+    ref = elementwise(lambda v: te.exp(v * 100.0) - te.exp(v * 1000.0), x)
+    assert ref.value.tolist() == [0.0, -np.inf]
+    assert within(ref, nan).all()
+    assert not within(elementwise(lambda v: 1.0 - te.exp(v * 1000.0), x), nan)[1]
+    A, B = te.placeholder((2, 2), name="A"), te.placeholder((2, 3), name="B")
+    k = te.reduce_axis(2, "k")
+    E = te.compute((2, 2), lambda i, j: te.exp(A[i, j]), "E")
+    ins = {"A": np.array([[0.0, 0.0], [100.0, 1000.0]], F32), "B": np.array([[1.0] * 3, [-1.0] * 3], F32)}
+    for product in (lambda i, j: E[i, k] * B[k, j], lambda i, j: te.exp(A[i, k]) * B[k, j]):
+        (sums,) = check(te.compute((2, 3), lambda i, j, f=product: te.sum(f(i, j), axis=k), "C"), ins)
+        assert within(sums, np.array([[0.0] * 3, [np.nan] * 3], F32)).all()
+        assert not within(sums, np.ones((2, 3), F32))[0].any()
+    X, r = te.placeholder((2,), name="X"), te.reduce_axis(2, "r")
+    running = te.compute((2,), lambda i: te.sum(te.select(r <= i, te.exp(X[r]) * (50.0 - X[r]), 0.0), axis=r), "R")
+    assert within(*check(running, {"X": np.array([100.0, 1000.0], F32)}), np.array([-np.inf, np.nan], F32)).all()
+
+
 def argmax_of(x: Array, scale: float | None = None) -> tuple[Reference, ...]:
     a = te.placeholder(x.shape, "float32", name="A")
     k = te.reduce_axis(x.shape[1], name="k")
