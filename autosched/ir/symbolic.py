@@ -36,8 +36,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "greater_equal": operator.ge,
 }
 # NumPy's name of a function -> that of `te`, where they differ.
-_OTHER_NAMES = {"clip": "min and te.max", "logical_and": "all", "logical_or": "any",
-                "maximum": "max", "minimum": "min", "power": "pow", "rint": "round", "where": "select"}  # fmt: skip
+OTHER_NAMES = {"clip": "min and te.max", "logical_and": "all", "logical_or": "any", "power": "pow", "rint": "round",
+               "where": "select"}  # fmt: skip
 
 
 class Symbolic:
@@ -82,7 +82,7 @@ class Symbolic:
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         name = function.__name__
         raise ExpressionError(
-            f"NumPy's {name} is for arrays and not for the expression {self}; write te.{_OTHER_NAMES.get(name, name)}"
+            f"NumPy's {name} is for arrays and not for the expression {self}; write te.{OTHER_NAMES.get(name, name)}"
         )
 
 
@@ -108,5 +108,6 @@ def no_comparison(value: bool) -> str:
 
 
 def type_name(dtype: Any) -> str:
-    """The name of a type of elements that is given by its name, as NumPy's, or as its class: np.float32."""
-    return dtype if isinstance(dtype, str) else str(getattr(dtype, "name", getattr(dtype, "__name__", dtype)))
+    """The name of a type of elements that is given by its name, as NumPy's or PyTorch's, or by its class."""
+    name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
+    return dtype if isinstance(dtype, str) else str(name).removeprefix("torch.")

@@ -13,7 +13,7 @@ from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
 from autosched.runtime.results import Spares
-from autosched.runtime.spec import ArraySpec, largest
+from autosched.runtime.spec import ArraySpec, in_order, largest
 from autosched.runtime.tensors import (
     ALIASED_BYTES,
     Array,
@@ -30,6 +30,7 @@ from autosched.target import Target
 
 class Kernel:
     """`kernel(A, B)` returns a new array (a tuple for several outputs); `kernel(A, B, out=C)` writes C and returns it.
+    Inputs may be given by name: `kernel(A, B=b)`.
 
     Takes what `runtime.tensors` accepts; gives torch tensors back when every input was one. May be called from several
     Python threads at a time. `weights` names the inputs that it was tuned to have as weights, see `bind`.
@@ -79,10 +80,9 @@ class Kernel:
         """The kernel of the other inputs, with these weights packed once and for all; see `runtime.weights`."""
         raise UsageError('this kernel has no weights to bind; tune or compile it with weights=["NAME"]')
 
-    def __call__(self, *arrays: object, out: object = None) -> Any:
-        if len(arrays) != len(self.inputs):
-            names = ", ".join(spec.name for spec in self.inputs)
-            raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
+    def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
+        if named or len(arrays) != len(self.inputs):
+            arrays = in_order(self.inputs, arrays, named)
         if out is not None:
             given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
             if not self._passes((*arrays, *given)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from autosched.errors import UsageError
 from autosched.ir.half import numpy_dtype
 
 if TYPE_CHECKING:
@@ -37,3 +38,13 @@ class ArraySpec:
 def largest(specs: Sequence[ArraySpec]) -> int:
     """The number of the first of the largest of `specs`; 0 if there is none."""
     return max(range(len(specs)), key=lambda n: specs[n].nbytes, default=0)
+
+
+def in_order(specs: Sequence[ArraySpec], arrays: tuple[object, ...], named: Mapping[str, object]) -> tuple[object, ...]:
+    """An array for each of `specs`: the first ones in order, the others by name. Raises UsageError where one lacks."""
+    rest = [spec.name for spec in specs[len(arrays) :]]
+    if len(arrays) > len(specs) or set(rest) != set(named):
+        names = ", ".join(spec.name for spec in specs)
+        got = f" and {', '.join(named)}" if named else ""
+        raise UsageError(f"the kernel takes {len(specs)} arrays ({names}), but got {len(arrays)}{got}")
+    return (*arrays, *(named[name] for name in rest))

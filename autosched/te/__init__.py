@@ -8,6 +8,9 @@
 512
 """
 
+from typing import NoReturn
+
+from autosched.ir.symbolic import OTHER_NAMES
 from autosched.te.compute import (
     abs,
     cast,
@@ -49,3 +52,8 @@ __all__ = [
     "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
     "reduce_axis", "reducer", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tanh", "view",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    hint = f"; it is te.{OTHER_NAMES[name]} here" if name in OTHER_NAMES else ""
+    raise AttributeError(f"te has no {name!r}{hint}")

@@ -15,6 +15,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import UsageError
+from autosched.ir.expr import DTYPES
 from autosched.ir.symbolic import type_name
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _of_function(
 ) -> Definition:
     from autosched.te import ComputeDAG
 
-    values = arguments(function)
+    values = {key: _plain(default) for key, default in arguments(function).items()}
     name = getattr(function, "__name__", repr(function))
     numbers = [a for a, default in values.items() if isinstance(default, int)]
     given = _numbers(name, shape)
@@ -195,7 +196,9 @@ def _numbers(name: str, given: object) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's integers as Python's, which are what records hold."""
+    """NumPy's integers as Python's, and its types by their names, which are what records hold."""
+    if not isinstance(value, bool | str | Integral) and type_name(value) in DTYPES:
+        return type_name(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         return value
     return operator.index(value)

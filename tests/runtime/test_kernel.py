@@ -167,6 +167,15 @@ def test_refusals_name_the_array(add: Kernel, arrays: tuple[Any, Any]) -> None:
             add(*inputs, out=out)
 
 
+def test_inputs_are_given_by_name_as_well(add: Kernel, arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
+    for result in (add(a, B=b), add(B=b, A=a), add(B=b, A=a, out=np.empty(SHAPE, np.float32))):
+        np.testing.assert_array_equal(result, a + b)
+    for inputs, named, got in (((a,), {"W": b}, "1 and W"), ((a, b), {"B": b}, "2 and B"), ((), {"B": b}, "0 and B")):
+        with pytest.raises(UsageError, match=rf"takes 2 arrays \(A, B\), but got {got}"):
+            add(*inputs, **named)
+
+
 def test_outputs_must_not_share_memory(arrays: tuple[Any, Any]) -> None:
     same = np.empty(SHAPE, np.float32)
     with pytest.raises(UsageError, match="output D overlaps C"):

@@ -144,6 +144,13 @@ def test_numbers_of_numpy_are_numbers_on_either_side():
     assert te.compute((4, 5), lambda i, j: te.cast(a[i, j], np.dtype("uint8"))).dtype == "uint8"
 
 
+def test_names_of_numpy_are_told_those_of_te():
+    with pytest.raises(AttributeError, match=r"te has no 'where'; it is te.select here"):
+        te.where(0, 1.0, 2.0)
+    with pytest.raises(AttributeError, match=r"te has no 'gamma'$"):
+        te.gamma(1.0)
+
+
 def test_index_arithmetic_beside_neutral_elements():
     a = te.placeholder((8,), name="A")
     b = te.compute((4,), lambda i: a[i * 1 + 0] + a[2 * i + 1], name="B")

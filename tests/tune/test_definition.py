@@ -42,6 +42,20 @@ def test_a_built_in_workload() -> None:
         define("matmulx")
 
 
+def test_types_of_numpy_and_torch_are_known_by_their_names() -> None:
+    def twice(M: int = 4, dtype: object = np.float64) -> te.Tensor:
+        X = te.placeholder((M,), dtype, name="X")
+        return te.compute((M,), lambda i: X[i] + X[i], name="Y")
+
+    class Torch:
+        def __str__(self) -> str:
+            return "torch.int32"
+
+    assert define(twice).dtype == "float64"
+    assert json.loads(define(twice, settings={"dtype": np.int8}).spec)["args"] == {"M": 4, "dtype": "int8"}
+    assert define(twice, dtype=Torch()).dtype == "int32"  # type: ignore[arg-type]
+
+
 def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
     assert define(scaled).shape == (8, 4)
     assert define(scaled, (2, 3)).shape == (2, 3)

@@ -33,7 +33,7 @@ from autosched.runtime.gpu.foreign import (
     stream_handle,
 )
 from autosched.runtime.kernel import like_inputs, torch_of
-from autosched.runtime.spec import ArraySpec
+from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs
 from autosched.target import Target
 
@@ -70,10 +70,9 @@ class GpuKernel:
         """Device memory for what passes between the kernel's launches; it is taken at the first call and kept."""
         return sum(nbytes for _, nbytes in self.source.workspace)
 
-    def __call__(self, *arrays: object, out: object = None, stream: object = None) -> Any:
-        if len(arrays) != len(self.inputs):
-            names = ", ".join(spec.name for spec in self.inputs)
-            raise UsageError(f"the kernel takes {len(self.inputs)} arrays ({names}), but got {len(arrays)}")
+    def __call__(self, *arrays: object, out: object = None, stream: object = None, **named: object) -> Any:
+        if named or len(arrays) != len(self.inputs):
+            arrays = in_order(self.inputs, arrays, named)
         items = () if out is None else self._out_items(out)
         on_host = self._place((*arrays, *items))
         handle = None if stream is None else stream_handle(self._device, stream)
