@@ -11,6 +11,7 @@ from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
 MAX_DOTS = 8  # points of an axis that have a vector each
+FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # taken together: few, as many as wanted, where these do not divide all
 ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
 _COUNTS = (
     *range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024,
@@ -51,6 +52,20 @@ def run_of_tiles(name: str, extent: int, group: str) -> Param:
     return Param(name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True)
 
 
+def rows_together(extent: int) -> tuple[int, ...]:
+    """Rows that are taken together: powers of two up to 32; where that is less than 8, the divisors of the most up to
+    32 that divide all rows, or else of the least above. (The passes over a row run beside those over the next one, so
+    that even of many rows only a few are in use at a time.)"""
+    powers = tuple(r for r in (1, 2, 4, 8, 16, MAX_ROWS) if extent % r == 0)
+    if powers[-1] >= FEW_ROWS:
+        return powers
+    divisors = [r for r in range(1, MOST_ROWS + 1) if extent % r == 0]
+    most = max(r for r in divisors if r <= MAX_ROWS)
+    if most < FEW_ROWS:
+        most = next((r for r in divisors if r > MAX_ROWS), most)
+    return tuple(r for r in divisors if most % r == 0)
+
+
 def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ...]]:
     """How many rows are a task, in blocks of rows that are taken together, stage by stage: the end of one's reduction
     hides behind the next one. Divisors, so that a stage computed for a row is never asked for one that is not there.
@@ -58,7 +73,7 @@ def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ..
 
     With all rows in one task no thread is woken.
     """
-    together = tuple(r for r in (1, 2, 4, 8, 16, 32) if extent % r == 0)
+    together = rows_together(extent)
     blocks_of_all = extent // together[-1]
     counts = {r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if blocks_of_all % r == 0} | {blocks_of_all}
     blocks = Param(f"{name}.m", tuple(sorted(counts)), "tile")

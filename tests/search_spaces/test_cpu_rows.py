@@ -38,6 +38,7 @@ from cost_model.analysis import analyse
 from cost_model.model import CostModel
 from cost_model.operations import operations
 from search_spaces.cpu import sketches
+from search_spaces.cpu.domains import rows_together
 from search_spaces.space import Sketch, sample
 from tests.codegen.running import build as kernel_of
 from tests.codegen.running import check_candidate, check_kernel, check_outputs, run
@@ -377,7 +378,7 @@ def test_rows_are_taken_a_few_at_a_time(name, settings):
     dag = workload(name, **settings)
     for sketch in sketches(dag, HOST, 2):
         block = next(p for p in sketch.params if p.name.endswith(".rows"))
-        assert block.domain == tuple(r for r in (1, 2, 4, 8) if settings["M"] % r == 0)
+        assert block.domain == tuple(r for r in range(1, 13) if settings["M"] % r == 0)
         roots = [s for s in sketch.state.stages if s.at is None]
         assert len(roots) == 1  # all else is computed for these rows
         assert list(compiled(dag, sketch, 2, rows=3))
@@ -394,10 +395,18 @@ def test_blocks_of_rows_are_there_however_few_rows_there_are(rows):
         assert [str(extent) for extent in squares.shape] == [str(block)]
 
 
-def test_a_prime_number_of_rows_is_taken_one_by_one():
-    dag = workload("softmax", M=7, N=20)
+@pytest.mark.parametrize(("rows", "together"), [
+    (1, (1,)), (96, (1, 2, 4, 8, 16, 32)), (24, (1, 2, 4, 8)), (75, (1, 5, 25)), (196, (1, 2, 4, 7, 14, 28)),
+    (197, (1, 197)), (394, (1, 197)), (1031, (1,)),
+])  # fmt: skip
+def test_rows_taken_together_are_many_for_numbers_without_powers_of_two(rows, together):
+    assert rows_together(rows) == together
+
+
+def test_a_prime_number_of_rows_is_taken_one_by_one_or_together():
+    dag = workload("softmax", M=37, N=20)
     for sketch in sketches(dag, HOST, 1):
-        assert not any(p.name.endswith(".rows") for p in sketch.params)
+        assert [p.domain for p in sketch.params if p.name.endswith(".rows")] == [(1, 37)]
         assert list(compiled(dag, sketch, 1))
 
 
