@@ -160,7 +160,6 @@ class CostModel:
         target: Target,
         threads: int,
         *,
-        seed: int = 0,
         analytic: bool = True,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
@@ -171,7 +170,7 @@ class CostModel:
         self.sketches = tuple(
             sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
         )
-        self.ranker = Ranker(seed)
+        self.ranker = Ranker()
         self._analytic = analytic
         self._rows: list[npt.NDArray[np.float32]] = []
         self._seconds: list[float] = []

@@ -53,15 +53,14 @@ FAILED_WEIGHT = 0.3
 LEAST_WEIGHT = 0.05
 PARAMETERS: Mapping[str, Any] = {
     "tree_method": "hist", "eta": 0.1, "max_depth": 6, "min_child_weight": 0.5, "lambda": 1.0, "max_bin": 64,
-    "base_score": 0.0, "verbosity": 0,
+    "base_score": 0.0, "verbosity": 0, "seed": 0, "nthread": 1,
 }  # fmt: skip
 
 
 class Ranker:
     """Fitted on features `[n, F]` and labels; without a fit it predicts by the draft."""
 
-    def __init__(self, seed: int = 0, threads: int = 1) -> None:
-        self.seed, self.threads = seed, max(1, threads)
+    def __init__(self) -> None:
         self._booster: xgboost.Booster | None = None
         self._scale = 1.0  # the factor of its sums
         self._fitted_rows = 0
@@ -95,9 +94,8 @@ class Ranker:
         else:
             weight = np.where(y > 0, np.maximum(y, LEAST_WEIGHT), FAILED_WEIGHT)
             learned = {"label": target - means(target - margin, weight * (y > 0), groups), "weight": weight}
-        data = xgboost.DMatrix(x, base_margin=margin, nthread=self.threads, **learned)
-        parameters = {**PARAMETERS, **loss, "seed": self.seed, "nthread": self.threads}
-        self._booster = xgboost.train(parameters, data, num_boost_round=n_trees)
+        data = xgboost.DMatrix(x, base_margin=margin, nthread=1, **learned)
+        self._booster = xgboost.train({**PARAMETERS, **loss}, data, num_boost_round=n_trees)
         if loss is PAIRS:
             sums = margin + self._booster.inplace_predict(x)
             self._scale = slope(sums, target, groups)

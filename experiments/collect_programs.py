@@ -2,7 +2,7 @@
 
     python -m experiments.collect_programs --db programs.db --minutes 5
 
-Every benchmark shape at N=1 and N=16 with the given numbers of threads is a case, but for those of more than MOST_FLOPS
+Every benchmark shape at N=1 and N=16 with one and two threads is a case, but for those of more than MOST_FLOPS
 or MOST_BYTES. A case is gone through in passes, each a mixture such as a search meets:
 
     first     the best of the analytic draft of all sketches, and random legal rows, some of them of the better ones
@@ -33,16 +33,18 @@ from autosched.errors import DeviceError, UsageError
 from autosched.kernels import Request
 from autosched.measure import Failure, Job, Measurement, Measurer, make_problem
 from autosched.measure.host import ScratchDirectory
+from autosched.roofline import compulsory_bytes
 from autosched.store import Database
 from autosched.target import parse_target
 from autosched.tasks import make_task, start_run, task_key
-from autosched.te.registry import find
-from autosched.tune.definition import Definition, define
+from autosched.tune.definition import define
 from autosched.tune.protocols import Candidate, Trial
 from autosched.tune.recorder import DatabaseRecorder
 from autosched.tune.room import check_room
 from autosched.tune.search import Search
 from autosched.tune.task import Task, training_data
+from experiments.scoreboard.bouts import Bout
+from experiments.tuning import Case
 from search_spaces.space import Sketch
 
 OPERATORS = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg", "tbs")
@@ -73,40 +75,23 @@ PASSES = (
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    """A benchmark shape (by number) with a batch size and a number of threads."""
-
-    workload: str
-    index: int
-    batch: int
-    threads: int
-
-    def define(self) -> Definition:
-        return define(self.workload, find(self.workload).shapes[self.index], batch=self.batch)
-
-    def __str__(self) -> str:
-        return f"{self.workload}:{self.index} N={self.batch} threads={self.threads}"
-
-
-def all_cases(numbers_of_threads: Sequence[int] = THREADS) -> Iterator[Case]:
+def all_cases() -> Iterator[Bout]:
     """All that are small enough, so ordered that every operator comes early."""
     for batch in BATCHES:
         for index in range(4):
-            for threads in numbers_of_threads:
+            for threads in THREADS:
                 for workload in OPERATORS:
-                    case = Case(workload, index, batch, threads)
-                    dag = case.define().dag
-                    n_bytes = sum(4 * int(np.prod(t.shape)) for t in (*dag.inputs, *dag.outputs))
-                    if dag.flops <= MOST_FLOPS and n_bytes <= MOST_BYTES:
-                        yield case
+                    bout = Bout(Case(workload, index), batch, threads)
+                    dag, _ = bout.built
+                    if dag.flops <= MOST_FLOPS and compulsory_bytes(dag) <= MOST_BYTES:
+                        yield bout
 
 
 @dataclass
 class Bench:
     """A case with its search, its workers and what has been measured of it."""
 
-    case: Case
+    bout: Bout
     task: Task
     search: Search[Sketch]
     measurer: Measurer
@@ -122,7 +107,7 @@ class Bench:
             try:
                 self.jobs.append((Job(f"p{self.round}-{len(self.jobs)}", self.task.source(candidate)), candidate))
             except Exception as error:  # a bug of code generation costs its candidate only
-                print(f"{self.case}: {type(error).__name__}: {error}", file=sys.stderr)
+                print(f"{self.bout.label}: {type(error).__name__}: {error}", file=sys.stderr)
         self.measurer.build([job for job, _ in self.jobs])
 
     def time(self, rng: np.random.Generator) -> int:
@@ -176,37 +161,37 @@ class Bench:
         return [*dict.fromkeys(picks), *fresh[: mixture.random + mixture.better]]
 
 
-def set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Bench | None:
-    """What `case` needs for its passes, closed by `ends`; None where all `n_passes` are done."""
-    problem, target = case.define(), parse_target("cpu")
-    request = Request(problem, Device(target, case.threads))
+def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
+    """What `bout` needs for its passes, closed by `ends`; None where all are done."""
+    problem, target = define(bout.case.workload, bout.case.shape, batch=bout.batch), parse_target("cpu")
+    request = Request(problem, Device(target, bout.threads))
     records = database.records(*task_key(request))
     round = 1 + max((r.round for r in records), default=-1)
-    if round >= n_passes:
+    if round >= len(PASSES):
         return None
     scratch = ends.enter_context(ScratchDirectory())
     check_room(problem.dag, scratch)
     data = make_problem(problem.dag, scratch, round)
-    measurer = Measurer(data, target, case.threads, floor_s=FLOOR_S, build_workers=1)
+    measurer = Measurer(data, target, bout.threads, floor_s=FLOOR_S, build_workers=1)
     ends.enter_context(measurer)
     task, sketches = make_task(request)
     recorder = start_run(database, request, task, sketches, seed=round, resume=True)
-    bench = Bench(case, task, Search(task.space, sketches, task.model, seed=round), measurer, recorder, round)
+    bench = Bench(bout, task, Search(task.space, sketches, task.model, seed=round), measurer, recorder, round)
     if known := recorder.history():
         bench.learn(known)
     data.wait()
     return bench
 
 
-def collect(path: Path, minutes: float, cases: Sequence[Case], n_passes: int) -> int:
+def collect(path: Path, minutes: float, cases: Sequence[Bout]) -> int:
     """Measures until `minutes` are over or all is measured; how many programs."""
     begun, done = time.monotonic(), 0
     with Database(path) as database:
         for at in range(0, len(cases), GROUP):
             with ExitStack() as ends:
-                benches = [_set_up(case, n_passes, database, ends) for case in cases[at : at + GROUP]]
+                benches = [_set_up(bout, database, ends) for bout in cases[at : at + GROUP]]
                 ready = [bench for bench in benches if bench is not None]
-                while ready := [b for b in ready if b.round < n_passes]:
+                while ready := [b for b in ready if b.round < len(PASSES)]:
                     if time.monotonic() - begun > 60 * minutes:
                         return done
                     for bench in ready:
@@ -216,11 +201,11 @@ def collect(path: Path, minutes: float, cases: Sequence[Case], n_passes: int) ->
     return done
 
 
-def _set_up(case: Case, n_passes: int, database: Database, ends: ExitStack) -> Bench | None:
+def _set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     try:
-        return set_up(case, n_passes, database, ends)
+        return set_up(bout, database, ends)
     except UsageError as error:  # no room for its arrays
-        _say(f"{case}: {error}")
+        _say(f"{bout.label}: {error}")
         return None
 
 
@@ -229,10 +214,10 @@ def _timed(bench: Bench) -> int:
     try:
         done = bench.time(np.random.default_rng(round))
     except DeviceError as error:
-        _say(f"{bench.case}: {error}")
+        _say(f"{bench.bout.label}: {error}")
         bench.round = len(PASSES)
         return 0
-    _say(f"{bench.case} pass {round}: {done} of {len(bench.jobs)} programs in {time.monotonic() - begun:.1f} s")
+    _say(f"{bench.bout.label} pass {round}: {done} of {len(bench.jobs)} programs in {time.monotonic() - begun:.1f} s")
     return done
 
 
@@ -246,12 +231,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--db", type=Path, required=True, help="the record database to add to")
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="stop after so long (default 10)")
-    parser.add_argument("--passes", type=int, default=len(PASSES), choices=range(1, len(PASSES) + 1))
-    parser.add_argument("--operators", default=",".join(OPERATORS), help="of the set, separated by commas")
-    parser.add_argument("--threads", type=int, nargs="+", default=THREADS, metavar="N", help="default 1 and 2")
     args = parser.parse_args(argv)
-    wanted = args.operators.split(",")
-    done = collect(args.db, args.minutes, [c for c in all_cases(args.threads) if c.workload in wanted], args.passes)
+    done = collect(args.db, args.minutes, list(all_cases()))
     print(f"{done} programs measured")
     return 0
 

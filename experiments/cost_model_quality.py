@@ -38,7 +38,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autosched.cli import options
 from autosched.errors import AutoschedError
 from autosched.te.registry import find
 from cost_model.features import DRAFT_COLUMN
@@ -95,19 +94,18 @@ def close_pairs(table: Table, least: int = LEAST) -> float:
     return float(np.mean(shares)) if shares else float("nan")
 
 
-def out_of_fold(table: Table, fold: Ints, threads: int) -> Floats:
+def out_of_fold(table: Table, fold: Ints) -> Floats:
     """`[n]` the score of each program by a ranker that was fitted on all other folds."""
     scores = np.full(len(table), np.nan)
     for f in np.unique(fold):
         train, test = fold != f, fold == f
         if train.any():
-            ranker = fitted(table, train, threads)
-            scores[test] = ranker.predict(table.features[test])
+            scores[test] = fitted(table, train).predict(table.features[test])
     return scores
 
 
-def fitted(table: Table, rows: Bools, threads: int) -> Ranker:
-    ranker = Ranker(0, threads)
+def fitted(table: Table, rows: Bools) -> Ranker:
+    ranker = Ranker()
     y = labels(table.seconds[rows], table.task[rows])
     ranker.fit(table.features[rows], y, table.task[rows])
     return ranker
@@ -149,7 +147,7 @@ def family_folds(table: Table) -> Ints:
 # The report
 
 
-def online(table: Table, n: int, threads: int) -> tuple[Quality, Quality]:
+def online(table: Table, n: int) -> tuple[Quality, Quality]:
     """(fitted on `n` programs of the workload itself, the draft) on the others."""
     scores, rng = np.full(len(table), np.nan), np.random.default_rng(1)
     for task in range(len(table.tasks)):
@@ -158,7 +156,7 @@ def online(table: Table, n: int, threads: int) -> tuple[Quality, Quality]:
             continue
         chosen = np.zeros(len(table), bool)
         chosen[mine[:n]] = True
-        scores[mine[n:]] = fitted(table, chosen, threads).predict(table.features[mine[n:]])
+        scores[mine[n:]] = fitted(table, chosen).predict(table.features[mine[n:]])
     judged = np.isfinite(scores)
     draft = -table.features[:, DRAFT_COLUMN].astype(np.float64)
     return tuple(quality(s, table, judged, ONLINE_K, ONLINE_LEAST) for s in (scores, draft))  # type: ignore[return-value]
@@ -178,15 +176,15 @@ Scores = dict[str, Floats]
 FOLDS: dict[str, Callable[[Table], Ints]] = {"": random_folds, "loo_": shape_folds, "family_out_": family_folds}
 
 
-def all_scores(table: Table, threads: int) -> Scores:
+def all_scores(table: Table) -> Scores:
     """By prefix."""
-    found = {prefix: out_of_fold(table, folds(table), threads) for prefix, folds in FOLDS.items()}
+    found = {prefix: out_of_fold(table, folds(table)) for prefix, folds in FOLDS.items()}
     found["draft_"] = -table.features[:, DRAFT_COLUMN].astype(np.float64)
     found["chance_"] = np.random.default_rng(2).random(len(table))
     return found
 
 
-def report(table: Table, scores: Scores, threads: int) -> dict[str, object]:
+def report(table: Table, scores: Scores) -> dict[str, object]:
     """The JSON object that is printed."""
     found: dict[str, object] = {"schema_version": 1}
     for prefix, score in scores.items():
@@ -200,7 +198,7 @@ def report(table: Table, scores: Scores, threads: int) -> dict[str, object]:
     found["failed"] = int((~np.isfinite(table.seconds)).sum())
     found["workloads"] = len(table.tasks)
     for n in ONLINE:
-        after, before = online(table, n, threads)
+        after, before = online(table, n)
         for prefix, q in ((f"online_{n}_", after), (f"online_{n}_draft_", before)):
             found |= {
                 f"{prefix}pairwise_accuracy": _known(q.pairwise),
@@ -233,7 +231,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--db", type=Path, nargs="+", help="take the programs of these databases")
     parser.add_argument("--data", type=Path, default=COMMITTED, help="or of this file (default: the committed one)")
-    parser.add_argument("--fit-threads", type=options.integer(1), default=1, metavar="N", help="default 1")
     parser.add_argument(
         "--out", type=result_file, help="write the figures, with the facts of this machine, to this file"
     )
@@ -243,8 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = tabulate(from_databases(args.db) if args.db else read(args.data))
     except AutoschedError as error:
         parser.error(str(error))
-    scores = all_scores(table, args.fit_threads)
-    found = report(table, scores, args.fit_threads)
+    scores = all_scores(table)
+    found = report(table, scores)
     if args.out:
         write_results(args.out, found)
     if args.json:

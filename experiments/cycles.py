@@ -41,11 +41,10 @@ from autosched.cli import options, peers
 from autosched.errors import AutoschedError, DeviceError
 from autosched.measure import timing
 from autosched.runtime.peak import multiplier
-from autosched.runtime.state import state_directory
 from autosched.target import parse_target
 from autosched.te.inputs import make_inputs
 from experiments.arena import Arena, Lost
-from experiments.metaschedule import MetaSchedule, check_peer
+from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import Bout
 from experiments.scoreboard.contest import METASCHEDULE, TORCH, Rules, agreed, metaschedule_note, variables
 from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, aligned, enter_ours, enter_peer
@@ -204,13 +203,6 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     return row["case"], str(row["batch"]), f"{row['cycles']:,}", *figures, row["sketch"]
 
 
-def peer_of(asked: argparse.Namespace) -> MetaSchedule:
-    """Raises UsageError for an interpreter that is unfit."""
-    check_peer(asked.peer_python)
-    cache = asked.peer_cache or state_directory() / "metaschedule"
-    return MetaSchedule(asked.peer_python, cache, parse_target("cpu").mcpu, asked.trials, asked.seed)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.cycles", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -221,10 +213,10 @@ def main() -> int:
     parser.add_argument("--seed", type=options.integer(0), default=0, metavar="S")
     parser.add_argument("--out", type=result_file, metavar="JSON", help="write the results there, after each case")
     parser.add_argument("--peer-python", type=Path, metavar="PYTHON", help="an interpreter with TVM for MetaSchedule")
-    parser.add_argument("--peer-cache", type=Path, metavar="DIR", help="its kernels (default: the user's cache)")
     asked = parser.parse_args()
     try:
-        peer = None if asked.peer_python is None else peer_of(asked)
+        python = asked.peer_python
+        peer = None if python is None else MetaSchedule.with_python(python, asked.trials, asked.seed)
         rate, rows = peak(), list[dict[str, Any]]()
         for case in parse_cases(",".join(asked.cases) or FAMILIES):
             rows.append(measure(case, asked.batch, asked.trials, asked.seed, rate, peer))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autosched.errors import UsageError
+from autosched.runtime.state import state_directory
+from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from experiments.tuning import answer
 
@@ -35,14 +37,19 @@ def check_peer(python: Path) -> None:
 
 @dataclass(frozen=True)
 class MetaSchedule:
-    """The peer at one setting. `cached_only`: no tuning, what is not in the cache is missing."""
+    """The peer at one setting."""
 
     python: Path
     cache: Path
     mcpu: str
     trials: int
     seed: int = 0
-    cached_only: bool = False
+
+    @classmethod
+    def with_python(cls, python: Path, trials: int, seed: int) -> MetaSchedule:
+        """For this processor, with the user's cache. Raises UsageError for an interpreter that is unfit."""
+        check_peer(python)
+        return cls(python, state_directory() / "metaschedule", parse_target("cpu").mcpu, trials, seed)
 
     def library(self, label: str, batch: int, threads: int) -> Path:
         """Where the cache has the best kernel of a case, 'c2d:1'."""
@@ -60,8 +67,6 @@ class MetaSchedule:
         if library.exists() and note.exists():
             kept: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
             return kept
-        if self.cached_only:
-            return {"error": {"class": "NotCached", "message": "it is not tuned yet"}}
         library.parent.mkdir(parents=True, exist_ok=True)
         command = [str(self.python), str(PEER), "tune", "--workload", label.partition(":")[0]]
         command += ["--shape", ",".join(str(value) for value in args.values())]

@@ -194,30 +194,10 @@ def time_interleaved(
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds of one call of each contestant, over blocks that alternate forwards and backwards."""
-    counts = {name: _calls_for(run, block_s, clock) for name, run in runs.items()}
-    samples: dict[str, list[float]] = {name: [] for name in runs}
-    order = list(runs)
-    for _ in range(rounds):
-        for name in order:
-            samples[name].append(_block(runs[name], counts[name], clock) / counts[name])
-        order.reverse()
-    return {name: statistics.median(times) for name, times in samples.items()}
+    from autosched.measure import timing
 
-
-def _calls_for(run: Callable[[], object], block_s: float, clock: Callable[[], float]) -> int:
-    """How many calls fill a block, found after three calls to warm up."""
-    _block(run, 3, clock)
-    count = 1
-    while (spent := _block(run, count, clock)) < block_s:
-        count = max(count + 1, min(10 * count, math.ceil(1.1 * count * block_s / max(spent, 1e-9))))
-    return count
-
-
-def _block(run: Callable[[], object], count: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    for _ in range(count):
-        run()
-    return clock() - start
+    clocks = {name: timing.python_clock(run, clock) for name, run in runs.items()}
+    return {name: statistics.median(times) for name, times in timing.interleaved(clocks, rounds, block_s).items()}
 
 
 def _ratio(row: Mapping[str, object]) -> float | None:

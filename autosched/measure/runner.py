@@ -30,11 +30,35 @@ from autosched.measure.protocol import (
 )
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
+from autosched.target import Target
 
 _TIMER = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
 )
+
+
+class Timer:
+    """The compiled timing loop, and the canary that came with it."""
+
+    def __init__(self, target: Target) -> None:
+        names = (timing.TIME_ENTRY, timing.CANARY_ENTRY)
+        self._library, addresses = load_library(timing.HELPER_IR, target, names)
+        self._run = _TIMER(addresses[timing.TIME_ENTRY])
+        self._now = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+        self.canary = addresses[timing.CANARY_ENTRY]
+
+    def clock(self, address: int, args: int, workspace: int, threads: int) -> timing.Clock:
+        """Calls of the kernel at `address`, with pointers to its arguments at `args`."""
+
+        def run(reps: int) -> float:
+            clock = (self._now, time.CLOCK_MONOTONIC)
+            nanoseconds: int = self._run(*clock, address, args, workspace, threads, reps)
+            if nanoseconds < 0:
+                raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
+            return nanoseconds * 1e-9
+
+        return run
 
 
 @dataclass
@@ -53,11 +77,7 @@ class Runner(Slots[Held]):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self._setup = setup
-        names = (timing.TIME_ENTRY, timing.CANARY_ENTRY)
-        self._library, addresses = load_library(timing.HELPER_IR, setup.target, names)
-        self._timer = _TIMER(addresses[timing.TIME_ENTRY])
-        self._canary_address = addresses[timing.CANARY_ENTRY]
-        self._clock_address = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+        self._timer = Timer(setup.target)
         self._data: list[DataSet] = []
 
     def handle(self, message: Message) -> Message:
@@ -109,24 +129,14 @@ class Runner(Slots[Held]):
     def _clock(self, held: Held) -> Callable[[int], float]:
         kernel = held.kernel
         self._data[0].hand(kernel.packing)
-        return self._clock_of(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
-
-    def _clock_of(self, address: int, args: int, workspace: int, threads: int) -> Callable[[int], float]:
-        def run(reps: int) -> float:
-            clock = (self._clock_address, time.CLOCK_MONOTONIC)
-            nanoseconds: int = self._timer(*clock, address, args, workspace, threads, reps)
-            if nanoseconds < 0:
-                raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
-            return nanoseconds * 1e-9
-
-        return run
+        return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
     def _canary(self, message: Canary) -> Message:
         """Checks the built-in kernel and times it."""
         given = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
         result = np.full_like(given, np.nan)
         pointers = (ctypes.c_void_p * 2)(given.ctypes.data, result.ctypes.data)
-        run = self._clock_of(self._canary_address, ctypes.addressof(pointers), 0, 1)
+        run = self._timer.clock(self._timer.canary, ctypes.addressof(pointers), 0, 1)
         samples, _ = timing.take_samples(run, 0.0, None)
         if not np.array_equal(result, given + given):
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")

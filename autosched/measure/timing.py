@@ -7,7 +7,8 @@ fresh worker compiles, runs and tells the time before a candidate is charged wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 # A sample is as many calls as fill this, so that reading the clock (about 50 ns) vanishes. Short, because the fastest
 # counts: more of the short ones are not disturbed. Replayed on ten sessions beside other processes, half a millisecond
@@ -93,6 +94,30 @@ def calibrate(run: Clock, sample_s: float) -> tuple[int, float]:
             return reps, seconds / reps
         wanted = math.ceil(1.2 * reps * sample_s / max(seconds, 1e-9))
         reps = min(max(wanted, reps + 1), 16 * reps)  # a first call that was too fast to be true cannot mislead far
+
+
+def python_clock(run: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> Clock:
+    """Calls from Python, one after the other."""
+
+    def clock(reps: int) -> float:
+        start = now()
+        for _ in range(reps):
+            run()
+        return now() - start
+
+    return clock
+
+
+def interleaved(clocks: Mapping[str, Clock], rounds: int, sample_s: float) -> dict[str, list[float]]:
+    """Seconds of a call of each: a sample of at least `sample_s` in each round, forwards and backwards in turn."""
+    reps = {name: calibrate(clock, sample_s)[0] for name, clock in clocks.items()}
+    samples: dict[str, list[float]] = {name: [] for name in clocks}
+    order = list(clocks)
+    for _ in range(rounds):
+        for name in order:
+            samples[name].append(clocks[name](reps[name]) / reps[name])
+        order.reverse()
+    return samples
 
 
 def undisturbed(run: Clock, reps: int, total_s: float) -> float:

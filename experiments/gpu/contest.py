@@ -26,6 +26,7 @@ from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.results import median_interval
+from autosched.measure.timing import Clock
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Device, DeviceFault
 from autosched.runtime.gpu.devices import compiler_for, open_device
@@ -36,7 +37,6 @@ from experiments.gpu import peers
 from experiments.gpu.cases import Case
 
 DATA_SET = "normal"
-Clock = Callable[[int], float]
 Tell = Callable[[str], None]
 
 
@@ -70,7 +70,8 @@ def contest(
                 tell("torch tensors")
                 row["torch_tensors"] = called_with_tensors(kernel, problem)
             tell("timing")
-            for name, samples in interleave(clocks, rounds, sample_s).items():
+            samples_of = timing.interleaved({n: warmed(clock) for n, clock in clocks.items()}, rounds, sample_s)
+            for name, samples in samples_of.items():
                 entry = row["ours"] if name == "ours" else row["peers"][name]
                 entry |= {"seconds": median(samples), "ci": median_interval(samples), "samples": len(samples)}
     return row
@@ -152,17 +153,9 @@ def share_of_bound(flat: np.ndarray[Any, Any], expected: Expected) -> float:
     return float(np.nan_to_num(np.max(errors, initial=0.0), nan=np.finfo(float).max))
 
 
-def interleave(clocks: Mapping[str, Clock], rounds: int, sample_s: float) -> dict[str, list[float]]:
-    """Seconds of a call of each contestant: a sample in each round, forwards and backwards in turn."""
-    repeats = {name: timing.calibrate(clock, sample_s)[0] for name, clock in clocks.items()}
-    samples: dict[str, list[float]] = {name: [] for name in clocks}
-    order = list(clocks)
-    for _ in range(rounds):
-        for name in order:
-            clocks[name](repeats[name])  # another's kernels and data were there before
-            samples[name].append(clocks[name](repeats[name]) / repeats[name])
-        order.reverse()
-    return samples
+def warmed(clock: Clock) -> Clock:
+    """After as many calls that are not counted: another's kernels and data were there before."""
+    return lambda repeats: (clock(repeats), clock(repeats))[1]
 
 
 def called_with_tensors(kernel: GpuKernel, problem: Problem) -> dict[str, Any]:

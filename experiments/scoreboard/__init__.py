@@ -33,7 +33,7 @@ The best peer of a case is the one with the smallest ratio of times, its time ov
 MetaSchedule needs a virtual environment with TVM and without PyTorch, which TVM would import in each of its workers at
 the cost of seconds each and of candidates that miss their deadline: `pip install "autosched[metaschedule]"`. It takes
 minutes a case, so its best kernel is kept in a cache, by processor, threads, trials and seed; its time is always
-measured anew. --peer-cached takes what is there and tunes nothing.
+measured anew.
 
 Results are in one JSON file, written again after each case: a run may be done in pieces, a run of one more case adds to
 it, and --resume skips what is done. A case in which the peak of the processor was low, or our interval wide, was

@@ -16,9 +16,8 @@ import experiments.scoreboard
 from autosched.cli import options
 from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
-from autosched.runtime.state import state_directory
 from autosched.target import Target, usable_cores
-from experiments.metaschedule import MetaSchedule, check_peer
+from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import Bout, choose, integers
 from experiments.scoreboard.chart import draw
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
@@ -127,12 +126,8 @@ def setting_of(args: argparse.Namespace) -> Setting:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
     target = find_device("cpu", max(args.threads)).target
     trials = args.trials or (QUICK_TRIALS if args.quick else TRIALS)
-    peer = None
-    if args.peer_python is not None and METASCHEDULE in names:
-        check_peer(args.peer_python)
-        cache = args.peer_cache or state_directory() / "metaschedule"
-        theirs = args.peer_trials or trials
-        peer = MetaSchedule(args.peer_python, cache, target.mcpu, theirs, args.seed, args.peer_cached)
+    asks_peer = args.peer_python is not None and METASCHEDULE in names
+    peer = MetaSchedule.with_python(args.peer_python, trials, args.seed) if asks_peer else None
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     opt_ins = tuple(opt_in for opt_in in OPT_INS if getattr(args, opt_in.name))
     budget = args.budget if args.budget is not None else QUICK_BUDGET_S if args.quick else None
@@ -160,11 +155,7 @@ def build_parser() -> argparse.ArgumentParser:
         add(f"--{opt_in.name}", action="store_true", help=opt_in.about)
     add("--peers", metavar="NAMES", help=f"default {','.join(PEERS)}")
     add("--peer-python", type=Path, help="interpreter with TVM, without PyTorch")
-    add("--peer-cache", type=Path, metavar="DIR", help="MetaSchedule's kernels (default: the user's cache)")
-    add("--peer-cached", action="store_true", help="MetaSchedule only where the cache has its kernel")
-    add("--peer-trials", type=options.integer(1), metavar="N", help="of MetaSchedule (default: as many as ours)")
     add("--out", type=result_file, default=RESULTS, metavar="JSON", help="default experiments/results/scoreboard.json")
-    add("--chart", type=result_file, metavar="PNG", help="default: beside the results")
     return parser
 
 
@@ -180,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"quick: {len(bouts)} cases, {setting.trials} trials each: no results to quote")
         rows = list(ledger.rows.values())
         print(report(rows))
-        chart = args.chart or args.out.with_suffix(".png")
+        chart = args.out.with_suffix(".png")
         print(f"results: {args.out}")
         try:
             draw(rows, chart, "Throughput in parts of the best contestant's, geometric mean over shapes")

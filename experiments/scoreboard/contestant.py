@@ -12,8 +12,7 @@ import gc
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,8 +24,9 @@ from autosched.codegen import KernelSource, build_source
 from autosched.kernels import specs
 from autosched.lower import lower
 from autosched.measure import timing
+from autosched.measure.runner import Timer
 from autosched.roofline import LARGEST, SMALLEST, compulsory_bytes
-from autosched.runtime.jit import compile_object, load_library, load_object
+from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.peak import measure_fma_gflops, multiplier, reader
 from autosched.runtime.tensors import Array, address_of, aligned_empty
@@ -41,10 +41,6 @@ OURS, CALL, READ, MULTIPLY = "autosched", "autosched.call", "read", "multiply"
 OPERATIONS = 1e7  # 0.1 ms of one core: no call is all overhead
 Request: TypeAlias = "Mapping[str, Any]"
 Clocks: TypeAlias = "dict[str, timing.Clock]"
-_TIMER = ctypes.CFUNCTYPE(
-    ctypes.c_int64,
-    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
-)
 
 
 def load_inputs(directory: Path, n: int) -> list[Array]:
@@ -65,34 +61,17 @@ def our_source(dag: ComputeDAG, database: Path, record_id: int, threads: int) ->
     return build_source(lower(replay(collapse(dag), steps)), {}, parse_target("cpu"), threads)
 
 
-def python_clock(run: Callable[[], object]) -> timing.Clock:
-    """Calls from Python, one after the other."""
-
-    def clock(repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return time.perf_counter() - start
-
-    return clock
-
-
 def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, threads: int) -> timing.Clock:
-    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays and the code."""
-    library, addresses = load_library(timing.HELPER_IR, parse_target("cpu"), (timing.TIME_ENTRY,))
-    timer = _TIMER(addresses[timing.TIME_ENTRY])
-    now = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays."""
+    timer = Timer(parse_target("cpu"))
     pointers = (ctypes.c_void_p * len(arrays))(*(address_of(array) for array in arrays))
     workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
-    held = (library, arrays)
+    run, held = timer.clock(address, ctypes.addressof(pointers), address_of(workspace), threads), (pointers, workspace)
 
     def clock(repeats: int) -> float:
         assert held
-        arguments = (address, ctypes.addressof(pointers), address_of(workspace), threads, repeats)
-        nanoseconds = int(timer(now, time.CLOCK_MONOTONIC, *arguments))
-        if nanoseconds < 0:
-            raise RuntimeError("the kernel returned a status other than 0")
-        return nanoseconds * 1e-9
+        assert arrays
+        return run(repeats)
 
     return clock
 
@@ -119,7 +98,7 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     out = kernel(*arrays)
     clocks = {
         OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),
-        CALL: python_clock(lambda: kernel(*arrays)),
+        CALL: timing.python_clock(lambda: kernel(*arrays)),
         READ: read_clock(compulsory_bytes(dag), source.threads),
         MULTIPLY: multiply_clock(source.threads),
     }
@@ -137,7 +116,7 @@ def enter_opt_in(asked: Mapping[str, Any], request: Request, arrays: list[Array]
     layer = kernel.bind(**{name: given[name] for name in names}) if names else kernel
     rest = [array for name, array in given.items() if name not in names]
     out = layer(*rest)
-    return python_clock(lambda: layer(*rest)), out
+    return timing.python_clock(lambda: layer(*rest)), out
 
 
 def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing.Clock, Array]:
@@ -150,7 +129,7 @@ def enter_peer(name: str, request: Request, arrays: list[Array]) -> tuple[timing
     call = peers.PEERS[name](request["workload"], request["args"], arrays)
     if call is None:
         raise LookupError("it has no single call for this operator")
-    return python_clock(call.run), call.result()
+    return timing.python_clock(call.run), call.result()
 
 
 def enter(request: Request, clocks: Clocks) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_the_ranker_learns_what_the_draft_does_not_know() -> None:
     pytest.importorskip("xgboost")
     found, _ = model_of("gmm", (1, 1024, 1024, 1024))
     i = [s.name for s in found].index(GMM)
-    fresh = CostModel([lower(found[i].state)], [tuple(p.name for p in found[i].params)], TARGET, 1, seed=1)
+    fresh = CostModel([lower(found[i].state)], [tuple(p.name for p in found[i].params)], TARGET, 1)
     rows = rows_of(found[i], 3000)
     rows = rows[fresh.legal(0, rows)][:600]
     drafted = fresh.draft(0, rows)

@@ -283,7 +283,7 @@ def test_ranker_is_deterministic_and_refits_by_a_fifth() -> None:
     pytest.importorskip("xgboost")
     x = matmul_model().features(0, population(100))
     y = labels(np.exp(np.sin(np.arange(100.0))), np.zeros(100, np.int64))
-    first, second = Ranker(seed=3), Ranker(seed=3)
+    first, second = Ranker(), Ranker()
     for ranker in (first, second):
         ranker.fit(x, y, np.zeros(100, np.int64))
     np.testing.assert_array_equal(first.predict(x), second.predict(x))

@@ -9,21 +9,24 @@ import pytest
 from autosched.store import Database
 from autosched.target import parse_target
 from experiments import collect_programs as collecting
-from experiments.collect_programs import Case, Mixture, all_cases, collect
+from experiments.collect_programs import Mixture, collect
+from experiments.scoreboard.bouts import Bout
+from experiments.tuning import Case
 
 
 def test_the_fastest_sample_of_all_turns_counts_and_a_pass_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "PASSES", (Mixture((("draft", 3),), 2, 1), Mixture((("evolve", 2),), 1, 0)))
-    case = Case("gmm", 0, 1, 1)
+    case, passes = Bout(Case("gmm", 0), 1, 1), (Mixture((("draft", 3),), 2, 1), Mixture((("evolve", 2),), 1, 0))
     path = tmp_path / "programs.db"
-    first = collect(path, 5.0, [case], 1)
+    monkeypatch.setattr(collecting, "PASSES", passes[:1])
+    first = collect(path, 5.0, [case])
     assert 1 <= first <= 6
-    second = collect(path, 5.0, [case], 2)
-    assert collect(path, 5.0, [case], 2) == 0
+    monkeypatch.setattr(collecting, "PASSES", passes)
+    second = collect(path, 5.0, [case])
+    assert collect(path, 5.0, [case]) == 0
     with Database(path, create=False) as database:
-        dag = case.define().dag
+        dag, _ = case.built
         records = database.records(dag.content_hash, parse_target("cpu").fingerprint, 1)
     timed = [r for r in records if r.seconds is not None]
     assert len(timed) == first + second
@@ -31,8 +34,3 @@ def test_the_fastest_sample_of_all_turns_counts_and_a_pass_is_not_repeated(
     for record in timed:
         assert record.seconds == min(record.samples)
         assert len(record.samples) >= collecting.TURNS
-
-
-def test_cases_have_the_threads_that_are_asked_for() -> None:
-    assert {case.threads for case in all_cases([1])} == {1}
-    assert {case.threads for case in all_cases()} == {1, 2}

@@ -144,7 +144,7 @@ def test_a_program_is_never_scored_by_a_model_that_has_seen_it(tasks, monkeypatc
     table = programs.tabulate(tasks)
     seen: list[np.ndarray] = []
 
-    def fitted(table: programs.Table, rows: np.ndarray, threads: int) -> cost_model_quality.Ranker:
+    def fitted(table: programs.Table, rows: np.ndarray) -> cost_model_quality.Ranker:
         seen.append(rows)
         return cost_model_quality.Ranker()
 
@@ -152,7 +152,7 @@ def test_a_program_is_never_scored_by_a_model_that_has_seen_it(tasks, monkeypatc
     for folds in cost_model_quality.FOLDS.values():
         seen.clear()
         fold = folds(table)
-        cost_model_quality.out_of_fold(table, fold, 1)
+        cost_model_quality.out_of_fold(table, fold)
         for f, rows in zip(np.unique(fold), seen, strict=len(np.unique(fold)) > 1):
             assert not (rows & (fold == f)).any()
     shapes = cost_model_quality.shape_folds(table)

@@ -111,7 +111,6 @@ def test_search_throughput_counts_what_it_judges(capsys):
         (search_throughput, "--rounds 0", "a whole number of at least 1 is needed"),
         (cost_model_quality, "--db none.db", "there is no database at"),
         (cost_model_quality, f"--data {__file__}", "holds no measured programs"),
-        (cost_model_quality, "--fit-threads 0", "a whole number of at least 1 is needed"),
         (cost_model_quality, "--out .", ". is a directory; name a file in it"),
     ],
 )
