@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from autosched.cli.bench import geomean
 from autosched.cli.main import interrupted_by_signals
@@ -72,18 +72,8 @@ def parse_cases(text: str) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-class Tunable(Protocol):
-    """A workload with its shape, None for its default arguments."""
-
-    @property
-    def workload(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...] | None: ...
-
-
 def tune(
-    case: Tunable,
+    case: Case,
     *,
     trials: int,
     threads: int | None,

@@ -24,7 +24,7 @@ from experiments.gpu.ledger import Ledger
 from experiments.gpu.peers import PEERS, SLOW
 from experiments.gpu.table import cells, report, totals
 from experiments.gpu.verify import verify
-from experiments.tuning import load_now, tune
+from experiments.tuning import Case, load_now, parse_cases, tune
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
 TRIALS, QUICK_TRIALS = 64, 8
@@ -47,7 +47,7 @@ class Plan:
     """What one call of the script is to do."""
 
     target: Target
-    cases: tuple[suite.Case, ...]
+    cases: tuple[Case, ...]
     checks: tuple[suite.Check, ...]
     trials: int
     candidates: int
@@ -57,8 +57,8 @@ class Plan:
     least_tuning_s: float = LEAST_TUNING_S
 
 
-Hold = Callable[[suite.Case, Sequence[str], float], dict[str, Any]]
-Tune = Callable[[suite.Case, float], dict[str, Any]]
+Hold = Callable[[Case, Sequence[str], float], dict[str, Any]]
+Tune = Callable[[Case, float], dict[str, Any]]
 Verify = Callable[[suite.Check], dict[str, Any]]
 
 
@@ -76,7 +76,7 @@ def run_checks(plan: Plan, ledger: Ledger, left_s: Callable[[], float], verify_o
                 say(f"verify {check.label}: {row['right']} of {row['candidates']} right {' '.join(row['messages'])}")
 
 
-def tuned(case: suite.Case, plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune) -> dict[str, Any] | None:
+def tuned(case: Case, plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune) -> dict[str, Any] | None:
     """The row of a case that has been tuned, now or by an earlier call; None where too little time is left for it."""
     row_before = ledger.cases.get(case.label, {})
     if "tuning" in row_before and plan.database.exists():
@@ -85,7 +85,7 @@ def tuned(case: suite.Case, plan: Plan, ledger: Ledger, budget: Budget, tune_cas
     if seconds is None:
         return None
     answer = tune_case(case, seconds)
-    row = {"workload": case.workload, "shape": list(case.shape), "memory": case.memory}
+    row: dict[str, Any] = {"workload": case.workload, "shape": case.shape}
     row["attempts"] = row_before.get("attempts", 0) + 1
     if "error" in answer:
         row["error"] = f"tuning: {answer['error']['message']}"
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     checks = suite.QUICK_CHECKS if args.quick else suite.CHECKS
     plan = Plan(
         target,
-        suite.choose(args.workloads, args.quick),
+        parse_cases(args.cases) if args.cases else suite.QUICK if args.quick else suite.CASES,
         () if args.no_verify else checks,
         args.trials or (QUICK_TRIALS if args.quick else TRIALS),
         QUICK_CANDIDATES if args.quick else CANDIDATES,
@@ -155,13 +155,13 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     ledger.write()
     arena = Arena(contest_command(target.kind), args.out / "contest.log")
 
-    def tune_case(case: suite.Case, seconds: float) -> dict[str, Any]:
+    def tune_case(case: Case, seconds: float) -> dict[str, Any]:
         return tune(
             case, trials=plan.trials, threads=None, database=plan.database, seed=plan.seed, target=target.kind,
             budget_s=seconds, timeout_s=seconds + 20.0,
         )  # fmt: skip
 
-    def hold(case: suite.Case, names: Sequence[str], seconds: float) -> dict[str, Any]:
+    def hold(case: Case, names: Sequence[str], seconds: float) -> dict[str, Any]:
         sample_s = SAMPLE_S / 10 if args.quick else SAMPLE_S
         return hold_contest(arena, case, plan.database, names, rounds=ROUNDS, sample_s=sample_s, deadline_s=seconds)
 
@@ -190,7 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=9.0, metavar="N", help="end within N minutes (default 9)")
     parser.add_argument("--target", choices=("cuda", "opencl"), default="cuda", help="default cuda")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few trials, to try the script itself")
-    parser.add_argument("--workloads", metavar="NAMES", help="only these, as in gmm,c2d (default: all)")
+    parser.add_argument("--cases", metavar="NAMES", help="only these, as in gmm,c2d:1 (default: all)")
     parser.add_argument(
         "--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})"
     )

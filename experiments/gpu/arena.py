@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.arena import Arena, Lost
-from experiments.gpu.cases import Case
+from experiments.tuning import Case
 
 
 def contest_command(target: str) -> list[str]:
@@ -33,9 +33,7 @@ def hold_contest(
     while True:
         present = [name for name in names if name not in left_out]
         request = {
-            "workload": case.workload,
-            "shape": list(case.shape),
-            "memory": case.memory,
+            "case": case.label,
             "db": str(database),
             "peers": present,
             "rounds": rounds,

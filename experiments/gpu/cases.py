@@ -5,30 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autosched.errors import UsageError
-from autosched.te.registry import WORKLOADS, find
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A workload at a shape. `memory`: it is judged by the bandwidth it reaches, not by its operations."""
-
-    workload: str
-    shape: Shape
-    memory: bool = False
-
-    @property
-    def label(self) -> str:
-        return f"{self.workload} {'x'.join(map(str, self.shape))}"
-
-    @property
-    def params(self) -> dict[str, int | str]:
-        """All arguments of the workload by name."""
-        workload = find(self.workload)
-        values = dict(zip(workload.args, workload.defaults, strict=True))
-        return {**values, **dict(zip(workload.numbers, self.shape, strict=False))}
+from experiments.tuning import parse_cases
 
 
 @dataclass(frozen=True)
@@ -36,7 +13,7 @@ class Check:
     """An operator that is verified at a small shape; `settings` beyond the shape, such as a layout."""
 
     workload: str
-    shape: Shape
+    shape: tuple[int, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -45,37 +22,16 @@ class Check:
         return " ".join(words)
 
 
-def gmm(n: int) -> Case:
-    return Case("gmm", (1, n, n, n))
-
-
-def _benchmark(name: str, index: int) -> Case:
-    return Case(name, WORKLOADS[name].shapes[index], name in ("sfm", "nrm"))
-
-
 _FIRST = (
-    gmm(1024),
-    *(_benchmark("c2d", i) for i in range(4)),
-    gmm(2048),
-    gmm(4096),
-    gmm(512),
-    Case("sfm", (4096, 4096), memory=True),
-    Case("nrm", (1, 8192, 4096), memory=True),
-    Case("elementwise", (4096, 4096), memory=True),
-    *(_benchmark(name, i) for name, i in (("cbr", 1), ("dep", 0), ("tbg", 0), ("sfm", 3), ("nrm", 3))),
-    *(_benchmark(name, i) for name, i in (("grp", 2), ("dil", 2), ("t2d", 1), ("cap", 0))),
-    Case("layer_norm", (4096, 4096), memory=True),
-    Case("transpose", (4096, 4096), memory=True),
-)
+    "gmm:1x1024x1024x1024", "c2d", "gmm:1x2048x2048x2048", "gmm:1x4096x4096x4096", "gmm:1x512x512x512",
+    "sfm:4096x4096", "nrm:1x8192x4096", "elementwise:4096x4096", "cbr:1", "dep:0", "tbg:0", "sfm:3", "nrm:3", "grp:2",
+    "dil:2", "t2d:1", "cap:0", "layer_norm:4096x4096", "transpose:4096x4096",
+)  # fmt: skip
 _OPERATORS = ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap")
-_REST = (_benchmark(name, i) for i in range(4) for name in _OPERATORS)
-CASES: tuple[Case, ...] = tuple(dict.fromkeys((*_FIRST, *_REST)))
-
-QUICK: tuple[Case, ...] = (
-    gmm(64),
-    Case("c2d", (1, 8, 8, 8, 16, 3, 1, 1)),
-    Case("sfm", (64, 64), memory=True),
-)
+_REST = tuple(f"{name}:{i}" for i in range(4) for name in _OPERATORS)
+CASES = tuple(dict.fromkeys(parse_cases(",".join((*_FIRST, *_REST)))))
+QUICK = parse_cases("gmm:1x64x64x64,c2d:1x8x8x8x16x3x1x1,sfm:64x64")
+MEMORY = ("sfm", "nrm", "elementwise", "layer_norm", "transpose")  # judged by the bandwidth they reach
 
 # None of the extents divides by what tiles like; some are 1.
 CHECKS: tuple[Check, ...] = (
@@ -117,16 +73,3 @@ CHECKS: tuple[Check, ...] = (
     Check("transpose", (33, 47)),
 )
 QUICK_CHECKS: tuple[Check, ...] = tuple(c for c in CHECKS if c.workload in ("gmm", "sfm", "dep"))
-
-
-def choose(text: str | None, quick: bool) -> tuple[Case, ...]:
-    """The cases of the workloads that `text` names, separated by commas; all without it. Raises UsageError."""
-    cases = QUICK if quick else CASES
-    if text is None:
-        return cases
-    names = [word.strip() for word in text.split(",") if word.strip()]
-    known = sorted({case.workload for case in cases})
-    for name in names:
-        if name not in known:
-            raise UsageError(f"there is no case of {name!r}: --workloads takes {', '.join(known)}")
-    return tuple(case for case in cases if case.workload in names)

@@ -34,7 +34,7 @@ from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
 from autosched.te.registry import build
 from experiments.gpu import peers
-from experiments.gpu.cases import Case
+from experiments.tuning import Case, parse_cases
 
 DATA_SET = "normal"
 Tell = Callable[[str], None]
@@ -45,8 +45,7 @@ def contest(
 ) -> dict[str, Any]:
     """One row: rates of the device, our kernel and the named peers side by side."""
     dag, _ = build(case.workload, case.shape)
-    row: dict[str, Any] = {"workload": case.workload, "shape": list(case.shape), "memory": case.memory}
-    row |= {"flops": dag.flops, "peers": {}}
+    row: dict[str, Any] = {"workload": case.workload, "shape": case.shape, "flops": dag.flops, "peers": {}}
     clocks: dict[str, Clock] = {}
     with ScratchDirectory() as scratch:
         problem = make_problem(dag, scratch, seed=0)
@@ -185,7 +184,7 @@ def best_kernel(case: Case, target: str, database: Path) -> GpuKernel:
 
 def answer(request: Mapping[str, Any], target: str, device: Device, tell: Tell) -> dict[str, Any]:
     """The row of one request, {"error": ...} where there is none."""
-    case = Case(request["workload"], tuple(request["shape"]), request["memory"])
+    (case,) = parse_cases(request["case"])
     try:
         tell("code")
         kernel = best_kernel(case, target, Path(request["db"]))

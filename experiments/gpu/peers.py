@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.cli.peers import CONVOLUTIONS, TORCH
-from experiments.gpu.cases import Case
+from autosched.te.registry import build
+from experiments.tuning import Case
 
 if TYPE_CHECKING:
     import torch
@@ -57,20 +58,25 @@ def eager(case: Case, copies: Copies) -> Entry:
     """The formulation of `autosched bench`: images in channels_last, which is our layout."""
     if case.workload not in TORCH:
         raise NoPeer(f"PyTorch has no single call for {case.workload}")
-    formulations = [TORCH[case.workload](case.params, list(tensors)) for tensors in copies]
+    formulations = [TORCH[case.workload](_arguments(case), list(tensors)) for tensors in copies]
     return Entry([run for run, _ in formulations], formulations[0][1])
 
 
 def eager_otherwise(case: Case, copies: Copies) -> Entry:
     """Another way to say the same, which the libraries may like better in single precision: convolutions in PyTorch's
     own layout, NCHW, and a batch of one product as one product."""
-    if case.workload == "gmm" and case.shape[0] == 1:
+    if case.workload == "gmm" and len(copies[0][0]) == 1:
         return Entry([_one_product(tensors) for tensors in copies], lambda y: y.unsqueeze(0))
     if case.workload not in _NCHW:
         raise NoPeer(f"{case.workload} has no other form")
-    found = [CONVOLUTIONS[case.workload](case.params, list(tensors)) for tensors in copies]
+    found = [CONVOLUTIONS[case.workload](_arguments(case), list(tensors)) for tensors in copies]
     calls = [replace(c, x=c.x.contiguous(), w=c.w.contiguous()).call() for c in found]
     return Entry([run for run, _ in calls], calls[0][1])
+
+
+def _arguments(case: Case) -> dict[str, Any]:
+    """All arguments of the workload by name."""
+    return dict(build(case.workload, case.shape)[1]["args"])
 
 
 def _one_product(a: Tensors) -> Run:

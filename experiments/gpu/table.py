@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autosched.cli.output import table
+from experiments.gpu.cases import MEMORY
 from experiments.tuning import geomean, microseconds, number
 
 Row = Mapping[str, Any]
@@ -16,7 +17,7 @@ HEADER = (
 EAGER = ("torch", "torch other")
 COMPILED, TRITON = "torch.compile", "triton"
 GEMM_GOAL, CONV_GOAL, COPY_GOAL, TUNING_GOAL_S = 0.8, 0.8, 0.85, 90.0
-TUNING_CASE, TUNING_TRIALS = "gmm 1x1024x1024x1024", 64
+TUNING_CASE, TUNING_TRIALS = "gmm:1x1024x1024x1024", 64
 
 
 def peer_seconds(row: Row, names: Sequence[str] = (*EAGER, COMPILED, TRITON)) -> float | None:
@@ -99,7 +100,7 @@ def totals(checks: Mapping[str, Row], cases: Mapping[str, Row]) -> dict[str, Any
     copies = {
         label: found
         for label, row in cases.items()
-        if row.get("memory") and (found := rates(row)["of_copy"]) is not None
+        if row.get("workload") in MEMORY and (found := rates(row)["of_copy"]) is not None
     }
     tuning = (cases.get(TUNING_CASE) or {}).get("tuning") or {}
     gemm = ratios("gmm", EAGER)

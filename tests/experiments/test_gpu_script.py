@@ -19,9 +19,10 @@ from experiments.gpu.arena import hold_contest
 from experiments.gpu.budget import RESERVE_S, Budget
 from experiments.gpu.ledger import Ledger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
+from experiments.tuning import Case, parse_cases
 
 ROOT = Path(__file__).resolve().parents[2]
-GMM, SFM = suite.gmm(1024), suite.Case("sfm", (4096, 4096), memory=True)
+GMM, SFM = parse_cases("gmm:1x1024x1024x1024,sfm:4096x4096")
 
 
 class Clock:
@@ -62,18 +63,11 @@ def test_the_cases_cover_the_list_and_build():
     labels = [case.label for case in suite.CASES]
     assert len(set(labels)) == len(labels)
     assert [c.shape[1] for c in suite.CASES if c.workload == "gmm"] == [1024, 2048, 4096, 512]
-    assert labels[1:5] == [suite.Case("c2d", shape).label for shape in WORKLOADS["c2d"].shapes]
+    assert labels[1:5] == [f"c2d:{i}" for i in range(4)]
     for name in ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap"):
         assert set(WORKLOADS[name].shapes) <= {c.shape for c in suite.CASES if c.workload == name}
     for case in (*suite.CASES, *suite.QUICK):
         build(case.workload, case.shape)
-        assert set(case.params) == set(WORKLOADS[case.workload].args)
-
-
-def test_cases_are_chosen_by_workload():
-    assert {case.workload for case in suite.choose("gmm, sfm", quick=False)} == {"gmm", "sfm"}
-    with pytest.raises(UsageError, match=r"no case of 'gmmm': --workloads takes c2d, gmm, sfm"):
-        suite.choose("gmmm", quick=True)
 
 
 # Time
@@ -275,7 +269,7 @@ def test_a_process_that_fails_before_any_peer_is_an_error(tmp_path, text):
 def test_rows_and_totals():
     rows = {
         GMM.label: {"workload": "gmm", "tuning": TUNED, **answer(1e-4, torch=8e-5, torch_compile=2e-4, triton=4e-5)},
-        SFM.label: {"workload": "sfm", "memory": True, "tuning": TUNED, **answer(4e-6, torch=8e-6)},
+        SFM.label: {"workload": "sfm", "tuning": TUNED, **answer(4e-6, torch=8e-6)},
         "dep 1": {"workload": "dep", "error": "tuning: no candidate"},
         "nrm 1": {"workload": "nrm", **answer(1e-4, torch=1e-4), "ours": {"right": False, "reason": "C[0] is 1"}},
     }
@@ -390,7 +384,7 @@ def test_a_wrong_kernel_is_seen(pocl, tmp_path, monkeypatch):
     from experiments.gpu import contest
     from experiments.gpu.verify import random_jobs
 
-    case = suite.Case("relu", (8, 16))
+    case = Case("relu", own_shape=(8, 16))
     dag, _ = build(case.workload, case.shape)
     (job,) = random_jobs(dag, pocl, 1, 0)
     broken = replace(job.source, text=job.source.text.replace("0.0f", "1e9f"))
