@@ -374,11 +374,15 @@ def symbolic(analysis: Analysis, draft: Draft, machine: Machine) -> tuple[Expr, 
 
 
 def dominant(costs: Sequence[Cost]) -> Cost:
-    """The statement with the most arithmetic when every parameter is 1; the first one where all are equal."""
-    work = [times(c.statement.executions, float(c.statement.ops.slots + 0.01)) for c in costs]
+    """The statement with the most arithmetic."""
+    return costs[heaviest([times(c.statement.executions, float(c.statement.ops.slots + 0.01)) for c in costs])]
+
+
+def heaviest(work: Sequence[Expr]) -> int:
+    """The number of the one with the most work when every parameter is 1; the first one where all are equal."""
     names = sorted({e.name for w in work for e in subexpressions(w) if isinstance(e, Param)})
     values = Program(work, names)(np.ones((1, len(names)), np.int64))[:, 0]
-    return costs[int(np.argmax(values))]
+    return int(np.argmax(values))
 
 
 def ordered(statement: Statement) -> tuple[Access | None, ...]:

@@ -10,16 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
-from autosched.ir.expr import Const, Expr, Param, product
+from autosched.ir.expr import Const, Expr, product
 from autosched.ir.linear import linear
-from autosched.ir.program import Program
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
-from autosched.ir.visit import subexpressions
 from cost_model import gpu_machine as g
 from cost_model.access import Access
-from cost_model.features import DRAFT, LOG, Feature, log2
+from cost_model.features import DRAFT, LOG, Feature, heaviest, log2
 from cost_model.formula import ONE, ZERO, largest, most, over, plus, real, times, total, where
 from cost_model.gpu_draft import GpuDraft, KernelCost, WorkCost
 from cost_model.gpu_kernels import (
@@ -391,12 +387,9 @@ def gpu_symbolic(draft: GpuDraft, machine: GpuMachine) -> tuple[Expr, ...]:
 
 
 def dominant(draft: GpuDraft) -> tuple[KernelCost, WorkCost]:
-    """The statement with the most arithmetic when every parameter is 1; the first one where all are equal."""
+    """The statement with the most arithmetic, and its kernel."""
     pairs = [(k, c) for k in draft.kernels for c in k.costs]
-    work = [times(c.work.statement.executions, _weight(c)) for _, c in pairs]
-    names = sorted({e.name for w in work for e in subexpressions(w) if isinstance(e, Param)})
-    values = Program(work, names)(np.ones((1, len(names)), np.int64))[:, 0]
-    return pairs[int(np.argmax(values))]
+    return pairs[heaviest([times(c.work.statement.executions, _weight(c)) for _, c in pairs])]
 
 
 def _weight(cost: WorkCost) -> float:

@@ -16,7 +16,7 @@ from cost_model.formula import is_one
 from cost_model.gpu_draft import occupancy, register_estimate, register_room
 from cost_model.gpu_kernels import PRIVATE, Kernel, Work, kernels, unrolls
 from cost_model.gpu_machine import GpuMachine
-from cost_model.legality import MAX_WORKSPACE_BYTES, Rule
+from cost_model.legality import MAX_WORKSPACE_BYTES, Rule, extents, summed
 
 MAX_UNROLLED = 2048  # copies of one statement
 MAX_INSTRUCTIONS = 8192  # arithmetic and memory instructions of all unrolled statements of a kernel
@@ -29,12 +29,12 @@ MAX_REGISTER_LOOP = 16  # iterations of a loop over a thread's own array that is
 def gpu_rules(analysis: Analysis, machine: GpuMachine) -> tuple[Rule, ...]:
     """All limits of one sketch; those that are constantly true are left out."""
     found = kernels(analysis)
-    workspace = _sum([a.bytes for a in analysis.allocations if a.buffer.scope is Scope.GLOBAL])
+    workspace = summed([a.bytes for a in analysis.allocations if a.buffer.scope is Scope.GLOBAL])
     rules = [Rule("workspace bytes", workspace <= MAX_WORKSPACE_BYTES)]
     for n, kernel in enumerate(found):
         prefix = f"kernel {n}: " if len(found) > 1 else ""
         rules += [Rule(prefix + rule.name, rule.holds) for rule in _kernel_rules(kernel, machine)]
-    rules += [Rule("extents", bound >= 1) for bound in _extents(analysis)]
+    rules += [Rule("extents", bound >= 1) for bound in extents(analysis)]
     return tuple(r for r in rules if not (isinstance(r.holds, Const) and r.holds.value))
 
 
@@ -47,7 +47,7 @@ def _kernel_rules(kernel: Kernel, machine: GpuMachine) -> list[Rule]:
         Rule("at least a warp", kernel.threads >= imin(warp, Const(_needed_threads(kernel), INDEX))),
         Rule("shared bytes", kernel.shared <= facts.shared_per_block),
         Rule("registers", register_estimate(kernel, machine) <= register_room(kernel, machine)),
-        Rule("instructions", _sum([_instructions(w) for w in kernel.works]) <= MAX_INSTRUCTIONS),
+        Rule("instructions", summed([_instructions(w) for w in kernel.works]) <= MAX_INSTRUCTIONS),
     ]
     if not is_one(kernel.resident):
         enough = occupancy(kernel, register_estimate(kernel, machine), machine) >= kernel.resident
@@ -105,16 +105,3 @@ def _rolled(work: Work) -> Expr:
         if not unrolls(loop) and any(a.moves(i) for a in work.accesses(*PRIVATE)):
             result = result * loop.bound
     return result
-
-
-def _sum(terms: list[Expr]) -> Expr:
-    result: Expr = Const(0, INDEX)
-    for term in terms:
-        result = result + term
-    return result
-
-
-def _extents(analysis: Analysis) -> list[Expr]:
-    bounds = [x.bound for s in analysis.statements for x in s.loops]
-    shapes = [e for a in analysis.allocations for e in a.buffer.shape]
-    return [e for e in dict.fromkeys(bounds + shapes) if not isinstance(e, Const)]

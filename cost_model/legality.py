@@ -43,15 +43,15 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
         ),
         Rule(
             "instructions",
-            _sum([_copies(s, machine) * len(s.accesses) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
+            summed([_copies(s, machine) * len(s.accesses) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
         ),
     ]
     found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= _most(s, machine)) for s in analysis.statements]
-    found += [Rule("extents", bound >= 1) for bound in _extents(analysis)]
+    found += [Rule("extents", bound >= 1) for bound in extents(analysis)]
     return tuple(r for r in found if not (isinstance(r.holds, Const) and r.holds.value))
 
 
-def _sum(terms: list[Expr]) -> Expr:
+def summed(terms: list[Expr]) -> Expr:
     result: Expr = Const(0)
     for term in terms:
         result = result + term
@@ -67,7 +67,7 @@ def _registers(analysis: Analysis, machine: Machine) -> Expr:
 
 
 def _bytes(analysis: Analysis, scope: Scope) -> Expr:
-    return _sum([a.bytes for a in analysis.allocations if a.buffer.scope is scope])
+    return summed([a.bytes for a in analysis.allocations if a.buffer.scope is scope])
 
 
 def _copies(statement: Statement, machine: Machine) -> Expr:
@@ -88,7 +88,7 @@ def _most(statement: Statement, machine: Machine) -> Expr:
     return select(statement.passing.passes(statement.accumulating(lanes), target), few, Const(MAX_UNROLLED))
 
 
-def _extents(analysis: Analysis) -> list[Expr]:
+def extents(analysis: Analysis) -> list[Expr]:
     """Distinct closed forms that must be positive: trip counts and buffer shapes."""
     bounds = [x.bound for s in analysis.statements for x in s.loops]
     shapes = [e for a in analysis.allocations for e in a.buffer.shape]

@@ -41,7 +41,7 @@ from autosched.ir.stmt import (
     Wait,
 )
 from autosched.ir.types import type_problem
-from autosched.ir.visit import moved
+from autosched.ir.visit import moved, subexpressions
 
 PRIVATE = frozenset({Scope.LOCAL, Scope.REGISTER})
 BOUND = frozenset({*BLOCKS, *THREADS})
@@ -153,9 +153,9 @@ class _Checker:
             if e.dtype != INDEX:
                 self.report(s, place, f"the {what} is {e.dtype}, not {INDEX}")
             self.expr(e, s, place)
-            if any(isinstance(node, Load) for node in _nodes(e)):
+            if any(isinstance(node, Load) for node in subexpressions(e)):
                 self.report(s, place, f"the {what} depends on the contents of a tensor")
-        if any(isinstance(node, Var) for node in _nodes(s.bound)):
+        if any(isinstance(node, Var) for node in subexpressions(s.bound)):
             self.report(s, place, f"the bound {expr_text(s.bound)} depends on a loop variable")
         if isinstance(s.bound, Const):
             if isinstance(s.extent, Const) and s.extent.value > s.bound.value:
@@ -208,7 +208,7 @@ class _Checker:
             self.report(s, place, f"{what} stands inside a parallel loop")
         threads = {loop.var for loop in place.loops.values() if loop.kind in THREADS}
         for e in (*place.conditions, *(loop.extent for loop in place.loops.values())):
-            moved = [v for v in _nodes(e) if v in threads]
+            moved = [v for v in subexpressions(e) if v in threads]
             if moved:
                 self.report(s, place, f"{what} depends on the thread {expr_text(moved[0])} by {expr_text(e)}")
 
@@ -266,7 +266,7 @@ class _Checker:
             wrong(f"{b.name} has the unknown dtype {b.dtype!r}")
         tiles = () if b.layout is None else b.layout.tiles
         for e in (*b.shape, *(factor for _, factor in tiles)):
-            if e.dtype != INDEX or any(isinstance(node, (Var, Load)) for node in _nodes(e)):
+            if e.dtype != INDEX or any(isinstance(node, (Var, Load)) for node in subexpressions(e)):
                 wrong(f"the size {expr_text(e)} of {b.name} is not a closed form of {INDEX}")
             elif isinstance(e, Const) and e.value < 1:
                 wrong(f"the size {e.value} of {b.name} is not positive")
@@ -333,7 +333,7 @@ class _Checker:
                     self.report(s, place, text)
         operands = set(zip(names, (v.dtype for v in (*r.lhs, *r.rhs)), strict=True))
         for e in r.results:
-            for node in _nodes(e):
+            for node in subexpressions(e):
                 foreign = isinstance(node, Var) and (node.name, node.dtype) not in operands
                 if foreign or isinstance(node, (Load, Param)):
                     self.report(s, place, f"the reducer {r.name} uses {expr_text(node)}, not one of its operands")
@@ -355,12 +355,12 @@ class _Checker:
             self.report(s, place, f"{name} is private to the thread outside the parallel loop that uses it")
         on_gpu = place.inside(*BOUND)  # there the C compiler finds out which indices are constant
         if self.concrete and buffer.scope is Scope.REGISTER and not on_gpu:
-            for node in (n for i in indices for n in _nodes(i)):
+            for node in (n for i in indices for n in subexpressions(i)):
                 if isinstance(node, Load) or (isinstance(node, Var) and not _is_unrolled(node, place)):
                     self.report(s, place, f"{name} is in registers but indexed with {expr_text(node)}, not a constant")
 
     def expr(self, e: Expr, s: Stmt, place: _Place) -> None:
-        for node in _nodes(e):
+        for node in subexpressions(e):
             self.types(node, s, place)
             match node:
                 case Var(name, dtype):
@@ -401,15 +401,3 @@ def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
 def _is_unrolled(v: Var, place: _Place) -> bool:
     loop = place.loops.get(v.name)
     return loop is not None and loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
-
-
-def _nodes(e: Expr) -> Iterator[Expr]:
-    """Every node of an expression once, shared or not."""
-    seen: set[Expr] = set()
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            stack.extend(node.children)

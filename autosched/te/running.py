@@ -16,6 +16,7 @@ from autosched.ir.conditions import LIMITS, MIRRORED, conjuncts, given, is_order
 from autosched.ir.expr import Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Reducer
+from autosched.ir.visit import elements as elements_of
 from autosched.ir.visit import free_vars, subexpressions, substitute
 from autosched.te.tensor import ComputeOp, postorder
 
@@ -154,13 +155,5 @@ def step_along(body: Iterable[Expr], k: Var, i: Var) -> tuple[int, int]:
     forms = [Simplifier({}).affine(x) for e in nodes if isinstance(e, Load) for x in e.indices if free_vars(x) & {k, i}]
     plain = all(isinstance(a, Var) or not free_vars(a) & {k, i} for f in forms for a, _ in f.terms)
     found = {(dict(f.terms).get(k, 0), dict(f.terms).get(i, 0)) for f in forms}
-    return found.pop() if plain and len(found) == 1 and not _outside(body, {k, i}) else (0, 0)
-
-
-def _outside(body: Iterable[Expr], variables: set[Var]) -> bool:
-    """Whether one of the variables occurs outside of indices."""
-
-    def occurs(e: Expr) -> bool:
-        return e in variables or (not isinstance(e, Load) and any(map(occurs, e.children)))
-
-    return any(map(occurs, body))
+    outside = any(e in (k, i) for value in body for e in elements_of(value))
+    return found.pop() if plain and len(found) == 1 and not outside else (0, 0)
