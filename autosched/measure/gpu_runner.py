@@ -19,22 +19,7 @@ from autosched.measure import timing
 from autosched.measure.check import CandidateError
 from autosched.measure.gpu_data import GpuData, Guarded, make_workspace
 from autosched.measure.problem import DATA_SETS
-from autosched.measure.protocol import (
-    Canary,
-    Done,
-    Drop,
-    Failed,
-    GpuHold,
-    Load,
-    Measure,
-    Message,
-    Peak,
-    ProtocolError,
-    Rate,
-    Sample,
-    Samples,
-    Setup,
-)
+from autosched.measure.protocol import Done, Failed, GpuHold, Message, Peak, ProtocolError, Rate, Setup
 from autosched.measure.slots import Slots
 from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
 from autosched.runtime.gpu.device import Call, Device, DeviceFault, Memory
@@ -72,35 +57,20 @@ class GpuRunner(Slots[Held]):
         self._loaded: GpuData | None = None
 
     def handle(self, message: Message) -> Message:
-        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
         try:
-            match message:
-                case Load():
-                    self._load()
-                    return Done(message.id)
-                case GpuHold():
-                    return self._hold(message)
-                case Measure():
-                    return self._measure(message)
-                case Sample():
-                    return self._sample(message)
-                case Drop():
-                    for slot in list(self._held):
-                        self._release(slot)
-                    return Done(message.id)
-                case Canary():
-                    return self._canary(message)
-                case Peak():
-                    return Rate(message.id, measure_gpu_peak(self._device))
-            raise ProtocolError(f"a runner of {self._setup.target.kind} got {type(message).__name__}")
-        except CandidateError as fault:
-            return Failed(message.id, fault.fault, str(fault))
+            return super().handle(message)
         except DeviceFault as fault:
             return Failed(message.id, fault.kind, str(fault))
         except DeviceError as error:
             return Failed(message.id, "device_lost", str(error))
-        except MemoryError as error:
-            return Failed(message.id, "out_of_memory", f"no memory on the host: {error}"[:500])
+
+    def _carry_out(self, message: Message) -> Message:
+        match message:
+            case GpuHold():
+                return self._hold(message)
+            case Peak():
+                return Rate(message.id, measure_gpu_peak(self._device))
+        return super()._carry_out(message)
 
     @property
     def _device(self) -> Device:
@@ -163,8 +133,7 @@ class GpuRunner(Slots[Held]):
     def _clock(self, held: Held) -> Callable[[int], float]:
         return lambda reps: self._device.time(held.round, reps)
 
-    def _canary(self, message: Canary) -> Message:
-        """Checks a kernel known to be good and times it."""
+    def _canary(self) -> tuple[float, ...]:
         device, target = self._device, self._setup.target
         blocks = (_CANARY_ELEMENTS // 128, 1, 1)
         launch = Launch("canary", blocks, (128, 1, 1), ("a", "b"), 0)
@@ -188,7 +157,7 @@ class GpuRunner(Slots[Held]):
                 device.free(allocated)
         if not np.array_equal(result, given + given):
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")
-        return Samples(message.id, samples, False, 0.0)
+        return samples
 
 
 def _memory(workspace: Mapping[str, Guarded]) -> dict[str, Memory]:

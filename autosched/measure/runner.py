@@ -14,20 +14,7 @@ import numpy as np
 from autosched.measure import timing
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
-from autosched.measure.protocol import (
-    Canary,
-    Done,
-    Drop,
-    Failed,
-    Hold,
-    Load,
-    Measure,
-    Message,
-    ProtocolError,
-    Sample,
-    Samples,
-    Setup,
-)
+from autosched.measure.protocol import Done, Failed, Hold, Message, Setup
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
 from autosched.target import Target
@@ -77,36 +64,18 @@ class Runner(Slots[Held]):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self._setup = setup
+        self._out_of_memory = f"no memory under the worker's limit of {setup.memory_limit >> 20} MB"
         self._timer = Timer(setup.target)
         self._data: list[DataSet] = []
 
-    def handle(self, message: Message) -> Message:
-        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
-        try:
-            match message:
-                case Load():
-                    self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
-                    return Done(message.id)
-                case Hold():
-                    return self._hold(message)
-                case Measure():
-                    return self._measure(message)
-                case Sample():
-                    return self._sample(message)
-                case Drop():
-                    self._held.clear()
-                    return Done(message.id)
-                case Canary():
-                    return self._canary(message)
-            raise ProtocolError(f"a runner got {type(message).__name__}")
-        except CandidateError as fault:
-            return Failed(message.id, fault.fault, str(fault))
-        except MemoryError as error:
-            text = f"no memory under the worker's limit of {self._setup.memory_limit >> 20} MB: {error}"
-            return Failed(message.id, "out_of_memory", text[:500])
+    def _load(self) -> None:
+        self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
+
+    def _carry_out(self, message: Message) -> Message:
+        return self._hold(message) if isinstance(message, Hold) else super()._carry_out(message)
 
     def _hold(self, message: Hold) -> Message:
-        self._held.pop(message.slot, None)  # its scratch goes before the next one's comes
+        self._release(message.slot)  # its scratch goes before the next one's comes
         try:
             code = Path(message.object_path).read_bytes()
             loaded = load_object(code, message.entry, message.threads)
@@ -131,8 +100,7 @@ class Runner(Slots[Held]):
         self._data[0].hand(kernel.packing)
         return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
-    def _canary(self, message: Canary) -> Message:
-        """Checks the built-in kernel and times it."""
+    def _canary(self) -> tuple[float, ...]:
         given = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
         result = np.full_like(given, np.nan)
         pointers = (ctypes.c_void_p * 2)(given.ctypes.data, result.ctypes.data)
@@ -140,4 +108,4 @@ class Runner(Slots[Held]):
         samples, _ = timing.take_samples(run, 0.0, None)
         if not np.array_equal(result, given + given):
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")
-        return Samples(message.id, samples, False, 0.0)
+        return samples

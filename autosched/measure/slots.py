@@ -9,7 +9,18 @@ from typing import Generic, Protocol, TypeVar
 
 from autosched.measure import timing
 from autosched.measure.check import CandidateError
-from autosched.measure.protocol import Measure, Message, ProtocolError, Sample, Samples
+from autosched.measure.protocol import (
+    Canary,
+    Done,
+    Drop,
+    Failed,
+    Load,
+    Measure,
+    Message,
+    ProtocolError,
+    Sample,
+    Samples,
+)
 
 
 class Timed(Protocol):
@@ -22,8 +33,49 @@ K = TypeVar("K", bound=Timed)
 
 
 class Slots(ABC, Generic[K]):
+    """State of a running worker, and what it does with its requests."""
+
+    _out_of_memory = "no memory on the host"
+
     def __init__(self) -> None:
         self._held: dict[int, K] = {}
+
+    def handle(self, message: Message) -> Message:
+        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
+        try:
+            return self._carry_out(message)
+        except CandidateError as fault:
+            return Failed(message.id, fault.fault, str(fault))
+        except MemoryError as error:
+            return Failed(message.id, "out_of_memory", f"{self._out_of_memory}: {error}"[:500])
+
+    def _carry_out(self, message: Message) -> Message:
+        match message:
+            case Load():
+                self._load()
+            case Measure():
+                return self._measure(message)
+            case Sample():
+                return self._sample(message)
+            case Drop():
+                for slot in list(self._held):
+                    self._release(slot)
+            case Canary():
+                return Samples(message.id, self._canary(), False, 0.0)
+            case _:
+                raise ProtocolError(f"a runner got {type(message).__name__}")
+        return Done(message.id)
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Reads the problem's data sets."""
+
+    @abstractmethod
+    def _canary(self) -> tuple[float, ...]:
+        """Checks a kernel known to be good and times it: seconds of a call, for each sample."""
+
+    def _release(self, slot: int) -> None:
+        self._held.pop(slot, None)
 
     @abstractmethod
     def _clock(self, held: K) -> Callable[[int], float]:

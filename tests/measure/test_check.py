@@ -227,6 +227,12 @@ class ScriptedSlots(Slots[Scripted]):
     def _launch_again(self, held: Scripted) -> None:
         pass
 
+    def _load(self) -> None:
+        pass
+
+    def _canary(self) -> tuple[float, ...]:
+        return ()
+
 
 @pytest.mark.parametrize(
     ("call_s", "calls", "expected"),
