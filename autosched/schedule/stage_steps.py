@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, ceildiv
@@ -14,11 +15,11 @@ from autosched.schedule.state import State
 _SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value)
 
 
-def _replace_reads(op: StageOp, buffer: str, new: str) -> StageOp:
+def _reading(body: tuple[Expr, ...], buffer: str, new: str) -> tuple[Expr, ...]:
     def renamed(e: Expr) -> Expr:
         return Load(new, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == buffer else e
 
-    return replace(op, body=tuple(bottom_up(v, renamed) for v in op.body))
+    return tuple(bottom_up(v, renamed) for v in body)
 
 
 def insert(state: State, stage: Stage, before: str | None) -> State:
@@ -118,15 +119,10 @@ class CacheRead:
         where = f"cache_read({self.buffer}, {self.consumer})"
         found = consumer.op.loads_from(self.buffer)
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
-        name = f"{self.buffer}.{self.tag}"
-        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
-        shape = shape_of_buffer(state, self.buffer)
-        axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
-        dtype = found[0].dtype
-        body = Load(self.buffer, tuple(a.var for a in axes), dtype)
-        op = StageOp(name, axes, (), (body,), None, (name,), (dtype,))
-        state = state.with_stage(replace(consumer, op=_replace_reads(consumer.op, self.buffer, name)))
-        return check_readers(where, insert(state, default_stage(op), self.consumer))
+        name, axes = f"{self.buffer}.{self.tag}", dimensions(shape_of_buffer(state, self.buffer))
+        value = Load(self.buffer, tuple(a.var for a in axes), found[0].dtype)
+        body = _reading(consumer.op.body, self.buffer, name)
+        return check_readers(where, read_from(where, state, consumer, body, name, axes, value))
 
 
 @dataclass(frozen=True)
@@ -149,18 +145,30 @@ class Reindex:
         check(len(found) == 1, f"{where}: {self.consumer} reads {self.buffer} at {len(found)} places instead of one")
         whole = not op.guards and not any(isinstance(e, Select) for v in op.body for e in subexpressions(v))
         check(whole, f"{where}: {self.consumer} does not read every point")
-        name = f"{self.buffer}.{self.tag}"
-        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
-        (load,) = found
+        (load,), name = found, f"{self.buffer}.{self.tag}"
         used = {v for i in load.indices for v in free_vars(i)}
         moving = [a for a in op.all_axes if a.var in used]
-        axes = tuple(StageAxis(Var(f"d{n}"), a.extent) for n, a in enumerate(moving))
+        axes = dimensions(a.extent for a in moving)
         values: dict[Expr, Expr] = {a.var: d.var for a, d in zip(moving, axes, strict=True)}
-        body = Load(self.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype)
-        copy = StageOp(name, axes, (), (body,), None, (name,), (load.dtype,))
+        value = Load(self.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype)
         read: dict[Expr, Expr] = {load: Load(name, tuple(a.var for a in moving), load.dtype)}
-        state = state.with_stage(replace(consumer, op=replace(op, body=tuple(substitute(v, read) for v in op.body))))
-        return check_readers(where, insert(state, default_stage(copy), self.consumer))
+        body = tuple(substitute(v, read) for v in op.body)
+        return check_readers(where, read_from(where, state, consumer, body, name, axes, value))
+
+
+def dimensions(extents: Iterable[Expr]) -> tuple[StageAxis, ...]:
+    """The axes of a copy."""
+    return tuple(StageAxis(Var(f"d{n}"), extent) for n, extent in enumerate(extents))
+
+
+def read_from(
+    where: str, state: State, stage: Stage, body: tuple[Expr, ...], name: str, axes: tuple[StageAxis, ...], value: Expr
+) -> State:
+    """`stage` with another `body`, which reads a new stage `name`: `value` at each point of `axes`."""
+    check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
+    op = StageOp(name, axes, (), (value,), None, (name,), (value.dtype,))
+    state = state.with_stage(replace(stage, op=replace(stage.op, body=body)))
+    return insert(state, default_stage(op), stage.name)
 
 
 def shape_of_buffer(state: State, buffer: str) -> tuple[Expr, ...]:

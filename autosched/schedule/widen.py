@@ -13,14 +13,14 @@ C[i, j] = sum over k of A[i, k] * B.factor[k, j]
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
-from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load, Var, binary
+from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load, binary
 from autosched.ir.visit import free_vars, rebuild, subexpressions, substitute
 from autosched.schedule.loop_steps import check
-from autosched.schedule.stage import StageAxis, StageOp, default_stage
-from autosched.schedule.stage_steps import check_untouched, insert, shape_of_buffer
+from autosched.schedule.stage import StageOp
+from autosched.schedule.stage_steps import check_untouched, dimensions, read_from, shape_of_buffer
 from autosched.schedule.state import State
 
 
@@ -40,20 +40,16 @@ class Widen:
         dtype = widened(stage.op).get(self.buffer)
         check(dtype is not None, f"{where}: {self.buffer} is not converted to one wider type in all places")
         assert dtype is not None
-        name = f"{self.buffer}.{self.tag}"
-        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
+        name, axes = f"{self.buffer}.{self.tag}", dimensions(shape_of_buffer(state, self.buffer))
 
         def go(e: Expr) -> Expr:
             if isinstance(e, Cast) and isinstance(e.a, Load) and e.a.buffer == self.buffer:
                 return Load(name, e.a.indices, e.dtype)
             return rebuild(e, go) if e.children else e
 
-        state = state.with_stage(replace(stage, op=replace(stage.op, body=tuple(go(v) for v in stage.op.body))))
-        axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape_of_buffer(state, self.buffer)))
         source = next(e for v in stage.op.body for e in subexpressions(v) if _is_read(e, self.buffer))
         plain: Load = Load(self.buffer, tuple(a.var for a in axes), source.dtype)
-        op = StageOp(name, axes, (), (Cast(plain, dtype),), None, (name,), (dtype,))
-        return insert(state, default_stage(op), self.stage)
+        return read_from(where, state, stage, tuple(map(go, stage.op.body)), name, axes, Cast(plain, dtype))
 
 
 @dataclass(frozen=True)
@@ -77,15 +73,11 @@ class Factor:
         own = [f for f in every if free_vars(f) <= inside]
         others = [f for f in every if not free_vars(f) <= inside]
         check(bool(own and others) and not stage.op.guards, f"{where}: no product of these and of others is summed up")
-        name = f"{self.buffer}.{self.tag}"
-        check(not state.taken(name), f"{where}: {name} exists already; choose another tag")
-        dims = tuple(StageAxis(Var(f"d{n}"), a.extent) for n, a in enumerate(axes))
+        name, dims = f"{self.buffer}.{self.tag}", dimensions(a.extent for a in axes)
         at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
-        value, dtype = substitute(_product(own), at), own[0].dtype
-        op = StageOp(name, dims, (), (value,), None, (name,), (dtype,))
-        read: Load = Load(name, tuple(a.var for a in axes), dtype)
-        state = state.with_stage(replace(stage, op=replace(stage.op, body=(_product([*others, read]),))))
-        return insert(state, default_stage(op), self.stage)
+        read: Load = Load(name, tuple(a.var for a in axes), own[0].dtype)
+        body, value = (_product([*others, read]),), substitute(_product(own), at)
+        return read_from(where, state, stage, body, name, dims, value)
 
 
 def factors(op: StageOp) -> tuple[Expr, ...]:
