@@ -128,23 +128,8 @@ def to_record(candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | Non
     if not outcomes:
         return None
     counts = _counting(sorted(outcomes, key=lambda o: o.order))
-    return Record(
-        id=candidate.id,
-        run_id=candidate.run_id,
-        workload=candidate.workload,
-        target=candidate.target,
-        threads=candidate.threads,
-        sketch=candidate.sketch,
-        steps=candidate.steps,
-        values=candidate.values,
-        seconds=counts.seconds,
-        samples=counts.samples,
-        failure=counts.failure,
-        message=counts.message,
-        round=candidate.round,
-        created=candidate.created,
-        ci=counts.ci,
-    )
+    result = {name: getattr(counts, name) for name in ("seconds", "samples", "failure", "message", "ci")}
+    return Record(**vars(candidate), **result)
 
 
 def _counting(outcomes: Sequence[Outcome]) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TypeVar
 
 from autosched.store.records import Candidate, Outcome, Run, Workload, canonical_json, digest
@@ -29,25 +30,9 @@ def insert_candidate(connection: sqlite3.Connection, candidate: Candidate) -> in
     found = connection.execute("SELECT id FROM candidates WHERE identity = ?", (identity,)).fetchone()
     if found is not None:
         return int(found[0])
-    row = (
-        candidate.run_id,
-        candidate.workload,
-        candidate.target,
-        candidate.threads,
-        candidate.sketch,
-        candidate.steps,
-        canonical_json(candidate.values),
-        candidate.round,
-        candidate.created,
-        identity,
-    )
-    cursor = connection.execute(
-        "INSERT INTO candidates (run_id, workload, target, threads, sketch, steps, bindings, round, created, identity, "
-        "sha256) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, digest(*row)),
-    )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    c = candidate
+    what = (c.run_id, c.workload, c.target, c.threads, c.sketch, c.steps, canonical_json(c.values))
+    return _insert(connection, "candidates", CANDIDATE_COLUMNS, (*what, c.round, c.created, identity))
 
 
 def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: Outcome) -> None:
@@ -60,19 +45,19 @@ def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: O
     key = (candidate_id, attempt, outcome.run_id)
     if outcome.failure is None:
         ci = outcome.ci or (None, None)
-        row: tuple[object, ...] = (*key, outcome.seconds, canonical_json(outcome.samples), *ci, outcome.created)
-        connection.execute(
-            "INSERT INTO measurements (candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, sha256) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*row, digest(*row)),
-        )
+        row = (*key, outcome.seconds, canonical_json(outcome.samples), *ci, outcome.created)
+        _insert(connection, "measurements", MEASUREMENT_COLUMNS, row)
     else:
-        row = (*key, outcome.failure, outcome.message, outcome.created)
-        connection.execute(
-            "INSERT INTO failures (candidate, attempt, run_id, class, message, created, sha256) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*row, digest(*row)),
-        )
+        _insert(connection, "failures", FAILURE_COLUMNS, (*key, outcome.failure, outcome.message, outcome.created))
+
+
+def _insert(connection: sqlite3.Connection, table: str, columns: str, row: tuple[object, ...]) -> int:
+    """The id of a new row of all `columns`: the first is the id, the last the hash, and `row` is between them."""
+    _, names = columns.split(", ", 1)
+    places = ", ".join("?" * (len(row) + 1))
+    cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", (*row, digest(*row)))
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
 
 
 def select(
@@ -131,18 +116,8 @@ def checked(row: sqlite3.Row, hashed: slice, read: Callable[[sqlite3.Row], T]) -
 
 
 def _candidate(row: sqlite3.Row) -> Candidate:
-    return Candidate(
-        row["id"],
-        row["run_id"],
-        row["workload"],
-        row["target"],
-        row["threads"],
-        row["sketch"],
-        row["steps"],
-        json.loads(row["bindings"]),
-        row["round"],
-        row["created"],
-    )
+    data = dict(zip((f.name for f in fields(Candidate)), row, strict=False))  # its identity and the hash follow
+    return Candidate(**{**data, "values": json.loads(row["bindings"])})
 
 
 def _measurement(row: sqlite3.Row) -> Outcome:
