@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +17,8 @@ from autosched.cli.main import interrupted_by_signals
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
-from experiments.arena import Arena
+from experiments.arena import Arena, Lost
 from experiments.gpu import cases as suite
-from experiments.gpu.arena import contest_command, hold_contest
-from experiments.gpu.budget import Budget
 from experiments.gpu.facts import device_report
 from experiments.gpu.ledger import Ledger
 from experiments.gpu.peers import PEERS, SLOW
@@ -33,6 +33,7 @@ CANDIDATES, QUICK_CANDIDATES = 12, 3  # random ones of each operator
 CHECK_SHARE = 0.35  # of the time, for verifying operators before any case; what is left of them comes after the cases
 LEAST_CHECK_S = 5.0
 ATTEMPTS = 2
+RESERVE_S = 8.0  # for the table, and for processes to end
 TUNING_S, LEAST_TUNING_S, QUICK_TUNING_S = 100.0, 40.0, 5.0  # a search cut short would stand as the result
 CONTEST_S, LEAST_CONTEST_S = 120.0, 10.0
 COMPILE_S, LEAST_COMPILE_S = 150.0, 30.0
@@ -60,6 +61,68 @@ class Plan:
 Hold = Callable[[Case, Sequence[str], float], dict[str, Any]]
 Tune = Callable[[Case, float], dict[str, Any]]
 Verify = Callable[[suite.Check], dict[str, Any]]
+
+
+class Budget:
+    """How much of a run's time is left: `minutes` from now on, less RESERVE_S; `clock` in seconds."""
+
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self.total_s = max(0.0, 60.0 * minutes - RESERVE_S)
+
+    @property
+    def spent_s(self) -> float:
+        return self._clock() - self._start
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.total_s - self.spent_s)
+
+    def share(self, wanted_s: float, least_s: float, kept_s: float = 0.0) -> float | None:
+        """Up to `wanted_s` seconds such that `kept_s` stay; None where that would be less than `least_s`."""
+        given = min(wanted_s, self.left_s - kept_s)
+        return given if given >= least_s else None
+
+
+def contest_command(target: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.gpu.contest", str(os.getpid()), target]
+
+
+def hold_contest(
+    arena: Arena,
+    case: Case,
+    database: Path,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    sample_s: float,
+    deadline_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """The row of a case. A peer at which the process is lost is left out of another try; its entry says why."""
+    give_up, left_out = clock() + deadline_s, dict[str, Any]()
+    while True:
+        present = [name for name in names if name not in left_out]
+        request = {
+            "case": case.label,
+            "db": str(database),
+            "peers": present,
+            "rounds": rounds,
+            "sample_s": sample_s,
+        }
+        # What is slow to start is the last of `present`: it may take half of the time, and a try without it the rest.
+        seconds = give_up - clock()
+        try:
+            row = arena.ask(request, seconds / 2 if present else seconds)
+        except Lost as lost:
+            if lost.stage not in present or clock() >= give_up:
+                return {"error": str(lost)}
+            left_out[lost.stage] = {"right": False, "reason": str(lost)}
+            continue
+        row.setdefault("peers", {})
+        row["peers"] = {name: (left_out | row["peers"]).get(name) for name in names if name in left_out | row["peers"]}
+        return row
 
 
 def run_checks(plan: Plan, ledger: Ledger, left_s: Callable[[], float], verify_one: Verify) -> None:

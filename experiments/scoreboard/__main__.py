@@ -18,12 +18,11 @@ from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
 from autosched.target import Target, usable_cores
 from experiments.metaschedule import MetaSchedule
-from experiments.scoreboard.bouts import Bout, choose, integers
+from experiments.scoreboard.bouts import OPT_INS, Bout, choose, integers
 from experiments.scoreboard.chart import draw
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, PEERS, ROUNDS, Rules, hold, processes
 from experiments.scoreboard.contestant import CALL, OURS
 from experiments.scoreboard.ledger import Ledger
-from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import cells, disturbed, report, roof, totals, until_near
 from experiments.tuning import WRONG, load_now, result_file, tune
 

@@ -14,13 +14,38 @@ from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.registry import WORKLOADS, build
 from autosched.te.winograd import match_stage
-from experiments.scoreboard.optins import OptIn
 from experiments.tuning import Case, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
 WITH_WEIGHTS = ("c1d", "c2d", "c3d", "grp", "dil", "dep", "t2d", "cap", "cbr")
 # One case of each family, small ones: to try the script, or a change, in minutes.
 QUICK = "c1d:2,c2d:1,c3d:1,gmm:1,grp:1,dil:1,dep:1,t2d:1,cap:1,nrm:2,sfm:1,cbr:2,tbg:0,tbs:0"
+
+
+@dataclass(frozen=True)
+class OptIn:
+    """What a user may ask for beside the plain kernel, a contest of its own, reported apart: contestant `ours`, of a
+    search with `name` (an option of `autosched tune`), against `peer`."""
+
+    name: str
+    ours: str
+    peer: str
+    title: str
+    about: str
+
+
+OPT_INS = (
+    OptIn(
+        "weights", "autosched.weights", "torch.prepacked",
+        "Constant weights, packed ahead of time on both sides; called from Python",
+        "also with constant weights, packed ahead of time on both sides",
+    ),
+    OptIn(
+        "winograd", "autosched.winograd", "torch",
+        "Winograd's algorithm, whose error is larger, against PyTorch's choice; called from Python",
+        "also with Winograd's algorithm, where a convolution can take it",
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

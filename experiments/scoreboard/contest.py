@@ -20,9 +20,8 @@ from autosched.measure.results import median_interval
 from autosched.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
-from experiments.scoreboard.bouts import Bout
+from experiments.scoreboard.bouts import Bout, OptIn
 from experiments.scoreboard.contestant import CALL, MULTIPLY, OPERATIONS, OURS, READ
-from experiments.scoreboard.optins import OptIn
 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
 PEERS = (TORCH, COMPILED, NUMPY, METASCHEDULE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.scoreboard.bouts import OPT_INS, OptIn
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, NUMPY, PEERS, TORCH
 from experiments.scoreboard.contestant import CALL, OURS
-from experiments.scoreboard.optins import OPT_INS, OptIn
 from experiments.tuning import geomean, median, microseconds, number, table
 
 Row = Mapping[str, Any]

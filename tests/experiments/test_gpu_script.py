@@ -15,8 +15,7 @@ from autosched.te.registry import WORKLOADS, build
 from experiments.arena import Arena, Lost
 from experiments.gpu import __main__ as script
 from experiments.gpu import cases as suite
-from experiments.gpu.arena import hold_contest
-from experiments.gpu.budget import RESERVE_S, Budget
+from experiments.gpu.__main__ import RESERVE_S, Budget, hold_contest
 from experiments.gpu.ledger import Ledger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
 from experiments.tuning import Case, parse_cases
@@ -351,7 +350,7 @@ def pocl(tmp_path, monkeypatch):
 
 
 def test_the_whole_script_on_an_opencl_device(pocl, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(suite, "QUICK", (suite.gmm(16),))
+    monkeypatch.setattr(suite, "QUICK", parse_cases("gmm:1x16x16x16"))
     monkeypatch.setattr(suite, "QUICK_CHECKS", suite.CHECKS[:1])
     monkeypatch.setattr(script, "ROUNDS", 2)
     words = ["--target", "opencl", "--quick", "--trials", "2", "--minutes", "3", "--out", str(tmp_path)]
@@ -369,7 +368,7 @@ def test_the_whole_script_on_an_opencl_device(pocl, tmp_path, monkeypatch, capsy
     assert not any(peer["right"] for peer in row["peers"].values())
     assert document["facts"]["rates"]["gflops"] > 0
     assert document["host"]["cpu_model"]
-    assert f"{suite.gmm(16).label}  " in printed.out
+    assert "gmm:1x16x16x16  " in printed.out
     assert "operators verified: 1 of 1" in printed.out
     records = (tmp_path / "records.db").stat().st_mtime_ns
     assert script.main(words) == 0  # nothing is left to do

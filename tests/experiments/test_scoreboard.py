@@ -25,11 +25,10 @@ from experiments.arena import Lost
 from experiments.metaschedule import MetaSchedule, check_peer, same_sizes
 from experiments.scoreboard import __main__ as script
 from experiments.scoreboard import contest, contestant
-from experiments.scoreboard.bouts import FAMILIES, QUICK, Bout, choose, integers, level_of
+from experiments.scoreboard.bouts import FAMILIES, OPT_INS, QUICK, Bout, choose, integers, level_of
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
 from experiments.scoreboard.contest import CALL, METASCHEDULE, MULTIPLY, OURS, READ, Rules, alternate, hold
 from experiments.scoreboard.ledger import Ledger, key_of
-from experiments.scoreboard.optins import OPT_INS
 from experiments.scoreboard.table import (
     HEADER,
     best_peer,
