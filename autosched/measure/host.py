@@ -69,8 +69,8 @@ def _holder(descriptor: int) -> str:
 class ScratchDirectory:
     """A new 0700 directory for one run; `close` removes it. Those of killed runs are removed by the next one."""
 
-    def __init__(self, parent: Path | None = None) -> None:
-        home = (parent or state_directory()) / "runs"
+    def __init__(self) -> None:
+        home = state_directory() / "runs"
         home.mkdir(mode=0o700, exist_ok=True)
         _sweep(home)
         self.path = Path(tempfile.mkdtemp(dir=home))
