@@ -227,13 +227,15 @@ class Rfactor:
     """C = reduce_k body  ->  C.rf[k.x] = reduce over the rest of k,  C = reduce_(k.x) C.rf.
 
     k = k.o * factor + k.i with k.i < factor; `keep` says which part C.rf keeps as an axis: "inner"
-    (vector lanes; last dimension) or "outer" (blocks of K; first dimension).
+    (vector lanes; last dimension) or "outer" (blocks of K; first dimension). C.rf also keeps all of the reduction axes
+    `whole`, as its first dimensions.
     """
 
     stage: str
     axis: str
     factor: Num
     keep: str = "inner"
+    whole: tuple[str, ...] = ()
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -246,18 +248,23 @@ class Rfactor:
         name = f"{self.stage}.rf"
         buffers = tuple(f"{b}.rf" for b in stage.op.buffers)
         check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already; rfactor that one")
-        inner, outer = self._factor(stage.op, axis, name, buffers)
+        whole = tuple(stage.op.axis(n) for n in self.whole)
+        check(axis not in whole and all(a.reduce for a in whole), f"{where}: {self.whole} are no other reduction axes")
+        inner, outer = self._factor(stage.op, axis, whole, name, buffers)
         state = state.with_stage(replace(default_stage(outer, stage.scope), at=stage.at))
         return check_readers(where, insert(state, default_stage(inner), self.stage))
 
-    def _factor(self, op: StageOp, axis: StageAxis, name: str, buffers: tuple[str, ...]) -> tuple[StageOp, StageOp]:
+    def _factor(
+        self, op: StageOp, axis: StageAxis, whole: tuple[StageAxis, ...], name: str, buffers: tuple[str, ...]
+    ) -> tuple[StageOp, StageOp]:
         factor = closed(self.factor)
         k_o = StageAxis(Var(f"{axis.name}.o"), ceildiv(axis.extent, factor), self.keep == "inner")
         k_i = StageAxis(Var(f"{axis.name}.i"), factor, self.keep == "outer")
         kept, reduced = (k_i, k_o) if self.keep == "inner" else (k_o, k_i)
         value = k_o.var * factor + k_i.var
-        axes = (*op.axes, kept) if self.keep == "inner" else (kept, *op.axes)
-        rest = tuple(a for a in op.reduce_axes if a is not axis)
+        points = (*op.axes, kept) if self.keep == "inner" else (kept, *op.axes)
+        axes = (*(replace(a, reduce=False) for a in whole), *points)
+        rest = tuple(a for a in op.reduce_axes if a is not axis and a not in whole)
         guards = (*((substitute(f, {axis.var: value}), n) for f, n in op.guards), (value, axis.extent))
         inner = StageOp(
             name,
@@ -271,4 +278,4 @@ class Rfactor:
         )
         index: tuple[Expr, ...] = tuple(a.var for a in axes)
         body = tuple(Load(b, index, d) for b, d in zip(buffers, op.dtypes, strict=True))
-        return inner, replace(op, reduce_axes=(replace(kept, reduce=True),), body=body, guards=())
+        return inner, replace(op, reduce_axes=(*whole, replace(kept, reduce=True)), body=body, guards=())

@@ -80,13 +80,13 @@ def _is_in_registers(stage: Stage) -> bool:
 
 
 def _follow_block(state: State, tile: Stage, large: float) -> State:
-    """The schedule with the tile asking for the source of the next panel inside the block, a few lines for each point
-    of a window: to number them takes some twenty instructions. Panels of a whole block are made in long rows."""
-    *taps, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
+    """The schedule with the tile asking for the source of the next panel inside the block, in each of its steps. Panels
+    of a whole block are made in long rows."""
+    *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None]:
         if copy.at is None or not is_copy(copy) or state.stage(copy.at.stage).loop(copy.at.loop).reduce:
             continue
-        step = _ask_for_source(state, tile, taps[-1] if taps else last, copy)
+        step = _ask_for_source(state, tile, last, copy)
         if step is not None and _n_bytes(state, step.buffer) >= large:
             state = state.apply(step)
     return state

@@ -120,6 +120,11 @@ def short_block(name: str, extent: int) -> Param:
     return Param(name, tuple(b for b in (4, 8, 16, 24, 32, 64) if b <= extent), "tile")
 
 
+def panel_block(name: str, extent: int) -> Param:
+    """The same where they are copied into a panel, asked for ahead of time: more of them cost no more pages."""
+    return Param(name, tuple(b for b in (16, 24, 32, 48, 64, 96, 128, 192, 256) if b <= extent), "tile")
+
+
 def few_streams(name: str, extent: int) -> Param:
     """The same where rows come from memory: as many streams as processors read ahead of (of 64 rows at a time a sum of
     48 MB took 1.9 times as long as of 4 to 16)."""

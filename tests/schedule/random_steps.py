@@ -132,7 +132,8 @@ def _pack(rng: random.Random, state: State, stage: Stage) -> Step:
 
 def _rfactor(rng: random.Random, state: State, stage: Stage) -> Step:
     axis = _name(rng, [a.name for a in stage.op.reduce_axes])
-    return Rfactor(stage.name, axis, rng.choice(FACTORS), rng.choice(("inner", "outer")))
+    whole = tuple(a.name for a in stage.op.reduce_axes if a.name != axis and rng.random() < 0.3)
+    return Rfactor(stage.name, axis, rng.choice(FACTORS), rng.choice(("inner", "outer")), whole)
 
 
 DRAWS: dict[Draw, float] = {
