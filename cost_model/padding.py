@@ -47,9 +47,10 @@ def padding_of(store: Store, loops: Sequence[Loop], tile: int) -> Padding:
 
 
 def _steps_inside(comparison: Expr, inner: Sequence[Loop]) -> Expr:
-    """Steps of the reduction for each time that a comparison is settled, in the innermost loop that moves it."""
+    """Steps of the reduction for each time that a comparison is settled, in the innermost loop that moves it or outside
+    of all."""
     running = [x for x in inner if x.kind is ForKind.SERIAL and x.reduce]
-    last = max((n for n, x in enumerate(running) if x.var in free_vars(comparison)), default=0)
+    last = max((n for n, x in enumerate(running) if x.var in free_vars(comparison)), default=-1)
     return factor(x.trips for x in running[last + 1 :])
 
 

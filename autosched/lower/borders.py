@@ -84,8 +84,7 @@ def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -
     """`stmt`, a register tile, with its reductions as described, in at most so many copies each."""
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=True):
-            body = _settled(stmt.body, simplify, copies)
-            return Seq(()) if body is None else changed(stmt, body=body)
+            return _settled(stmt, simplify, copies) or Seq(())
         case Allocate() | For(kind=ForKind.SERIAL):
             return changed(stmt, body=settle_borders(stmt.body, simplify, copies))
         case Seq(stmts=stmts):
@@ -96,8 +95,16 @@ def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -
     return stmt
 
 
+def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
+    """`stmt`, for whose tests everything is decided outside; None if nothing is left."""
+    if not (isinstance(stmt, For) and stmt.kind is ForKind.SERIAL and stmt.reduce):
+        return settle_borders(stmt, simplify, copies)
+    body = _settled(stmt.body, simplify, copies)
+    return None if body is None else changed(stmt, body=body)
+
+
 def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
-    """The body of a reduction loop under the tests that are decided here; None if nothing is left."""
+    """A reduction loop, or the body of one, under the tests that are decided here; None if nothing is left."""
     found = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
     inner = {s.var for s in walk(body) if isinstance(s, For)}
     known: set[Expr] = set()
@@ -116,7 +123,7 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
             known.update(moved)
             chosen.append((var, cases))
     if not known:
-        return settle_borders(body, simplify, copies)
+        return _inside(body, simplify, copies)
     inside = _in_cases(map_exprs(body, lambda e: given(e, known)), chosen, simplify, copies)
     return inside if condition is TRUE or inside is None else If(condition, inside)
 
@@ -124,7 +131,7 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
 def _in_cases(body: Stmt, cuts: Sequence[tuple[Var, list[Case]]], simplify: Simplifier, copies: int) -> Stmt | None:
     if not cuts:
         done = simplify_stmt(body, simplify)
-        return None if done is None else settle_borders(done, simplify, copies)
+        return None if done is None else _inside(done, simplify, copies)
     (var, cases), *others = cuts
     result: Stmt | None = None
     for case in reversed(cases):

@@ -18,6 +18,7 @@ from autosched.schedule import (
     ComputeInline,
     Prefetch,
     Reorder,
+    Rfactor,
     Split,
     Step,
     Unroll,
@@ -106,6 +107,22 @@ def test_tests_stand_outside_of_the_register_tile():
     for loop in walk(func.body):
         if isinstance(loop, For) and loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
             assert not any(isinstance(s, If) for s in walk(loop))
+
+
+def test_tests_of_taps_that_are_outside_stand_outside_of_the_reduction():
+    """The partial sums have the taps for axes of their own: one test for all channels of a tap."""
+    dag = window(7, 6, 3)
+    steps = (
+        ComputeInline("P"), Rfactor("Y", "c", 2, "outer", ("a", "b")), Reorder("Y", ("a", "b", "c.o", "i", "j", "o")),
+        ComputeAt("Y.rf", "Y", "j", "register"), Vectorize("Y", "o"),
+        Reorder("Y.rf", ("c.i", "a", "b", "c.o", "i", "j", "o")), Vectorize("Y.rf", "o"),
+    )  # fmt: skip
+    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
+    counts = check_nest(func, dag)
+    assert counts["Y.rf"] == inside(7, 3, 1, 1, 1) * inside(6, 3, 1, 1, 1) * 3 * CO
+    loops = [s for s in walk(func.body) if isinstance(s, For) and s.var.name == "Y.rf.c.i"]
+    assert loops
+    assert not any(isinstance(s, If) for loop in loops for s in walk(loop))
 
 
 def test_other_values_outside_are_added():
