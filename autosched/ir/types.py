@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from autosched.ir import dots
 from autosched.ir.dots import Dot, Word
@@ -28,6 +29,7 @@ from autosched.ir.expr import (
     Var,
 )
 from autosched.ir.half import HALVES
+from autosched.ir.symbolic import type_name
 
 NO_RANGES: Mapping[Expr, tuple[int, int]] = MappingProxyType({})
 
@@ -69,6 +71,12 @@ def _const_problem(value: bool | int | float, dtype: str) -> str | None:
         if not low <= value <= high:
             return f"the constant {value} does not fit {dtype} ({8 * nbytes} bits)"
     return None
+
+
+def recorded_type(value: Any) -> Any:
+    """A type of elements by its name, where `value` is one of NumPy's or PyTorch's; anything else as it is."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return type_name(value) if not plain and type_name(value) in DTYPES else value
 
 
 def integer_range(dtype: str) -> tuple[int, int]:

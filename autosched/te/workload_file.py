@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from autosched.errors import AutoschedError, UsageError
+from autosched.ir.types import recorded_type
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Tensor
 
@@ -107,7 +108,8 @@ def _arguments(spec: str, function: Callable[..., Any], settings: Mapping[str, s
         raise UsageError(f"{where} needs a value for {', '.join(missing)}; give it a default or set {missing[0]}=...")
     values: dict[str, Any] = {}
     for n, p in named.items():
-        values[n] = _typed(where, n, settings[n], p.default) if n in settings else p.default
+        default = recorded_type(p.default)
+        values[n] = _typed(where, n, settings[n], default) if n in settings else default
     return values
 
 

@@ -15,8 +15,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES
 from autosched.ir.symbolic import type_name
+from autosched.ir.types import recorded_type
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -197,10 +197,8 @@ def _numbers(name: str, given: object) -> list[int]:
 
 def _plain(value: Any) -> Any:
     """NumPy's integers as Python's, and its types by their names, which are what records hold."""
-    if not isinstance(value, bool | str | Integral) and type_name(value) in DTYPES:
-        return type_name(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
-        return value
+        return recorded_type(value)
     return operator.index(value)
 
 

@@ -21,12 +21,13 @@ def scaled(M: int = 8, N: int = 4, dtype: str = "float32") -> Tensor:
 
 
 FILE = """
+import numpy as np
 import autosched as at
 from autosched import te
 
 @at.workload
-def doubled(M=8, N=4):
-    A = te.placeholder((M, N), "float32", name="A")
+def doubled(M=8, N=4, dtype=np.float32):
+    A = te.placeholder((M, N), dtype, name="A")
     return te.compute((M, N), lambda i, j: A[i, j] + A[i, j], name="C")
 """
 
@@ -90,6 +91,8 @@ def test_a_function_in_a_file(tmp_path: Path) -> None:
     path.write_text(FILE)
     found = define(f"{path}:doubled", settings={"M": 3})
     assert (found.name, found.shape, found.dtype) == (f"{path}:doubled", (3, 4), "float32")
+    narrow = define(found.name, dtype="int8")
+    assert redefine(narrow.spec, found.name).dag.content_hash == narrow.dag.content_hash
 
 
 def test_a_stored_description_rebuilds_built_in_workloads_only(tmp_path: Path) -> None:
