@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosched.errors import NoValidCandidate
 from autosched.kernels import Request
@@ -13,7 +15,7 @@ from autosched.kernels import Request
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
     from autosched.device import Device
-    from autosched.store import Database
+    from autosched.store import Database, Workload
     from autosched.te import ComputeDAG
     from autosched.tune.protocols import Candidate
     from autosched.tune.recorder import DatabaseRecorder
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from search_spaces.space import Sketch
 
     Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
+
+
+RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from
+BEST_OF_RELATIVE = 8  # records of such a shape, until one is of a sketch that the new one has as well
 
 
 @dataclass(frozen=True)
@@ -94,5 +100,29 @@ def start_run(
     known = database.best(*key)
     target_json = json.dumps(asdict(device.target), sort_keys=True)
     workload_hash, fingerprint, threads = key
+    near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
+    others = tuple(tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near)
     run_id = database.start_run(workload_hash, problem.name, problem.spec, fingerprint, target_json, threads, seed)
-    return DatabaseRecorder(database, run_id, task, steps, resumed, known[0].seconds if known else None)
+    return DatabaseRecorder(database, run_id, task, steps, resumed, known[0].seconds if known else None, others)
+
+
+def nearest_shapes(spec: str, workloads: Iterable[Workload]) -> list[Workload]:
+    """The workloads that differ from `spec` in whole numbers of their arguments only, the nearest first.
+
+    How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.
+    """
+    mine, my_numbers = _without_numbers(json.loads(spec))
+    found = []
+    for workload in workloads:
+        with suppress(ValueError, TypeError, AttributeError, KeyError):  # of another version
+            theirs, numbers = _without_numbers(json.loads(workload.spec))
+            if theirs == mine and numbers != my_numbers:
+                factors = [(abs(n) + 1) / (abs(numbers[name]) + 1) for name, n in my_numbers.items()]
+                found.append((sum(abs(math.log2(factor)) for factor in factors), workload))
+    return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
+
+
+def _without_numbers(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """A spec with a None for each number among its arguments, and these."""
+    numbers = {name: value for name, value in spec["args"].items() if isinstance(value, int)}
+    return {**spec, "args": {name: None if name in numbers else v for name, v in spec["args"].items()}}, numbers

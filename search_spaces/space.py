@@ -129,6 +129,16 @@ def contains(sketch: Sketch, rows: Population) -> npt.NDArray[np.bool_]:
     return inside
 
 
+def nearest(sketch: Sketch, rows: Population) -> Population:
+    """[n, n_params] rows from outside, such as another shape's, in the sketch's domains: each value becomes the one
+    that is nearest in log scale, the smaller of two."""
+    out = rows.copy()
+    for j, domain in enumerate(_tables(sketch.params).domains):
+        distance = np.abs(np.log2(domain + 1.0) - np.log2(np.maximum(rows[:, j], 0) + 1.0)[:, None])
+        out[:, j] = domain[distance.argmin(axis=1)]
+    return out
+
+
 def canonical(sketch: Sketch, rows: Population) -> Population:
     """[n, n_params] the rows, each count of tiles that covers its axis as the least one of its domain that does.
 

@@ -20,6 +20,8 @@ from autosched import te
 from autosched.codegen.source import KernelSource
 from autosched.errors import AutoschedError, DeviceError, ScheduleError, StoreError, UsageError
 from autosched.store import Database
+from autosched.store import Workload as WorkloadRow
+from autosched.tasks import nearest_shapes
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
 from tests.tune.fakes import FakeModel
@@ -151,6 +153,36 @@ def test_resuming_measures_nothing_twice(tmp_path: Path) -> None:
     assert len(at.best(added, threads=1, db=db, n=100)) == 6
     whole = at.tune(added, trials=12, threads=1, db=db, resume=True)
     assert (whole.trials, whole.resumed) == (12, 12)
+
+
+def test_a_new_shape_starts_from_what_was_fastest_for_the_nearest_others(tmp_path: Path) -> None:
+    db = tmp_path / "records.db"
+    for shape, lanes in ((32, 32), 2), ((8, 128), 4):  # the draft would begin with 32
+        result = at.tune(added, shape=shape, trials=12, threads=1, db=db)
+        with Database(db) as database:
+            (record,) = (t.record_id for t in result.records if t.candidate.values == (lanes, 0))
+            assert record is not None
+            database.certify(record, 1e-12, (1e-12, 1e-12))
+    first = at.tune(added, shape=(16, 64), trials=2, threads=1, db=db).records
+    assert [t.candidate.values[0] for t in first] == [4, 2]
+    assert at.tune(added, shape=(64, 16), trials=1, threads=1, db=db).values["a"] == 2
+    fresh = at.tune(added, shape=(16, 64), trials=1, threads=1, db=tmp_path / "fresh.db").records
+    assert fresh[0].candidate.values[0] == 32
+
+
+def test_other_shapes_are_those_of_the_same_operator() -> None:
+    def known(name: str, spec: object) -> WorkloadRow:
+        return WorkloadRow(name, "conv2d", json.dumps(spec))
+
+    def spec(n: int, layout: str = "NHWC", **more: object) -> dict[str, object]:
+        return {"name": "conv2d", "args": {"N": n, "layout": layout}, "dtype": "float32", **more}
+
+    rows = [
+        known("itself", spec(7)), known("far", spec(31)), known("near", spec(8)), known("nothing", spec(0)),
+        known("layout", spec(7, "NCHW")), known("dtype", spec(7, dtype="int8")), known("weights", spec(7, weights=["W"])),
+        known("more", {**spec(7), "args": {"N": 7, "M": 1, "layout": "NHWC"}}), known("other version", []),
+    ]  # fmt: skip
+    assert [w.hash for w in nearest_shapes(json.dumps(spec(7)), rows)] == ["near", "far", "nothing"]
 
 
 def test_records_whose_steps_no_longer_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

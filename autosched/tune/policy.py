@@ -14,6 +14,7 @@ class Policy:
         Policy(random=True)                        random legal rows only
         Policy(learned=False)                      the draft alone judges, nothing is learned from measurements
         Policy(draft=False)                        random first rounds; the model learns from measurements alone
+        Policy(relatives=0)                        nothing is taken over from other shapes' records
         Policy(crossover=0.0), Policy(descent_share=0.0)
     """
 
@@ -22,6 +23,7 @@ class Policy:
     draft: bool = True
 
     first_batch: int = 4  # a small first round: a verified result soon
+    relatives: int = 2  # ... with so many of the nearest shapes that the operator has records of
     batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
 
     draft_rows: int = 32_768  # rows drawn for the draft, shared by the sketches

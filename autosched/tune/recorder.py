@@ -17,7 +17,8 @@ NOT_BUILT = "build_error"  # a class of `measure.results.FAULTS`
 
 @dataclass(frozen=True)
 class DatabaseRecorder:
-    """`steps` gives a candidate's schedule steps as JSON; `resumed` are the records that the session starts from."""
+    """`steps` gives a candidate's schedule steps as JSON; `resumed` are the records that the session starts from,
+    `others` the best of the operator's other shapes, for each shape the best first."""
 
     database: Database
     run_id: int
@@ -25,6 +26,7 @@ class DatabaseRecorder:
     steps: Callable[[Candidate], str]
     resumed: tuple[Record, ...] = ()
     known_s: float | None = None
+    others: tuple[tuple[Record, ...], ...] = ()
 
     def history(self) -> Sequence[Trial]:
         """The resumed records that are candidates of this search space, by name, numbers and steps, oldest first.
@@ -41,6 +43,11 @@ class DatabaseRecorder:
             for r, candidate in found
             if candidate is not None and canonical_steps(self.steps(candidate)) == r.steps
         ]
+
+    def relatives(self) -> Sequence[Candidate]:
+        """Of each other shape the best record that this search space has something like."""
+        found = ([c for r in best if (c := self.task.nearest(r.sketch, r.values))] for best in self.others)
+        return [candidates[0] for candidates in found if candidates]
 
     def append(self, trial: Trial) -> int:
         return self.database.append(

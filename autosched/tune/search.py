@@ -1,15 +1,16 @@
 """The search policy: which candidates to measure next.
 
-    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: the best of a large
-             analytic draft, every sketch's best first, then spread over sketches and parameter values
+    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: what was fastest for
+             the nearest shapes, then the best of a large analytic draft, every sketch's best first, then spread over
+             sketches and parameter values
     evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
     descend  the last `descent_share` of the trials or of the time: coordinate descent around the best few (Droplet,
              TACO 2024)
 
 The names in quotes are numbers of `Policy`, whose switches leave parts of this out: then some rounds are `random`.
-What a round proposes is a function of the policy, the seed, the round's number, what was observed before it and the
-state of the cost model, of nothing else, so a search that was stopped anywhere continues from its records. Populations
-are matrices; no loop here runs over candidates.
+What a round proposes is a function of the policy, the seed, the round's number, what was observed before it, the state
+of the cost model and, in the first round, other shapes' records, of nothing else, so a search that was stopped anywhere
+continues from its records. Populations are matrices; no loop here runs over candidates.
 """
 
 from __future__ import annotations
@@ -34,10 +35,17 @@ class Search(Generic[S]):
     """The policy and its state: what has been observed, and the draft. There must be at least one sketch."""
 
     def __init__(
-        self, space: SearchSpace[S], sketches: Sequence[S], model: CostModel, seed: int, policy: Policy = FULL
+        self,
+        space: SearchSpace[S],
+        sketches: Sequence[S],
+        model: CostModel,
+        seed: int,
+        policy: Policy = FULL,
+        relatives: Sequence[Candidate] = (),
     ) -> None:
         self._space, self._sketches, self._model, self._policy = space, sketches, model, policy
         self._seed = seed % 2**64
+        self._relatives = tuple(dict.fromkeys(relatives))[: policy.relatives]
         self._trials: list[Trial] = []
         self._draft: Pool | None = None
 
@@ -65,6 +73,8 @@ class Search(Generic[S]):
         if phase in ("evolve", "descend") and len(picks) < n:
             picks = _join(picks, self._evolve(rng, n), n - int(rng.binomial(n, self._policy.epsilon)))
             picks = _join(picks, self._random(rng, n, n_sketches=4), n) if len(picks) < n else picks
+        if phase == "draft" and round == 0:
+            picks = self._relatives[:n]
         if phase != "random" and self._policy.draft and len(picks) < n:
             picks = _join(picks, self._from_draft(2 * n), n)
         if len(picks) < n:

@@ -84,7 +84,7 @@ def run(
     """
     watch = Stopwatch(clock, clock() if started is None else started, settings.budget_s)
     watch.parts["prepare"] = watch.elapsed()
-    search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy)
+    search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
     progress = Progress()
     audience = Audience(callbacks, task, settings.trials, progress, watch)
     session = _Session(task, settings, measurer, recorder, search, Jobs(task), progress, watch, audience, read_peak)

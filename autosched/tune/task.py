@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.tune.protocols import Candidate, CostModel, SearchSpace, SketchLike, Trial
+from autosched.tune.protocols import Candidate, CostModel, Population, SearchSpace, SketchLike, Trial
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
@@ -43,12 +43,26 @@ class Task:
 
     def candidate(self, sketch: str, values: Mapping[str, int]) -> Candidate | None:
         """The candidate that a record's sketch name and values mean; None if this search space has no such row."""
+        found = self._row(sketch, values)
+        return self._legal(*found) if found else None
+
+    def nearest(self, sketch: str, values: Mapping[str, int]) -> Candidate | None:
+        """The candidate that is most like one of another shape; None if no sketch of the name has these parameters, or
+        if it would not be legal."""
+        if (found := self._row(sketch, values)) is None:
+            return None
+        i, rows = found
+        return self._legal(i, self.space.canonical(self.sketches[i], self.space.nearest(self.sketches[i], rows)))
+
+    def _row(self, sketch: str, values: Mapping[str, int]) -> tuple[int, Population] | None:
+        """The number of the sketch and `values` as its row [1, n_params], whether it is in the domains or not."""
         for i, known in enumerate(self.sketches):
             if known.name == sketch and {p.name for p in known.params} == set(values):
-                row = tuple(int(values[p.name]) for p in known.params)
-                rows = np.array([row], dtype=np.int64)
-                return Candidate(i, row) if self.model.legal(i, rows).all() else None
+                return i, np.array([[int(values[p.name]) for p in known.params]], dtype=np.int64)
         return None
+
+    def _legal(self, i: int, row: Population) -> Candidate | None:
+        return Candidate(i, tuple(row[0].tolist())) if self.model.legal(i, row).all() else None
 
     def source(self, candidate: Candidate) -> KernelSource | GpuSource:
         return self.emit(candidate.sketch, self.values(candidate))

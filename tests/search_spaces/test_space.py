@@ -54,6 +54,13 @@ def test_contains_spots_foreign_values() -> None:
     assert space.contains(SMALL, np.array([[1, 0], [4, 0], [3, 2]])).tolist() == [True, False, False]
 
 
+def test_rows_from_outside_become_the_nearest_of_the_domains() -> None:
+    rows = np.array([[3, 100, 0, 100, 4], [-5, 6, 48, 8, 99]])
+    assert space.nearest(SKETCH, rows).tolist() == [[4, 64, 1, 64, 8], [1, 6 - 2 + 4, 64, 16, 8]]
+    inside = space.sample(SKETCH, 100, rng())
+    np.testing.assert_array_equal(space.nearest(SKETCH, inside), inside)
+
+
 def test_enumerate_grid_is_complete_when_it_fits() -> None:
     rows = space.enumerate_grid(SMALL, 100, rng())
     assert len(rows) == 6 == space.grid_size(SMALL)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autosched.codegen.source import KernelSource
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement
-from autosched.tune.protocols import Population, Trial
+from autosched.tune.protocols import Candidate, Population, Trial
 from autosched.tune.task import Task
 from search_spaces import space
 from search_spaces.space import Param, Sketch
@@ -146,6 +146,10 @@ class FakeRecorder:
     certified: dict[int, float] = field(default_factory=dict)
     status: str = "running"
     known_s: float | None = None
+    known_shapes: tuple[Candidate, ...] = ()
+
+    def relatives(self) -> Sequence[Candidate]:
+        return self.known_shapes
 
     def history(self) -> Sequence[Trial]:
         return self.resumed
