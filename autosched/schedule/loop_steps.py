@@ -3,10 +3,10 @@ ask for ahead of time: Prefetch, FetchAhead."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autosched.errors import ScheduleError
-from autosched.ir.stmt import BLOCKS, THREADS, ForKind
+from autosched.ir.stmt import BLOCKS, THREADS, ForKind, changed
 from autosched.schedule.stage import AheadHint, Loop, Num, PrefetchHint, Stage
 from autosched.schedule.state import State
 
@@ -79,8 +79,8 @@ def _annotate(state: State, step: str, stage_name: str, loop_name: str, kind: Fo
     stage = state.stage(stage_name)
     loop = stage.loop(loop_name)
     check(loop.kind is ForKind.SERIAL, f"{step}({stage_name}, {loop_name}): the loop is {loop.kind.value} already")
-    loops = tuple(replace(x, kind=kind) if x is loop else x for x in stage.loops)
-    return state.with_stage(check_order(step, replace(stage, loops=loops)))
+    loops = tuple(changed(x, kind=kind) if x is loop else x for x in stage.loops)
+    return state.with_stage(check_order(step, changed(stage, loops=loops)))
 
 
 def _prefetching(stage: Stage, loops: tuple[str, ...]) -> bool:
@@ -118,7 +118,7 @@ class Split:
         levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), axis.reduce) for n in range(len(self.factors) + 1))
         at = stage.position(self.axis)
         loops = stage.loops[:at] + levels + stage.loops[at + 1 :]
-        return state.with_stage(replace(stage, loops=loops, splits=(*stage.splits, (self.axis, self.factors))))
+        return state.with_stage(changed(stage, loops=loops, splits=(*stage.splits, (self.axis, self.factors))))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Reorder:
         )
         queue = iter(chosen)
         loops = tuple(next(queue) if loop in chosen else loop for loop in stage.loops)
-        stage = check_order("reorder", replace(stage, loops=loops))
+        stage = check_order("reorder", changed(stage, loops=loops))
         check_parallel(f"reorder({self.stage})", state, stage)
         return state.with_stage(stage)
 
@@ -171,7 +171,7 @@ class Fuse:
         check(not _prefetching(stage, names), f"fuse({self.stage}): a loop prefetches; fuse before")
         fused = Loop("@".join(names), tuple(p for x in old for p in x.parts), old[0].reduce)
         loops = (*stage.loops[:at], fused, *stage.loops[at + len(old) :])
-        return state.with_stage(replace(stage, loops=loops))
+        return state.with_stage(changed(stage, loops=loops))
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Stream:
         where = f"stream({self.stage})"
         check(state.is_output(stage), f"{where}: only outputs are streamed")
         check(stage.op.reducer is None, f"{where}: a reduction reads what it has written")
-        return state.with_stage(replace(stage, streamed=True))
+        return state.with_stage(changed(stage, streamed=True))
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Prefetch:
         check_distance(where, self.distance)
         check(self.level in (1, 2), f"{where}: nothing is asked for to be in level {self.level} of the caches")
         hint = PrefetchHint(self.buffer, self.loop, self.distance, self.level)
-        stage = replace(stage, prefetches=(*stage.prefetches, hint))
+        stage = changed(stage, prefetches=(*stage.prefetches, hint))
         check_parallel(where, state, stage)
         return state.with_stage(stage)
 
@@ -287,4 +287,4 @@ class FetchAhead:
         check(stage.loop(self.loop).kind is ForKind.SERIAL, f"{where}: {self.loop} is not a plain loop")
         check_distance(where, self.distance)
         hint = AheadHint(self.reader, self.buffer, self.loop, self.distance)
-        return state.with_stage(replace(stage, ahead=(*stage.ahead, hint)))
+        return state.with_stage(changed(stage, ahead=(*stage.ahead, hint)))

@@ -6,7 +6,7 @@ change. The list of steps, with integers put in for parameters, is what a record
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -37,7 +37,8 @@ class State:
     def apply(self, *steps: Step) -> State:
         state = self
         for step in steps:
-            state = replace(step.apply(state), steps=(*state.steps, step))
+            made = step.apply(state)
+            state = State(made.inputs, made.outputs, made.stages, (*state.steps, step), made.weights, made.winograd)
             check_atomics(state)
         return state
 
@@ -74,7 +75,8 @@ class State:
 
     def with_stage(self, stage: Stage) -> State:
         """The stage of the same name replaced."""
-        return replace(self, stages=tuple(stage if s.name == stage.name else s for s in self.stages))
+        stages = tuple(stage if s.op.name == stage.op.name else s for s in self.stages)
+        return State(self.inputs, self.outputs, stages, self.steps, self.weights, self.winograd)
 
     def attached(self, stage: str, loop: str | None = None) -> tuple[Stage, ...]:
         """Stages computed inside `stage` (inside its loop `loop`), producers first."""
