@@ -22,7 +22,7 @@ from autosched.ir.linear import ZERO as NO_STEP
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Store
 from autosched.ir.visit import free_vars
-from cost_model.formula import ZERO, absolute, factor, least, minus, most, over, plus, real, times, total, where
+from cost_model.formula import ONE, ZERO, absolute, factor, least, minus, most, over, plus, real, times, total, where
 from cost_model.trips import Loop
 
 
@@ -88,6 +88,7 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
     steps: list[Expr] = []
     counts: list[Expr] = []
     several = False
+    span: Expr = ZERO  # of all loops
     for reduce in (False, True):
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
@@ -96,15 +97,18 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
         step = min(map(abs, numbers), default=0)
         steps += [real(float(step or 1))] * max(1, sum(abs(n) == step for n in numbers))
         counts.append(count)
+        span = plus(span, total(times(absolute(c), minus(x.trips, 1.0)) for x, c in moving))
         if step and min(numbers) < 0:
             spans = [times(absolute(c), minus(x.last, 1.0)) for x, c in moving]
             lowest = minus(lowest, total(spans) if several else times(minus(count, 1.0), float(step)))
     padded = minus(0.0, lowest)
-    corner = _corner(padded, steps)
-    if not several:
+    corner, most_of_all = _corner(padded, steps), ONE
+    if several:  # no simplex where it is higher than an axis is long: no more than if positions lay evenly
+        most_of_all = over(most(0.0, padded), plus(span, 1.0))
+    else:
         ends = [times(*along) for along in zip(counts, steps, strict=True)]
         corner = minus(corner, total(_corner(minus(padded, end), steps) for end in ends))
-    return least(1.0, over(corner, times(*counts)))
+    return least(least(1.0, most_of_all), over(corner, times(*counts)))
 
 
 def _corner(depth: Expr, steps: Sequence[Expr]) -> Expr:

@@ -70,3 +70,13 @@ def test_phases_and_steps_of_an_image_are_two_axes_of_one_sum(phases: int, colum
     inside = [0 <= q + r - t < 8 for q in range(8) for r in range(2) for t in range(2)]
     weight = evaluated(sketch, statement, qw=columns, rw=phases)[0]
     assert weight == pytest.approx((sum(inside) / len(inside)) ** settled)
+
+
+@pytest.mark.parametrize("rows", [3, 5, 7])
+def test_phases_of_rows_beyond_the_output_are_outside(rows: int) -> None:
+    """Most of the last tile, but none of what is inside."""
+    sketch, statement = inlined((1, 8, 8, 64, 32, 4, 2, 1), "t2d", "thin/pad@inline")
+    tiled = rows * -(-8 // rows)
+    inside = [[0 <= q + r - t < 8 for q in range(n) for r in range(2) for t in range(2)] for n in (tiled, 8)]
+    exact = [sum(pairs) / len(pairs) for pairs in inside]
+    assert evaluated(sketch, statement, qh=rows)[0] == pytest.approx(exact[0] * exact[1], abs=0.08)
