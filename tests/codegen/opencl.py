@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autosched.codegen.c.atomics import OPENCL_NAMES
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.c.words import OPENCL
 from autosched.ir.stmt import Func
@@ -71,6 +72,10 @@ def declarations() -> str:
                 lanes = vector[-1]
                 lines.append(f"{vector} {function} vload{lanes}(size_t, const {space} {element}*);")
                 lines.append(f"void {function} vstore{lanes}({vector}, size_t, {space} {element}*);")
+    for integer, swap in (("int", "atomic_cmpxchg"), ("long", "atom_cmpxchg")):
+        at = f"volatile __global {integer}*"
+        lines.append(f"{integer} {function} {swap}({at}, {integer}, {integer});")
+    lines += [f"int {function} {name}(volatile __global int*, int);" for name in OPENCL_NAMES.values()]
     return "\n".join(lines)
 
 
