@@ -1,8 +1,8 @@
 """The search policy: which candidates to measure next.
 
-    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: what was fastest for
-             the nearest shapes, then the best of a large analytic draft, every sketch's best first, then spread over
-             sketches and parameter values
+    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: the best of a large
+             analytic draft, every sketch's best first, then spread over sketches and parameter values; in the first
+             round also what was fastest for the nearest shapes
     evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
     descend  the last `descent_share` of the trials or of the time: coordinate descent around the best few (Droplet,
              TACO 2024)
@@ -73,10 +73,10 @@ class Search(Generic[S]):
         if phase in ("evolve", "descend") and len(picks) < n:
             picks = _join(picks, self._evolve(rng, n), n - int(rng.binomial(n, self._policy.epsilon)))
             picks = _join(picks, self._random(rng, n, n_sketches=4), n) if len(picks) < n else picks
-        if phase == "draft" and round == 0:
-            picks = self._relatives[:n]
         if phase != "random" and self._policy.draft and len(picks) < n:
-            picks = _join(picks, self._from_draft(2 * n), n)
+            drafted = self._from_draft(2 * n)
+            known = self._relatives[: n // 2] if round == 0 else ()
+            picks = _join(_join(_join(picks, drafted, n - len(known)), known, n), drafted, n)
         if len(picks) < n:
             picks = _join(picks, self._random(rng, n, n_sketches=len(self._sketches)), n)
         return picks
