@@ -100,11 +100,7 @@ def verify(
 
 
 def explain(
-    record_id: int,
-    db: Path | str | None = None,
-    *,
-    workload: Workload | None = None,
-    target: str | None = None,
+    record_id: int, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
 ) -> Mapping[str, Fact]:
     """Why a stored candidate is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
 

@@ -229,12 +229,7 @@ def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Ex
 
 @lru_cache(maxsize=KNOWN)  # sketches differ in a stage or two: four accesses of five are those of another sketch
 def make_access(
-    buffer: Buffer,
-    kind: str,
-    positions: tuple[tuple[Expr, ...], ...],
-    view: Moving,
-    line_bytes: int,
-    larger: float,
+    buffer: Buffer, kind: str, positions: tuple[tuple[Expr, ...], ...], view: Moving, line_bytes: int, larger: float
 ) -> Access:
     """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only.
 

@@ -48,30 +48,8 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
-from cost_model.access import (
-    Access,
-    Free,
-    Moving,
-    Widths,
-    excess,
-    make_access,
-    same_but_constants,
-    transferred,
-)
-from cost_model.formula import (
-    ONE,
-    ZERO,
-    factor,
-    is_one,
-    largest,
-    least,
-    minus,
-    most,
-    over,
-    plus,
-    times,
-    total,
-)
+from cost_model.access import Access, Free, Moving, Widths, excess, make_access, same_but_constants, transferred
+from cost_model.formula import ONE, ZERO, factor, is_one, largest, least, minus, most, over, plus, times, total
 from cost_model.operations import Operations, hint_instructions, loaded, operations
 from cost_model.padding import Padding, padding_of
 from cost_model.passing import Passing, TileLoop, passing

@@ -16,20 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import (
-    COMPARISON,
-    DTYPES,
-    LOGICAL,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Param,
-    Select,
-    Var,
-)
+from autosched.ir.expr import COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Param, Select, Var
 from autosched.ir.stmt import (
     Allocate,
     Barrier,

@@ -19,18 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from autosched.ir.conditions import conjuncts
-from autosched.ir.expr import (
-    COMPARISON,
-    INDEX,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-)
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Var, binary
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, rebuild
 

@@ -55,11 +55,7 @@ FAULTS: dict[str, Fault] = {
         "recorded as a bug of code generation, never a result",
         False,
     ),
-    "clobbered_input": Fault(
-        "the kernel changed one of its inputs",
-        "recorded as a bug; inputs are restored",
-        False,
-    ),
+    "clobbered_input": Fault("the kernel changed one of its inputs", "recorded as a bug; inputs are restored", False),
     "out_of_bounds": Fault(
         "bytes next to an input, an output or the scratch were written",
         "recorded as a bug; worker replaced, because other memory may be damaged too",

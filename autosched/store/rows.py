@@ -72,10 +72,7 @@ def select(
             damage("candidates", row["id"])
         else:
             found[candidate.id] = (candidate, [])
-    outcomes = (
-        ("measurements", MEASUREMENT_COLUMNS, _measurement),
-        ("failures", FAILURE_COLUMNS, _failure),
-    )
+    outcomes = (("measurements", MEASUREMENT_COLUMNS, _measurement), ("failures", FAILURE_COLUMNS, _failure))
     for table, columns, read in outcomes:
         query = f"SELECT {columns} FROM {table} WHERE candidate IN (SELECT id FROM candidates WHERE {where})"
         for row in connection.execute(query, keys):

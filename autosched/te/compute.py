@@ -19,16 +19,7 @@ from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
 from autosched.te.checks import check_op, check_shape
 from autosched.te.reducers import Reduce, Reduction, pair, to_expr, typed_const
-from autosched.te.tensor import (
-    Axis,
-    AxisVar,
-    ComputeOp,
-    PlaceholderOp,
-    Tensor,
-    TensorLoad,
-    postorder,
-    rewrite,
-)
+from autosched.te.tensor import Axis, AxisVar, ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 

@@ -61,9 +61,7 @@ def transposed_conv2d(what: str, x: Tensor, w: Tensor, s: int, p: int) -> Tensor
     if ho % s == 0 and wo % s == 0:
         return te.view(phases, (n, ho, wo, co))
     result: Tensor = te.compute(
-        (n, ho, wo, co),
-        lambda n, oh, ow, co: phases[n, oh // s, oh % s, ow // s, ow % s, co],
-        name="transposed",
+        (n, ho, wo, co), lambda n, oh, ow, co: phases[n, oh // s, oh % s, ow // s, ow % s, co], name="transposed"
     )
     return result
 

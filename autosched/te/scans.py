@@ -131,8 +131,6 @@ class _Blocks:
             rest //= digit.extent
             digits.append(self.i.var // rest % digit.extent if n else self.i.var // rest)
         load: Load = Load(
-            result.name,
-            tuple(x for a in self.op.axes for x in (digits if a is self.i else (a.var,))),
-            result.dtype,
+            result.name, tuple(x for a in self.op.axes for x in (digits if a is self.i else (a.var,))), result.dtype
         )
         return ComputeOp(self.op.name, self.op.axes, (), (load,), None, (result,)).outputs[0]

@@ -156,11 +156,7 @@ def arguments(function: Operator) -> dict[str, Any]:
 
 
 def _of_function(
-    function: Operator,
-    shape: Sequence[int] | None,
-    settings: Mapping[str, Setting],
-    batch: int | None,
-    dtype: str,
+    function: Operator, shape: Sequence[int] | None, settings: Mapping[str, Setting], batch: int | None, dtype: str
 ) -> Definition:
     from autosched.te import ComputeDAG
 

@@ -104,13 +104,7 @@ def hold_contest(
     give_up, left_out = clock() + deadline_s, dict[str, Any]()
     while True:
         present = [name for name in names if name not in left_out]
-        request = {
-            "case": case.label,
-            "db": str(database),
-            "peers": present,
-            "rounds": rounds,
-            "sample_s": sample_s,
-        }
+        request = {"case": case.label, "db": str(database), "peers": present, "rounds": rounds, "sample_s": sample_s}
         # What is slow to start is the last of `present`: it may take half of the time, and a try without it the rest.
         seconds = give_up - clock()
         try:

@@ -109,12 +109,7 @@ def triton(case: Case, copies: Copies) -> Entry:
     raise NoPeer(f"there is no standard Triton kernel for {case.workload}")
 
 
-PEERS: dict[str, Peer] = {
-    "torch": eager,
-    "torch other": eager_otherwise,
-    "triton": triton,
-    "torch.compile": compiled,
-}
+PEERS: dict[str, Peer] = {"torch": eager, "torch other": eager_otherwise, "triton": triton, "torch.compile": compiled}
 SLOW = ("torch.compile",)  # left for a second pass
 
 

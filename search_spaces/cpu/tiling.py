@@ -18,18 +18,7 @@ from dataclasses import dataclass, replace
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
-from autosched.schedule import (
-    ComputeAt,
-    Parallel,
-    Reorder,
-    Split,
-    Stage,
-    State,
-    Step,
-    Tensorize,
-    Unroll,
-    Vectorize,
-)
+from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Tensorize, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from autosched.target import PIECE_BYTES
 from autosched.te.running import step_along

@@ -69,12 +69,7 @@ def test_show(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_verify(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "verify", lambda *_, **__: SimpleNamespace(seconds=2e-6))
     assert "record 7 is verified" in cli("verify", "7").out
-    assert cli("verify", "7", "--json").json == {
-        "schema_version": 1,
-        "record_id": 7,
-        "verified": True,
-        "seconds": 2e-6,
-    }
+    assert cli("verify", "7", "--json").json == {"schema_version": 1, "record_id": 7, "verified": True, "seconds": 2e-6}
 
 
 def test_failed_verification_exits_4(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,9 +62,7 @@ from tests.schedule.graphs import (
 from tests.schedule.random_steps import random_schedule
 
 
-def check(
-    dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,), on: Sequence[Target] | None = None
-) -> None:
+def check(dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,), on: Sequence[Target] | None = None) -> None:
     check_kernel(dag, initial_state(dag).apply(*steps), threads=threads, on=on)
 
 

@@ -91,10 +91,7 @@ def test_lanes_that_may_not_exist_are_masked_elements():
     """Where a border lies is known when the kernel is made, where the diagonal lies is not."""
     x = te.placeholder((40, 60), name="X")
     triangle = te.compute((40, 40), lambda i, j: te.select(2 * j < i, x[i, 2 * j], 0.0), name="Y")
-    for state, axis, masked in (
-        (border()[1], "i", False),
-        (initial_state(ComputeDAG(triangle)), "j", True),
-    ):
+    for state, axis, masked in ((border()[1], "i", False), (initial_state(ComputeDAG(triangle)), "j", True)):
         text = build(state.apply(Vectorize("Y", axis)), parse_target("llvm -mcpu=skylake-avx512"), 1).ir
         assert ("@llvm.masked.load.v16f32" in text) == masked
         assert "@llvm.masked.gather" not in text

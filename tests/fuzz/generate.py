@@ -415,9 +415,7 @@ class _Program:
             self.stage(base.shape, lambda *x: self.load(e, x) / self.load(total, without(x)), "soft")
         else:
             self.stage(
-                base.shape,
-                lambda *x: self.load(e, x) / te.sum(self.load(e, along(without(x), r)), axis=r),
-                "soft",
+                base.shape, lambda *x: self.load(e, x) / te.sum(self.load(e, along(without(x), r)), axis=r), "soft"
             )
         return None
 

@@ -57,9 +57,7 @@ def fails(f, text, *arrays):
 def test_a_vector_in_blocks_with_a_guarded_tail():
     n, i = 10, b * 4 + t
     f = func(
-        [buffer("A", (n,))],
-        [buffer("C", (n,))],
-        kernel(If(i < n, store("C", (i,), load("A", i) + ONE)), blocks=3),
+        [buffer("A", (n,))], [buffer("C", (n,))], kernel(If(i < n, store("C", (i,), load("A", i) + ONE)), blocks=3)
     )
     x = np.arange(n, dtype=F32)
     (result,) = run(f, x)
@@ -81,8 +79,7 @@ def test_a_tree_of_sums_over_the_threads():
         steps += [If(t < h, store("s", (t,), load("s", t) + load("s", t + h))), Barrier()]
     total = If(t < 1, store("C", (b,), load("s", 0) + load("own", 0)))
     body = Allocate(
-        own,
-        shared("s", 4, store("own", (0,), ONE), store("s", (t,), load("A", b * 4 + t)), Barrier(), *steps, total),
+        own, shared("s", 4, store("own", (0,), ONE), store("s", (t,), load("A", b * 4 + t)), Barrier(), *steps, total)
     )
     f = func([buffer("A", (8,))], [buffer("C", (2,))], kernel(body, blocks=2))
     (result,) = run(f, np.arange(8, dtype=F32))

@@ -350,11 +350,7 @@ def test_a_store_out_of_bounds_names_everything():
 
 
 def test_each_dimension_is_checked_not_only_the_address():
-    fails(
-        "index [0, 4] is outside C",
-        loop(i, 2, loop(j, 5, store("C", (i, j), ZERO))),
-        outputs=[buffer("C", (2, 4))],
-    )
+    fails("index [0, 4] is outside C", loop(i, 2, loop(j, 5, store("C", (i, j), ZERO))), outputs=[buffer("C", (2, 4))])
 
 
 def test_select_does_not_look_at_the_branch_not_taken():

@@ -92,17 +92,7 @@ def bounds_of(found: Interval, fixed: Mapping[Expr, int]) -> tuple[int, int]:
     return lo, lo + extent - 1
 
 
-EXACT = [
-    i * 3 + j,
-    i - j,
-    5 - i,
-    k * 4 + i * 2 + j - 1,
-    i * 2 - j * 3 + k,
-    (i * 3) % 64,
-    i // 2,
-    i % 3,
-    k + 7,
-]
+EXACT = [i * 3 + j, i - j, 5 - i, k * 4 + i * 2 + j - 1, i * 2 - j * 3 + k, (i * 3) % 64, i // 2, i % 3, k + 7]
 
 
 @pytest.mark.parametrize("expr", EXACT, ids=str)

@@ -8,20 +8,7 @@ import pytest
 
 from autosched.ir.expr import Binary, Const, Load, Param, Var, binary, call, cast, ceildiv, const, imax, imin, select
 from autosched.ir.printer import buffer_text, expr_text, func_text, headline, stmt_text
-from autosched.ir.stmt import (
-    Allocate,
-    Buffer,
-    For,
-    ForKind,
-    Func,
-    If,
-    Layout,
-    Prefetch,
-    Reducer,
-    Scope,
-    Seq,
-    Store,
-)
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Layout, Prefetch, Reducer, Scope, Seq, Store
 
 i, j, k, t = Var("i", "int64"), Var("j", "int64"), Var("k", "int64"), Param("t")
 a = Load("A", (i, k), "float32")
@@ -212,11 +199,7 @@ def test_a_function():
     )
     edge = If(i1 < 2, Store(("C",), (i1, c(0)), (Const(0.0, f32),)), Store(("C",), (i1, c(0)), (Const(1.0, f32),)))
     rows = For(
-        i1,
-        imin(4, 13 - 4 * i0),
-        c(4),
-        ForKind.SERIAL,
-        Seq((For(k, c(8), c(8), ForKind.UNROLL, update, True), edge)),
+        i1, imin(4, 13 - 4 * i0), c(4), ForKind.SERIAL, Seq((For(k, c(8), c(8), ForKind.UNROLL, update, True), edge))
     )
     body = Seq((Allocate(pack, For(k, c(8), c(8), ForKind.SERIAL, copy)), rows))
     func = Func(

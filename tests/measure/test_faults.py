@@ -41,10 +41,7 @@ FAULTY: dict[str, tuple[KernelSource, str, str]] = {
     "writes behind": (source(n=1025), "out_of_bounds", "output C: "),
     "writes before": (source(start=-1), "out_of_bounds", "before its start"),
     "writes behind scratch": (
-        source(
-            after="%w = getelementptr i8, ptr %ws, i64 100\n  store i8 0, ptr %w",
-            workspace=100,
-        ),
+        source(after="%w = getelementptr i8, ptr %ws, i64 100\n  store i8 0, ptr %w", workspace=100),
         "out_of_bounds",
         "the workspace: 1 bytes after its end, the nearest 1 bytes away",
     ),

@@ -87,11 +87,7 @@ def test_in_vectors_and_interpreted(m: int) -> None:
     (reference,) = evaluate(dag, inputs, m)
     last = next(s for s in scheduled(dag, m).stages if s.name == "conv.product").op.axes[-1].name
     loops = ("a", "b", "p", "ci", f"{last}.0", f"{last}.1")
-    steps = (
-        Split("conv.product", last, (4,)),
-        Reorder("conv.product", loops),
-        Vectorize("conv.product", loops[-1]),
-    )
+    steps = (Split("conv.product", last, (4,)), Reorder("conv.product", loops), Vectorize("conv.product", loops[-1]))
     func, _ = concretise(lower(scheduled(dag, m)), {})
     (got,) = interpret(func, inputs)
     assert within(reference, got).all()

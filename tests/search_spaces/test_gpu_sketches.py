@@ -123,9 +123,7 @@ def test_a_long_chain_keeps_every_alternative() -> None:
     for n in range(4):
         k, weights, left = te.reduce_axis(64, f"k{n}"), te.placeholder((64, 64), "float32", f"W{n}"), tensor
         tensor = te.compute(
-            (64, 64),
-            lambda i, j, k=k, w=weights, x=left: te.sum(x[i, k] * w[k, j], axis=k),
-            name=f"T{n}",
+            (64, 64), lambda i, j, k=k, w=weights, x=left: te.sum(x[i, k] * w[k, j], axis=k), name=f"T{n}"
         )
     names = [s.name.split("/") for s in sketches(collapse(te.ComputeDAG(tensor)), OPENCL)]
     assert len(names) == 24

@@ -10,18 +10,8 @@ from autosched.ir.stmt import Allocate, Func, Prefetch, Store, walk
 from autosched.ir.verify import verify
 from autosched.ir.visit import loads
 from autosched.lower import concretise, lower
-from autosched.schedule import (
-    CacheRead,
-    Pack,
-    Parallel,
-    State,
-    initial_state,
-    replay,
-    steps_to_json,
-)
-from autosched.schedule import (
-    Prefetch as PrefetchStep,
-)
+from autosched.schedule import CacheRead, Pack, Parallel, State, initial_state, replay, steps_to_json
+from autosched.schedule import Prefetch as PrefetchStep
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.dag import ComputeDAG

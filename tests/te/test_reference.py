@@ -308,9 +308,7 @@ def test_reads_outside_of_a_tensor_are_not_made() -> None:
     x = np.arange(1, 6).astype(F32)
     a = te.placeholder((5,), "float32", name="A")
     out = te.compute(
-        (4, 5),
-        lambda i, j: te.select(te.all(j + i - 2 >= 0, j + i - 2 < 5), a[j + i - 2], -1.0),
-        name="shifted",
+        (4, 5), lambda i, j: te.select(te.all(j + i - 2 >= 0, j + i - 2 < 5), a[j + i - 2], -1.0), name="shifted"
     )
     (ref,) = check(out, {"A": x})
     expected = [[x[j + i - 2] if 0 <= j + i - 2 < 5 else -1.0 for j in range(5)] for i in range(4)]

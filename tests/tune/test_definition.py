@@ -68,10 +68,7 @@ def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"shape": (1, 2, 3)}, r"numbers \(M, N\), but 3"),
-        ({"settings": {"K": 1}}, "no argument K; it has M, N, dtype"),
-    ],
+    [({"shape": (1, 2, 3)}, r"numbers \(M, N\), but 3"), ({"settings": {"K": 1}}, "no argument K; it has M, N, dtype")],
 )
 def test_wrong_arguments_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):

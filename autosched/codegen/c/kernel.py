@@ -379,10 +379,7 @@ class _Kernel:
             self.line(f"{targets[0]} = {self.c.text(substitute(reducer.results[0], operands))};")
             return
         with self.text.block():
-            for side, texts in (
-                (reducer.lhs, targets),
-                (reducer.rhs, [self.c.text(v) for v in stmt.values]),
-            ):
+            for side, texts in ((reducer.lhs, targets), (reducer.rhs, [self.c.text(v) for v in stmt.values])):
                 for var, text in zip(side, texts, strict=True):
                     self.c.variables[var] = self.text.name(var.name)
                     self.line(f"const {self.c.type(var.dtype)} {self.c.variables[var]} = {text};")

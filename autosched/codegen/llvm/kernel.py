@@ -94,13 +94,7 @@ def _offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
 
 
 def _program(
-    name: str,
-    body: Stmt,
-    func: Func,
-    packed: Mapping[str, int],
-    simplify: Simplifier,
-    target: Target,
-    threads: int,
+    name: str, body: Stmt, func: Func, packed: Mapping[str, int], simplify: Simplifier, target: Target, threads: int
 ) -> tuple[list[str], int]:
     """The functions of one entry point, that one last, and the bytes of workspace that it needs."""
     shared, nests = _split(name, body)

@@ -50,13 +50,7 @@ PREDICATES: dict[str, tuple[str, str, str]] = {
 INVERSE_OF_FLOATS = {"lt": "uge", "le": "ugt", "gt": "ule", "ge": "ult"}  # where the comparison does not hold
 
 # Functions that are one LLVM intrinsic; `round` is to even, as NumPy's.
-INTRINSICS: dict[str, str] = {
-    "sqrt": "sqrt",
-    "floor": "floor",
-    "ceil": "ceil",
-    "round": "roundeven",
-    "abs": "fabs",
-}
+INTRINSICS: dict[str, str] = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "abs": "fabs"}
 
 
 @cache

@@ -37,12 +37,7 @@ class Block:
     when it is this process's to free."""
 
     def __init__(
-        self,
-        device: Device,
-        memory: Memory,
-        keeper: object = None,
-        used: Use | None = None,
-        read_only: bool = False,
+        self, device: Device, memory: Memory, keeper: object = None, used: Use | None = None, read_only: bool = False
     ) -> None:
         self.device, self.memory, self.keeper, self.used, self.read_only = device, memory, keeper, used, read_only
         if keeper is None:

@@ -45,10 +45,7 @@ class Form:
 
 
 # One instruction for a vector is what a processor under OpenCL needs; a GPU takes the elements one by one.
-CHAINS: dict[str, tuple[Form, ...]] = {
-    "cuda": (Form(8), Form(16)),
-    "opencl": (Form(16), Form(12, 8), Form(12, 16)),
-}
+CHAINS: dict[str, tuple[Form, ...]] = {"cuda": (Form(8), Form(16)), "opencl": (Form(16), Form(12, 8), Form(12, 16))}
 ACCESSES = (Form(1), Form(4))
 
 
