@@ -19,6 +19,8 @@ EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "
 MAX_SWITCH = 16
 MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
 MOST_NODES = 4096  # of an expression: inlined stages that read one another at two places double it each time
+COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
+WORTH_STORING = 1.5  # times the work of storing values and reading them that computing them where they are read takes
 MAX_STEP = 4  # elements between lanes that are picked from whole vectors
 SHORT_REDUCTION = 32  # steps
 MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
@@ -315,12 +317,25 @@ def has_condition(stage: Stage) -> bool:
 
 
 def is_expensive(stage: Stage) -> bool:
-    def costly(e: Expr) -> bool:
-        return (isinstance(e, Call) and e.fn in EXPENSIVE) or (
-            isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv")
-        )
+    return any(_is_costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
 
-    return any(costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
+
+def _is_costly(e: Expr) -> bool:
+    return (isinstance(e, Call) and e.fn in EXPENSIVE) or (
+        isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv")
+    )
+
+
+def is_shared(state: State, stage: Stage) -> bool:
+    """Whether a reader needs so many elements of the stage for each of its own, as a step in time of a stencil does,
+    that they are better stored than computed for each that needs them."""
+    readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
+    if all(places < 2 for _, places in readers):
+        return False
+    work = [e for v in stage.op.body for e in subexpressions(v) if not _is_index(e) and not isinstance(e, Const)]
+    operations = sum(COSTLY if _is_costly(e) else 1 for e in work)
+    needed = sum(points(r) * places for r, places in readers)
+    return needed * operations > WORTH_STORING * (points(stage) * (operations + 1) + needed)
 
 
 def is_too_large(state: State, stage: Stage) -> bool:

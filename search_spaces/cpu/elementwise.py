@@ -44,6 +44,7 @@ from search_spaces.facts import (
     is_folded,
     is_prepared_once,
     is_repeated,
+    is_shared,
     is_table,
     is_too_large,
     looks_up,
@@ -76,7 +77,7 @@ class Inline:
         if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):
             return False  # a transform, or one of its elements, each of which is read several times
         if all(r.op.reducer is None for r in readers):
-            return len(readers) == 1 or not is_expensive(stage)
+            return (len(readers) == 1 or not is_expensive(stage)) and not is_shared(state, stage)
         reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
         return not reused and not has_condition(stage) and (not is_expensive(stage) or len(readers) == 1)
 

@@ -76,6 +76,23 @@ def test_arithmetic_that_nobody_repeats_is_inlined():
     assert all("root" not in {s.name for s in sketch.state.stages} for sketch in sketches(dag, HOST, 1))
 
 
+@pytest.mark.parametrize("shape", [(9, 21), (17, 12)])
+def test_steps_of_a_stencil_are_stored_and_what_is_read_in_one_place_is_not(shape: tuple[int, ...]) -> None:
+    """Inlined, three steps would read 64 elements for each of theirs; the absolute values are as soon made as read."""
+    rows, columns = shape
+    now = te.placeholder((rows + 6, columns + 6), name="X")
+    for step in (4, 2, 0):
+        heat = te.compute(
+            (rows + step, columns + step),
+            lambda i, j, x=now: 0.25 * (x[i, j + 1] + x[i + 2, j + 1] + x[i + 1, j] + x[i + 1, j + 2]),
+            name=f"heat{step}",
+        )
+        now = te.compute(heat.shape, lambda i, j, x=heat: te.max(x[i, j], -x[i, j]), name=f"now{step}")
+    (sketch,) = sketches(collapse(ComputeDAG(now)), HOST, 1)
+    assert {s.name for s in sketch.state.stages} == {"heat4", "heat2", "now0"}
+    assert list(compiled(ComputeDAG(now), sketch, 1))
+
+
 @pytest.mark.parametrize(("shape", "together"), [((96, 24), 24), ((7, 64, 16), 64), ((97, 24), 1), ((64, 4096), 1)])
 @pytest.mark.parametrize("reducer", ["sum", "max"])
 def test_short_rows_that_are_reduced_are_a_task_together(shape: tuple[int, ...], together: int, reducer: str) -> None:
