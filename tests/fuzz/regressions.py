@@ -108,6 +108,19 @@ def a_branch_under_a_mask() -> Case:
     return Case(te.ComputeDAG([T]), "llvm -mcpu=nehalem", 1, "default", (("T.j.r", 4),))
 
 
+def a_window_of_which_nothing_is_left() -> Case:
+    """Each point of a written out window was left out by one of two conditions."""
+    A, B = te.placeholder((7, 20), "float32", "A"), te.placeholder((7, 20), "float32", "B")
+    u, v = te.reduce_axis(3, "u"), te.reduce_axis(3, "v")
+
+    def product(i: Expr, j: Expr) -> Expr:
+        return te.select(u >= 1, A[i + u, j + v], 0.0) * te.select(u < 1, B[i + u, j + v], 0.0)
+
+    T = te.compute((5, 18), lambda i, j: te.sum(product(i, j), axis=(u, v)), "T")
+    values = {"T.i.m": 1, "T.i.r": 5, "T.j.m": 1, "T.j.r": 16, "T.acc.u.u": 2, "T.acc.v.u": 3}
+    return Case(te.ComputeDAG([T]), "llvm -mcpu=haswell", 1, "T:v1-rows", tuple(values.items()))
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     scalar_input,
     two_reads_of_one_operand,
@@ -118,6 +131,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     comparison_of_unsure_bools,
     panels_of_one_dimension,
     a_branch_under_a_mask,
+    a_window_of_which_nothing_is_left,
 )
 
 

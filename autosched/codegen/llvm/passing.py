@@ -253,7 +253,7 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
             after(n, first)
     emitter.values.in_window = False
     for var in window.loops:
-        del emitter.bindings.env[var]
+        emitter.bindings.env.pop(var, None)  # all points may be outside
 
 
 def _emit_steps(emitter: Emitter, window: Window) -> None:
