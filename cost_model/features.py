@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,7 @@ from cost_model.operations import KINDS
 N_ACCESSES = 5
 CURVE_BYTES = tuple(1 << s for s in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28))
 LOG = "log2"
+C = TypeVar("C")  # what the formulas of a table read
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Context:
     draft: Draft
     machine: Machine
     main: Cost
-    accesses: tuple[Access | None, ...]  # of the main statement, N_ACCESSES of them
+    accesses: tuple[Access, ...]  # of the main statement, at most N_ACCESSES of them
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -83,7 +85,7 @@ class Context:
     @cached_property
     def access_values(self) -> tuple[tuple[Expr, ...], ...]:
         """For each access of the main statement the columns of `ACCESS_FORMULAS`."""
-        return tuple(_access_values(self, a) if a else (ZERO,) * len(ACCESS_FORMULAS) for a in self.accesses)
+        return tuple(_access_values(self, a) for a in self.accesses)
 
     @cached_property
     def bytes_per_flop(self) -> tuple[Expr, ...]:
@@ -95,55 +97,68 @@ class Context:
         return tuple(over(times(n, size), runs) for n, runs in zip(lines, inside, strict=True))
 
 
-Column = tuple[Feature, Callable[[Context], Expr]]
+Value = Callable[[C], "Expr | float"]
+Column = tuple[Feature, Callable[[C], Expr]]
 
 
-def _column(name: str, unit: str, formula: str, value: Callable[[Context], Expr]) -> Column:
-    return Feature(name, unit, formula), value
+def column(name: str, unit: str, formula: str, value: Value[C]) -> Column[C]:
+    return Feature(name, unit, formula), lambda c: real(value(c))
 
 
-def _sum(f: Callable[[Cost], Expr]) -> Callable[[Context], Expr]:
+def log_column(name: str, formula: str, value: Value[C]) -> Column[C]:
+    return Feature(name, LOG, formula), lambda c: times(call("log", most(value(c), 1e-12)), float(1 / np.log(2.0)))
+
+
+def columns_of(
+    name: str, count: int, formulas: Sequence[tuple[str, str, str]], rows: Callable[[C], Sequence[Sequence[Expr]]]
+) -> list[Column[C]]:
+    """`count` times the columns of `formulas` (name, unit, formula), whose values are `rows` of the context; all zero
+    where it has fewer."""
+
+    def pick(place: int, field: int) -> Value[C]:
+        return lambda c: rows(c)[place][field] if place < len(rows(c)) else ZERO
+
+    return [
+        column(f"{name}{place}_{n}", unit, text, pick(place, field))
+        for place in range(count)
+        for field, (n, unit, text) in enumerate(formulas)
+    ]
+
+
+Columns = list[Column[Context]]
+
+
+def _sum(f: Callable[[Cost], Expr]) -> Value[Context]:
     return lambda c: total(f(cost) for cost in c.costs)
 
 
-def log2(x: Expr) -> Expr:
-    return times(call("log", most(x, 1e-12)), float(1 / np.log(2.0)))
-
-
-def _computation() -> list[Column]:
+def _computation() -> Columns:
     """Group 1: operations of the whole kernel and loop kinds of the main statement."""
 
-    def count(kind: str) -> Callable[[Context], Expr]:
+    def count(kind: str) -> Value[Context]:
         return _sum(lambda cost: times(cost.statement.executions, float(cost.statement.ops.count(kind))))
 
-    columns = [_column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
+    columns = [column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
     for kind in (ForKind.VECTORIZE, ForKind.UNROLL, ForKind.PARALLEL):
         columns += _loop_columns(kind)
     return columns
 
 
-def _loop_columns(kind: ForKind) -> list[Column]:
+def _loop_columns(kind: ForKind) -> Columns:
     def bounds(c: Context) -> list[Expr]:
         return [x.bound for x in c.main.statement.loops if x.kind is kind]
 
-    def reduced(c: Context) -> list[Expr]:
-        return [x.bound for x in c.main.statement.loops if x.kind is kind and x.reduce]
+    def innermost(c: Context) -> Expr:
+        return bounds(c)[-1] if bounds(c) else ZERO
+
+    def reduced(c: Context) -> Expr:
+        return product([x.bound for x in c.main.statement.loops if x.kind is kind and x.reduce])
 
     name = kind.value
     return [
-        _column(f"{name}_product", "iterations", f"product of {name} trip counts", lambda c: real(product(bounds(c)))),
-        _column(
-            f"{name}_inner",
-            "iterations",
-            f"trip count of the innermost {name} loop",
-            lambda c: real(bounds(c)[-1]) if bounds(c) else ZERO,
-        ),
-        _column(
-            f"{name}_reduce",
-            "iterations",
-            f"product of {name} reduction trip counts",
-            lambda c: real(product(reduced(c))),
-        ),
+        column(f"{name}_product", "iterations", f"product of {name} trip counts", lambda c: product(bounds(c))),
+        column(f"{name}_inner", "iterations", f"trip count of the innermost {name} loop", innermost),
+        column(f"{name}_reduce", "iterations", f"product of {name} reduction trip counts", reduced),
     ]
 
 
@@ -163,15 +178,6 @@ ACCESS_FORMULAS: tuple[tuple[str, str, str], ...] = (
     ("vector_stride", "elements", "step of the vector loop, or of the innermost one"),
     ("block_bytes", "bytes", "elements touched by one block * itemsize"),
 )
-
-
-def _access_columns(place: int) -> list[Column]:
-    """Group 2: one access of the main statement; all zero where it has fewer."""
-
-    def pick(field: int) -> Callable[[Context], Expr]:
-        return lambda c: c.access_values[place][field]
-
-    return [_column(f"access{place}_{n}", unit, text, pick(i)) for i, (n, unit, text) in enumerate(ACCESS_FORMULAS)]
 
 
 def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
@@ -199,10 +205,10 @@ def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
     )
 
 
-def _curve_columns() -> list[Column]:
+def _curve_columns() -> Columns:
     """Group 3: arithmetic intensity of the main statement in caches of growing size (Ansor: at growing depth)."""
 
-    def intensity(capacity: int) -> Callable[[Context], Expr]:
+    def intensity(capacity: int) -> Value[Context]:
         def value(c: Context) -> Expr:
             best: Expr = real(64.0)  # bytes per operation when nothing fits: every access misses
             for d, per_flop in enumerate(c.bytes_per_flop):
@@ -211,21 +217,14 @@ def _curve_columns() -> list[Column]:
 
         return value
 
-    return [
-        _column(
-            f"intensity_{b >> 10}k",
-            "flop/byte",
-            "largest flops / bytes touched over depths whose working set fits",
-            intensity(b),
-        )
-        for b in CURVE_BYTES
-    ]
+    text = "largest flops / bytes touched over depths whose working set fits"
+    return [column(f"intensity_{b >> 10}k", "flop/byte", text, intensity(b)) for b in CURVE_BYTES]
 
 
-def _allocation_columns() -> list[Column]:
+def _allocation_columns() -> Columns:
     """Group 4: buffers by scope, and how often they are filled."""
 
-    def size(scope: Scope) -> Callable[[Context], Expr]:
+    def size(scope: Scope) -> Value[Context]:
         return lambda c: total(a.bytes for a in c.analysis.allocations if a.buffer.scope is scope)
 
     def filled(c: Context) -> Expr:
@@ -233,35 +232,32 @@ def _allocation_columns() -> list[Column]:
         return total(times(factor(x.trips for x in a.loops), a.bytes) for a in kept)
 
     return [
-        _column("local_bytes", "bytes", "private buffers of a thread", size(Scope.LOCAL)),
-        _column("global_bytes", "bytes", "shared buffers", size(Scope.GLOBAL)),
-        _column("filled_bytes", "bytes", "sum over buffers of bytes * iterations around them", filled),
+        column("local_bytes", "bytes", "private buffers of a thread", size(Scope.LOCAL)),
+        column("global_bytes", "bytes", "shared buffers", size(Scope.GLOBAL)),
+        column("filled_bytes", "bytes", "sum over buffers of bytes * iterations around them", filled),
     ]
 
 
-def _outer_columns() -> list[Column]:
+def _outer_columns() -> Columns:
     """Group 5: the nest as a whole."""
+
+    def executions(c: Context) -> Expr:
+        return c.main.statement.executions
 
     def loops(c: Context) -> Expr:
         return total(least(1.0, minus(x.bound, 1.0)) for x in c.main.statement.loops)
 
+    all_executions = _sum(lambda x: x.statement.executions)
     return [
-        _column(
-            "executions",
-            "iterations",
-            "product of the main statement's mean trip counts",
-            lambda c: c.main.statement.executions,
-        ),
-        _column(
-            "all_executions", "iterations", "the same, summed over statements", _sum(lambda x: x.statement.executions)
-        ),
-        _column("loops", "loops", "loops of the main statement with more than one iteration", loops),
-        _column("statements", "statements", "stores of the kernel", lambda c: real(float(len(c.costs)))),
-        _column("threads", "threads", "threads", lambda c: real(float(c.machine.threads))),
+        column("executions", "iterations", "product of the main statement's mean trip counts", executions),
+        column("all_executions", "iterations", "the same, summed over statements", all_executions),
+        column("loops", "loops", "loops of the main statement with more than one iteration", loops),
+        column("statements", "statements", "stores of the kernel", lambda c: float(len(c.costs))),
+        column("threads", "threads", "threads", lambda c: float(c.machine.threads)),
     ]
 
 
-def _block_columns() -> list[Column]:
+def _block_columns() -> Columns:
     """The innermost block of the main statement: registers, instruction mix, waste."""
 
     def waste(c: Context) -> Expr:
@@ -287,72 +283,59 @@ def _block_columns() -> list[Column]:
         return s.loops[s.block - 1].trips if s.block else ONE
 
     return [
-        _column("accumulators", "registers", "registers of register buffers", lambda c: c.main.block.registers),
-        _column("registers_over", "registers", "accumulators + operands - available", overflow),
-        _column("spills", "registers", "max(0, registers_over)", lambda c: c.main.block.spills),
-        _column("block_slots", "instructions", "arithmetic of one block", lambda c: c.main.block.arithmetic),
-        _column("block_loads", "instructions", "loads of one block", lambda c: c.main.block.loads),
-        _column("block_stores", "instructions", "stores of one block", lambda c: c.main.block.stores),
-        _column("slots_per_transfer", "ratio", "block_slots / (block_loads + block_stores)", mix),
-        _column("chains", "chains", "independent accumulations", lambda c: c.main.block.chains),
-        _column("chain_steps", "steps", "dependent accumulations in a block", lambda c: c.main.block.chain_length),
-        _column("instructions", "instructions", "largest block of any statement", instructions),
-        _column("lane_waste", "ratio", "lanes of the vectors / elements", waste),
-        _column("tile_waste", "ratio", "product of largest / mean trip counts", tile_waste),
-        _column("inner_trips", "iterations", "mean trip count of the loop around the block", inner_trips),
+        column("accumulators", "registers", "registers of register buffers", lambda c: c.main.block.registers),
+        column("registers_over", "registers", "accumulators + operands - available", overflow),
+        column("spills", "registers", "max(0, registers_over)", lambda c: c.main.block.spills),
+        column("block_slots", "instructions", "arithmetic of one block", lambda c: c.main.block.arithmetic),
+        column("block_loads", "instructions", "loads of one block", lambda c: c.main.block.loads),
+        column("block_stores", "instructions", "stores of one block", lambda c: c.main.block.stores),
+        column("slots_per_transfer", "ratio", "block_slots / (block_loads + block_stores)", mix),
+        column("chains", "chains", "independent accumulations", lambda c: c.main.block.chains),
+        column("chain_steps", "steps", "dependent accumulations in a block", lambda c: c.main.block.chain_length),
+        column("instructions", "instructions", "largest block of any statement", instructions),
+        column("lane_waste", "ratio", "lanes of the vectors / elements", waste),
+        column("tile_waste", "ratio", "product of largest / mean trip counts", tile_waste),
+        column("inner_trips", "iterations", "mean trip count of the loop around the block", inner_trips),
     ]  # fmt: skip
 
 
-def _latency_columns() -> list[Column]:
+def _latency_columns() -> Columns:
     """The analytic latency and what it is made of; see `cost_model.draft`."""
     into = ("l1", "l2", "l3")
 
-    def moved(i: int) -> Callable[[Context], Expr]:
+    def moved(i: int) -> Value[Context]:
         return _sum(lambda cost: cost.moved[i])
 
-    def memory(i: int) -> Callable[[Context], Expr]:
-        return lambda c: log2(total(cost.memory[i] for cost in c.costs))
+    def memory(i: int) -> Value[Context]:
+        return _sum(lambda cost: cost.memory[i])
 
-    columns = [
-        _column(f"into_{n}", "bytes", f"traffic into {n} of all statements", moved(i)) for i, n in enumerate(into)
-    ]
-    columns += [_column(f"cycles_{n}", LOG, f"cycles of that traffic into {n}", memory(i)) for i, n in enumerate(into)]
+    def imbalance(c: Context) -> Expr:
+        return times(c.main.share, float(c.machine.threads))
+
+    def others(c: Context) -> Expr:
+        return total(x.cycles for x in c.costs if x is not c.main)
+
     return [
-        *columns,
-        _column("tasks", "tasks", "product of the main statement's parallel trip counts", lambda c: c.main.tasks),
-        _column(
-            "imbalance",
-            "ratio",
-            "threads * ceil(tasks / threads) / tasks",
-            lambda c: times(c.main.share, float(c.machine.threads)),
-        ),
-        _column("block_cycles", LOG, "cycles of one block", lambda c: log2(c.main.block.cycles)),
-        _column("latency_cycles", "cycles", "cycles of its longest chain", lambda c: c.main.block.latency),
-        _column(
-            "cycles_core", LOG, "cycles in the core, all statements", lambda c: log2(total(x.core for x in c.costs))
-        ),
-        _column(
-            "cycles_loops",
-            LOG,
-            "loop overhead, all statements",
-            lambda c: log2(total(x.loop_overhead for x in c.costs)),
-        ),
-        _column("cycles_main", LOG, "cycles of the main statement", lambda c: log2(c.main.cycles)),
-        _column(
-            "cycles_others",
-            LOG,
-            "cycles of the other statements",
-            lambda c: log2(total(x.cycles for x in c.costs if x is not c.main)),
-        ),
-        _column("fork_join", LOG, "seconds of starting parallel regions", lambda c: log2(c.draft.fork_join)),
-        _column(DRAFT, LOG, "the analytic latency in seconds", lambda c: log2(c.draft.seconds)),
+        *[column(f"into_{n}", "bytes", f"traffic into {n} of all statements", moved(i)) for i, n in enumerate(into)],
+        *[log_column(f"cycles_{n}", f"cycles of that traffic into {n}", memory(i)) for i, n in enumerate(into)],
+        column("tasks", "tasks", "product of the main statement's parallel trip counts", lambda c: c.main.tasks),
+        column("imbalance", "ratio", "threads * ceil(tasks / threads) / tasks", imbalance),
+        log_column("block_cycles", "cycles of one block", lambda c: c.main.block.cycles),
+        column("latency_cycles", "cycles", "cycles of its longest chain", lambda c: c.main.block.latency),
+        log_column("cycles_core", "cycles in the core, all statements", _sum(lambda x: x.core)),
+        log_column("cycles_loops", "loop overhead, all statements", _sum(lambda x: x.loop_overhead)),
+        log_column("cycles_main", "cycles of the main statement", lambda c: c.main.cycles),
+        log_column("cycles_others", "cycles of the other statements", others),
+        log_column("fork_join", "seconds of starting parallel regions", lambda c: c.draft.fork_join),
+        log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
     ]
 
 
 DRAFT = "draft"
-_ALL: tuple[Column, ...] = (
+_ACCESSES: Columns = columns_of("access", N_ACCESSES, ACCESS_FORMULAS, lambda c: c.access_values)
+_ALL: tuple[Column[Context], ...] = (
     *_computation(),
-    *(column for place in range(N_ACCESSES) for column in _access_columns(place)),
+    *_ACCESSES,
     *_curve_columns(),
     *_allocation_columns(),
     *_outer_columns(),
@@ -360,7 +343,7 @@ _ALL: tuple[Column, ...] = (
     *_latency_columns(),
 )
 # Logarithms last, so that squashing works on a slice.
-COLUMNS: tuple[Column, ...] = tuple(sorted(_ALL, key=lambda column: column[0].unit == LOG))
+COLUMNS: tuple[Column[Context], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
 FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
 DRAFT_COLUMN = -1  # here and in every other table
 _ROWS = 128  # squashed and transposed together, so that they stay in the first two caches
@@ -385,8 +368,8 @@ def heaviest(work: Sequence[Expr]) -> int:
     return int(np.argmax(values))
 
 
-def ordered(statement: Statement) -> tuple[Access | None, ...]:
-    """The accesses in their roles, `N_ACCESSES` of them: further ones are left out, missing ones are None."""
+def ordered(statement: Statement) -> tuple[Access, ...]:
+    """The accesses in their roles, `N_ACCESSES` of them at most."""
     lane = statement.vector_loop
 
     def role(access: Access) -> int:
@@ -396,8 +379,7 @@ def ordered(statement: Statement) -> tuple[Access | None, ...]:
             return 2
         return 1 if is_one(access.stride[lane]) or not isinstance(access.stride[lane], Const) else 3
 
-    found = sorted(statement.accesses, key=role)[:N_ACCESSES]
-    return (*found, *[None] * (N_ACCESSES - len(found)))
+    return tuple(sorted(statement.accesses, key=role)[:N_ACCESSES])
 
 
 def evaluate(program: Program, matrix: Ints, table: Sequence[Feature] = FEATURES) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
 from cost_model import gpu_machine as g
 from cost_model.access import Access
-from cost_model.features import DRAFT, LOG, Feature, heaviest, log2
+from cost_model.features import DRAFT, LOG, Column, Feature, Value, column, columns_of, heaviest, log_column
 from cost_model.formula import ONE, ZERO, largest, most, over, plus, real, times, total, where
 from cost_model.gpu_draft import GpuDraft, KernelCost, WorkCost
 from cost_model.gpu_kernels import (
@@ -79,41 +79,38 @@ class Context:
     @cached_property
     def accesses(self) -> tuple[tuple[Expr, ...], ...]:
         found = [a for a in self.work.statement.accesses if a.buffer.scope not in PRIVATE][:N_ACCESSES]
-        rows = [_access_values(self, a) for a in found]
-        return (*rows, *[(ZERO,) * len(ACCESS_FORMULAS)] * (N_ACCESSES - len(rows)))
+        return tuple(_access_values(self, a) for a in found)
 
     @cached_property
     def fills(self) -> tuple[tuple[Expr, ...], ...]:
-        rows = [_fill_values(self, c) for c in self.main.costs if c.work.fill is not None][:N_FILLS]
-        return (*rows, *[(ZERO,) * len(FILL_FORMULAS)] * (N_FILLS - len(rows)))
+        found = [c for c in self.main.costs if c.work.fill is not None][:N_FILLS]
+        return tuple(_fill_values(self, c) for c in found)
 
 
-Column = tuple[Feature, Callable[[Context], Expr]]
-Value = Callable[[Context], "Expr | float"]
+Columns = list[Column[Context]]
 
 
-def _column(name: str, unit: str, formula: str, value: Value) -> Column:
-    return Feature(name, unit, formula), lambda c: real(value(c))
-
-
-def _log_column(name: str, formula: str, value: Callable[[Context], Expr]) -> Column:
-    return Feature(name, LOG, formula), lambda c: log2(value(c))
-
-
-def _operation_columns() -> list[Column]:
-    def count(kind: str) -> Value:
+def _operation_columns() -> Columns:
+    def count(kind: str) -> Value[Context]:
         return lambda c: total(
             times(x.work.statement.executions, float(x.work.statement.ops.count(kind))) for x in c.all_costs
         )
 
-    return [_column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
+    return [column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
 
 
-def _kernel_columns() -> list[Column]:
+def _kernel_columns() -> Columns:
     """Blocks, threads and what is resident at a time, of the main kernel."""
 
     def resident_warps(c: Context) -> Expr:
         return times(c.main.occupancy, c.kernel.warps(c.warp))
+
+    def lane_waste(c: Context) -> Expr:
+        return over(c.kernel.warps(c.warp) * c.warp, c.kernel.threads)
+
+    def share(c: Context) -> Expr:
+        threads = times(resident_warps(c), float(c.warp))
+        return over(threads, float(c.machine.facts.max_threads_per_multiprocessor))
 
     def waves(c: Context) -> Expr:
         return over(c.kernel.blocks, times(c.main.occupancy, float(c.machine.facts.multiprocessors)))
@@ -121,44 +118,32 @@ def _kernel_columns() -> list[Column]:
     def efficiency(c: Context) -> Expr:
         return over(c.kernel.blocks, times(c.main.per_multiprocessor, float(c.machine.facts.multiprocessors)))
 
-    grid = [_column(k.value, "blocks", f"loop bound to {k.value}", _bound(k, "grid")) for k in BLOCKS]
-    block = [_column(k.value, "threads", f"loop bound to {k.value}", _bound(k, "block")) for k in THREADS]
+    grid = [column(k.value, "blocks", f"loop bound to {k.value}", _bound(k, "grid")) for k in BLOCKS]
+    block = [column(k.value, "threads", f"loop bound to {k.value}", _bound(k, "block")) for k in THREADS]
     return [
         *grid,
         *block,
-        _column("blocks", "blocks", "product over the grid", lambda c: c.kernel.blocks),
-        _column("threads", "threads", "product over the block", lambda c: c.kernel.threads),
-        _column(
-            "lane_waste",
-            "ratio",
-            "threads of whole warps / threads",
-            lambda c: over(c.kernel.warps(c.warp) * c.warp, c.kernel.threads),
-        ),
-        _column("vthreads", "threads", "strided pieces of a thread's tile", _vthreads),
-        _column("stages", "iterations", "for which the shared buffers of a pipeline have room", _stages),
-        _column("held", "registers", "of what the next iteration of a pipeline needs", lambda c: held(c.kernel)),
-        _column("registers", "registers", "estimate for a thread", lambda c: c.main.registers),
-        _column("shared_bytes", "bytes", "shared arrays of a block", lambda c: c.kernel.shared),
-        _column("occupancy", "blocks", "resident on a multiprocessor", lambda c: c.main.occupancy),
-        _column("resident_blocks", "blocks", "that the compiler is to keep registers for", lambda c: c.kernel.resident),
-        _column("resident_warps", "warps", "occupancy * warps of a block", resident_warps),
-        _column(
-            "occupancy_share",
-            "ratio",
-            "resident threads / the most that a multiprocessor keeps",
-            lambda c: over(
-                times(resident_warps(c), float(c.warp)), float(c.machine.facts.max_threads_per_multiprocessor)
-            ),
-        ),
-        _column("waves", "waves", "blocks / (multiprocessors * occupancy)", waves),
-        _column("wave_efficiency", "ratio", "blocks / (multiprocessors * blocks of the busiest one)", efficiency),
-        _column("barriers", "barriers", "passed by a thread", lambda c: c.kernel.barriers),
-        _column("shuffles", "values", "that a thread gets from others of its warp", lambda c: c.kernel.shuffles),
-        _column("waste", "ratio", "points that threads compute / points of the result", _waste),
+        column("blocks", "blocks", "product over the grid", lambda c: c.kernel.blocks),
+        column("threads", "threads", "product over the block", lambda c: c.kernel.threads),
+        column("lane_waste", "ratio", "threads of whole warps / threads", lane_waste),
+        column("vthreads", "threads", "strided pieces of a thread's tile", _vthreads),
+        column("stages", "iterations", "for which the shared buffers of a pipeline have room", _stages),
+        column("held", "registers", "of what the next iteration of a pipeline needs", lambda c: held(c.kernel)),
+        column("registers", "registers", "estimate for a thread", lambda c: c.main.registers),
+        column("shared_bytes", "bytes", "shared arrays of a block", lambda c: c.kernel.shared),
+        column("occupancy", "blocks", "resident on a multiprocessor", lambda c: c.main.occupancy),
+        column("resident_blocks", "blocks", "that the compiler is to keep registers for", lambda c: c.kernel.resident),
+        column("resident_warps", "warps", "occupancy * warps of a block", resident_warps),
+        column("occupancy_share", "ratio", "resident threads / the most that a multiprocessor keeps", share),
+        column("waves", "waves", "blocks / (multiprocessors * occupancy)", waves),
+        column("wave_efficiency", "ratio", "blocks / (multiprocessors * blocks of the busiest one)", efficiency),
+        column("barriers", "barriers", "passed by a thread", lambda c: c.kernel.barriers),
+        column("shuffles", "values", "that a thread gets from others of its warp", lambda c: c.kernel.shuffles),
+        column("waste", "ratio", "points that threads compute / points of the result", _waste),
     ]  # fmt: skip
 
 
-def _bound(kind: object, side: str) -> Value:
+def _bound(kind: object, side: str) -> Value[Context]:
     kinds: tuple[object, ...] = BLOCKS if side == "grid" else THREADS
     place = kinds.index(kind)
     return lambda c: (c.kernel.grid if side == "grid" else c.kernel.block)[place]
@@ -189,35 +174,31 @@ def _waste(c: Context) -> Expr:
     return over(product([x.bound for x in s.loops]), most(1.0, product(list(s.write.buffer.shape))))
 
 
-def _work_columns() -> list[Column]:
+def _work_columns() -> Columns:
     """The main statement, as a thread executes it."""
 
     def reduce_steps(c: Context) -> Expr:
         return product([x.bound for x in c.work.own if unrolls(x) and x.reduce])
 
+    def reuse(c: Context) -> Expr:
+        return over(accumulators(c.work), most(1.0, operands(c.work)))
+
+    def arithmetic_share(c: Context) -> Expr:
+        return over(c.cost.slots, most(1.0, c.cost.instructions))
+
     return [
-        _column("executions", "iterations", "of the main statement by a thread", lambda c: c.work.executions),
-        _column("unrolled", "copies", "of it in the code", lambda c: c.work.unrolled),
-        _column("steps", "iterations", "executions / unrolled", lambda c: c.work.steps),
-        _column("unrolled_reduction", "steps", "of the reduction in the unrolled code", reduce_steps),
-        _column("accumulators", "registers", "of a thread's own arrays", lambda c: accumulators(c.work)),
-        _column("operands", "registers", "read by a step of the reduction", lambda c: operands(c.work)),
-        _column(
-            "reuse",
-            "ratio",
-            "accumulators / operands, the intensity of a thread",
-            lambda c: over(accumulators(c.work), most(1.0, operands(c.work))),
-        ),
-        _column("chains", "chains", "independent accumulations of a thread", lambda c: c.cost.chains),
-        _column("slots", "slots", "arithmetic of a thread", lambda c: c.cost.slots),
-        _column("instructions", "instructions", "of a thread", lambda c: c.cost.instructions),
-        _column(
-            "arithmetic_share",
-            "ratio",
-            "slots / instructions",
-            lambda c: over(c.cost.slots, most(1.0, c.cost.instructions)),
-        ),
-        _column("all_copies", "copies", "in the code of the kernel", lambda c: total(w.copies for w in c.kernel.works)),
+        column("executions", "iterations", "of the main statement by a thread", lambda c: c.work.executions),
+        column("unrolled", "copies", "of it in the code", lambda c: c.work.unrolled),
+        column("steps", "iterations", "executions / unrolled", lambda c: c.work.steps),
+        column("unrolled_reduction", "steps", "of the reduction in the unrolled code", reduce_steps),
+        column("accumulators", "registers", "of a thread's own arrays", lambda c: accumulators(c.work)),
+        column("operands", "registers", "read by a step of the reduction", lambda c: operands(c.work)),
+        column("reuse", "ratio", "accumulators / operands, the intensity of a thread", reuse),
+        column("chains", "chains", "independent accumulations of a thread", lambda c: c.cost.chains),
+        column("slots", "slots", "arithmetic of a thread", lambda c: c.cost.slots),
+        column("instructions", "instructions", "of a thread", lambda c: c.cost.instructions),
+        column("arithmetic_share", "ratio", "slots / instructions", arithmetic_share),
+        column("all_copies", "copies", "in the code of the kernel", lambda c: total(w.copies for w in c.kernel.works)),
     ]
 
 
@@ -255,13 +236,6 @@ def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
     )
 
 
-def _access_columns(place: int) -> list[Column]:
-    def pick(field: int) -> Value:
-        return lambda c: c.accesses[place][field]
-
-    return [_column(f"access{place}_{n}", unit, text, pick(i)) for i, (n, unit, text) in enumerate(ACCESS_FORMULAS)]
-
-
 FILL_FORMULAS: tuple[tuple[str, str, str], ...] = (
     ("elements", "elements", "of the shared buffer"),
     ("vector", "elements", "that a thread moves at a time"),
@@ -293,14 +267,7 @@ def _fill_values(c: Context, cost: WorkCost) -> tuple[Expr, ...]:
     )
 
 
-def _fill_columns(place: int) -> list[Column]:
-    def pick(field: int) -> Value:
-        return lambda c: c.fills[place][field]
-
-    return [_column(f"fill{place}_{n}", unit, text, pick(i)) for i, (n, unit, text) in enumerate(FILL_FORMULAS)]
-
-
-def _traffic_columns() -> list[Column]:
+def _traffic_columns() -> Columns:
     """Arithmetic intensity at the levels of memory, over all kernels."""
 
     def l2(c: Context) -> Expr:
@@ -317,19 +284,19 @@ def _traffic_columns() -> list[Column]:
         return total(times(x.requests, k.kernel.blocks) for k in c.draft.kernels for x in k.costs)
 
     return [
-        _column("l2_bytes", "bytes", "between L2 and the multiprocessors", l2),
-        _column("dram_bytes", "bytes", "between DRAM and L2", dram),
-        _column("shared_traffic", "bytes", "shared memory's wavefronts * 128", shared),
-        _column("requests", "cycles", "wavefronts of global memory", requests),
-        _column("l2_intensity", "flop/byte", "flops / l2_bytes", lambda c: over(c.flops, most(1.0, l2(c)))),
-        _column("dram_intensity", "flop/byte", "flops / dram_bytes", lambda c: over(c.flops, most(1.0, dram(c)))),
-        _column(
+        column("l2_bytes", "bytes", "between L2 and the multiprocessors", l2),
+        column("dram_bytes", "bytes", "between DRAM and L2", dram),
+        column("shared_traffic", "bytes", "shared memory's wavefronts * 128", shared),
+        column("requests", "cycles", "wavefronts of global memory", requests),
+        column("l2_intensity", "flop/byte", "flops / l2_bytes", lambda c: over(c.flops, most(1.0, l2(c)))),
+        column("dram_intensity", "flop/byte", "flops / dram_bytes", lambda c: over(c.flops, most(1.0, dram(c)))),
+        column(
             "shared_intensity", "flop/byte", "flops / shared_traffic", lambda c: over(c.flops, plus(1.0, shared(c)))
         ),
     ]
 
 
-def _latency_columns() -> list[Column]:
+def _latency_columns() -> Columns:
     """The analytic latency and what it is made of; see `cost_model.gpu_draft`."""
 
     def pipe(n: int) -> Callable[[Context], Expr]:
@@ -338,44 +305,45 @@ def _latency_columns() -> list[Column]:
     def others(c: Context) -> Expr:
         return total(k.seconds for k in c.draft.kernels if k is not c.main)
 
+    def fills(c: Context) -> Expr:
+        return total(x.cycles for x in c.main.costs if x.work.fill is not None)
+
     def waiting(c: Context) -> Expr:
         return largest(x.latency for x in c.main.costs)
 
     names = ("arithmetic", "issue", "memory", "port")
     return [
-        _column("kernels", "kernels", "launched one after another", lambda c: float(len(c.draft.kernels))),
-        _column("statements", "statements", "stores of all kernels", lambda c: float(len(c.all_costs))),
+        column("kernels", "kernels", "launched one after another", lambda c: float(len(c.draft.kernels))),
+        column("statements", "statements", "stores of all kernels", lambda c: float(len(c.all_costs))),
         *[
-            _log_column(f"cycles_{n}", f"cycles of the busiest multiprocessor's {n}", pipe(i))
+            log_column(f"cycles_{n}", f"cycles of the busiest multiprocessor's {n}", pipe(i))
             for i, n in enumerate(names)
         ],
-        _log_column("cycles_path", "cycles of a block that is alone", lambda c: c.main.path),
-        _log_column("cycles_waiting", "cycles of the statement whose warp takes longest", waiting),
-        _log_column("cycles_main", "cycles of the main statement in a block", lambda c: c.cost.cycles),
-        _log_column(
-            "cycles_fills",
-            "cycles of the fills in a block",
-            lambda c: total(x.cycles for x in c.main.costs if x.work.fill is not None),
-        ),
-        _log_column("seconds_on_chip", "of the main kernel", lambda c: c.main.on_chip),
-        _log_column("seconds_l2", "of the main kernel", lambda c: c.main.l2),
-        _log_column("seconds_dram", "of the main kernel", lambda c: c.main.dram),
-        _log_column("seconds_others", "of the other kernels", others),
-        _log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
+        log_column("cycles_path", "cycles of a block that is alone", lambda c: c.main.path),
+        log_column("cycles_waiting", "cycles of the statement whose warp takes longest", waiting),
+        log_column("cycles_main", "cycles of the main statement in a block", lambda c: c.cost.cycles),
+        log_column("cycles_fills", "cycles of the fills in a block", fills),
+        log_column("seconds_on_chip", "of the main kernel", lambda c: c.main.on_chip),
+        log_column("seconds_l2", "of the main kernel", lambda c: c.main.l2),
+        log_column("seconds_dram", "of the main kernel", lambda c: c.main.dram),
+        log_column("seconds_others", "of the other kernels", others),
+        log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
     ]
 
 
-_ALL: tuple[Column, ...] = (
+_ACCESSES: Columns = columns_of("access", N_ACCESSES, ACCESS_FORMULAS, lambda c: c.accesses)
+_FILLS: Columns = columns_of("fill", N_FILLS, FILL_FORMULAS, lambda c: c.fills)
+_ALL: tuple[Column[Context], ...] = (
     *_operation_columns(),
     *_kernel_columns(),
     *_work_columns(),
-    *(column for place in range(N_ACCESSES) for column in _access_columns(place)),
-    *(column for place in range(N_FILLS) for column in _fill_columns(place)),
+    *_ACCESSES,
+    *_FILLS,
     *_traffic_columns(),
     *_latency_columns(),
 )
 # Logarithms last, as `features.evaluate` wants it, and the draft the last of them.
-COLUMNS: tuple[Column, ...] = tuple(sorted(_ALL, key=lambda column: column[0].unit == LOG))
+COLUMNS: tuple[Column[Context], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
 GPU_FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
 
 
