@@ -21,7 +21,6 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.cli.main import main
 from autosched.store import Database
 from autosched.te import Tensor
 
@@ -433,26 +432,8 @@ def test_without_running_anything(cli: Any, tmp_path: Path) -> None:
 # A command within this process
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out.splitlines()[-1])
-
-
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
+def cli(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     (tmp_path / ".cache").mkdir()
-
-    def run(*words: object) -> Answer:
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
+    return cli

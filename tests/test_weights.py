@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -64,11 +63,11 @@ def test_records_are_those_of_another_task(tuned: Any, cli: Any) -> None:
     assert best.id == result.record_id
     assert plain.workload != best.workload
     assert at.best(layer, weights=["W"], threads=1, db=db) == []
-    rows = json.loads(cli("best", "--db", db, "--json"))["records"]
+    rows = cli("best", "--db", db, "--json").json["records"]
     assert {row["record_id"]: row["weights"] for row in rows} == {best.id: ["W", "scale"], plain.id: []}
-    (row,) = json.loads(cli("best", "--weights", "scale,W", "--db", db, "--json"))["records"]
+    (row,) = cli("best", "--weights", "scale,W", "--db", db, "--json").json["records"]
     assert row["record_id"] == best.id
-    assert "layer weights=W,scale" in cli("best", "--db", db)
+    assert "layer weights=W,scale" in cli("best", "--db", db).out
 
 
 def test_show_verify_and_explain(tuned: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -85,11 +84,11 @@ def test_nobody_gets_it_who_does_not_ask(tuned: Any, cli: Any) -> None:
     assert largest_tile(asked.steps)
     assert plain
     assert not any(largest_tile(r.steps) for r in plain)
-    rows = json.loads(cli("best", "--db", db, "--json"))["records"]
+    rows = cli("best", "--db", db, "--json").json["records"]
     assert [row["record_id"] for row in rows] == [plain[0].id]
-    (row,) = json.loads(cli("best", "--winograd", "--db", db, "--json"))["records"]
+    (row,) = cli("best", "--winograd", "--db", db, "--json").json["records"]
     assert (row["record_id"], row["winograd"]) == (asked.id, True)
-    assert "smoothed winograd" in cli("best", "--winograd", "--db", db)
+    assert "smoothed winograd" in cli("best", "--winograd", "--db", db).out
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -116,8 +115,8 @@ def test_show_verify_and_explain(tuned: Any) -> None:
 
 def test_records_go_to_another_database_and_come_back(tuned: Any, cli: Any, tmp_path: Path) -> None:
     db, result = tuned
-    cli("db", "export", tmp_path / "all.jsonl", "--db", db)
-    cli("db", "import", tmp_path / "all.jsonl", "--db", tmp_path / "other.db")
+    assert cli("db", "export", tmp_path / "all.jsonl", "--db", db).code == 0
+    assert cli("db", "import", tmp_path / "all.jsonl", "--db", tmp_path / "other.db").code == 0
     (there,) = at.best(smoothed, winograd=True, threads=1, db=tmp_path / "other.db")
     (here,) = at.best(smoothed, winograd=True, threads=1, db=db)
     assert there.steps == here.steps
@@ -154,7 +153,7 @@ def test_an_exported_library_needs_no_autosched(tuned: Any, tmp_path: Path) -> N
 
 def test_the_command_line_asks_for_it(cli: Any, tmp_path: Path) -> None:
     words = ("tune", "conv2d", "--shape", "1,6,6,4,8,3,1,1", "--winograd", "--trials", "1", "--threads", "1")
-    found = json.loads(cli(*words, "--db", tmp_path / "r.db", "--json").splitlines()[-1])
+    found = cli(*words, "--db", tmp_path / "r.db", "--json").json
     assert found["winograd"] is True
     assert found["verified"]
 

@@ -1,38 +1,11 @@
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autosched.cli.main import main
 from autosched.store import Database
 from autosched.target import parse_target
 from autosched.te.registry import build
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out.splitlines()[-1])
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a command in this process."""
-    monkeypatch.delenv("AUTOSCHED_DEBUG", raising=False)
-
-    def run(*words: object) -> Answer:
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture

@@ -1,20 +1,25 @@
-"""Every class of failure, each followed by a good candidate that must still measure."""
+"""Every class of failure, on the processor and on an OpenCL device, each followed by a good candidate that must still
+measure."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.measure import FAULTS, Failure, FinalMeasurement, Measurement, Measurer
 from autosched.measure.results import Job
-from autosched.target import parse_target
-from tests.measure.kernels import add_problem, source
+from autosched.target import Target, parse_target
+from tests.measure.gpu_kernels import STAGED, gpu_job, gpu_source, opencl_target
+from tests.measure.kernels import add_problem, job, source
 
 COUNTER = """@count = internal global i32 0"""
 LATE = """
@@ -72,44 +77,103 @@ FAULTY: dict[str, tuple[KernelSource, str, str]] = {
 }
 
 
+GPU_FAULTY: dict[str, tuple[GpuSource, str, str]] = {
+    "wrong sign": (gpu_source(op="-"), "wrong_result", "1024 of 1024 elements are wrong (data set normal)"),
+    "part not written": (gpu_source(n=1000), "wrong_result", "24 were never written"),
+    "shifted": (gpu_source(shift=1), "out_of_bounds", "output C: 4 bytes after its end, the nearest 1 bytes away"),
+    "writes before": (gpu_source(shift=-1), "out_of_bounds", "before its start"),
+    "clobbers": (gpu_source(after="B[i] = 0.0f;", b_const=""), "clobbered_input", "input B, the first B[0, 0]"),
+    "not C": (replace(gpu_source(), text="__kernel void add_0( {"), "build_error", "error"),
+    "other entry": (replace(gpu_source("other"), text=gpu_source().text), "build_error", "other"),
+    "too many threads": (gpu_source(block=1 << 16, blocks=1), "launch_refused", "WORK_GROUP"),
+    "endless": (gpu_source(before="while (A[0] < 1e30f) { C[0] += 1.0f; }"), "hang", "deadline"),
+    "scratch too large": (gpu_source(workspace=(("T", 1 << 45),)), "out_of_memory", "workspace T 35184.37 GB"),
+    "segfault": (gpu_source(after="C[i + 400000000000L] = 1.0f;"), "crash", "SIGSEGV"),
+    "reads scratch before writing it": (
+        replace(STAGED, launches=STAGED.launches[1:]),
+        "wrong_result",
+        "uninitialised scratch",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where kernels run, and jobs for it: of the good kernel, of another one, and of a wrong one."""
+
+    measurer: Measurer
+    job: Callable[..., Job]
+    another: KernelSource | GpuSource
+    wrong: KernelSource | GpuSource
+
+    def check_good(self, key: str) -> None:
+        (result,) = self.measurer.measure([self.job(key)])
+        assert isinstance(result, Measurement), result
+        assert result.key == key
+        assert 0 < min(result.samples) <= result.seconds < 1
+        assert len(result.samples) >= 5
+
+
 @pytest.fixture(scope="module")
-def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with measuring(tmp_path_factory, parse_target("cpu")) as measurer:
+        yield Place(measurer, job, source(name="another"), FAULTY["segfault"][0])
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with measuring(tmp_path_factory, opencl_target()) as measurer:
+        yield Place(measurer, gpu_job, STAGED, gpu_source(op="-"))
+
+
+@contextmanager
+def measuring(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Iterator[Measurer]:
     directory = tmp_path_factory.mktemp("problem")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        problem = add_problem(directory)
-        with Measurer(problem, parse_target("cpu"), 1, floor_s=0.005) as measurer:
+        with Measurer(add_problem(directory), target, 1, floor_s=0.005) as measurer:
             yield measurer
 
 
-def check_good(measurer: Measurer, key: str) -> None:
-    (result,) = measurer.measure([Job(key, source())])
-    assert isinstance(result, Measurement), result
-    assert result.key == key
-    assert 0 < min(result.samples) <= result.seconds < 1
-    assert len(result.samples) >= 5
+@pytest.fixture(params=["cpu", "gpu"])
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("name", FAULTY)
-def test_fault_is_classified_and_survived(measurer: Measurer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, kind, words = FAULTY[name]
+@pytest.fixture
+def measurer(cpu: Place) -> Measurer:
+    return cpu.measurer
+
+
+@pytest.mark.parametrize(
+    ("kind_of_place", "name"), [*(("cpu", name) for name in FAULTY), *(("gpu", name) for name in GPU_FAULTY)]
+)
+def test_fault_is_classified_and_survived(
+    request: pytest.FixtureRequest, kind_of_place: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: Place = request.getfixturevalue(kind_of_place)
+    kernel, kind, words = (FAULTY if kind_of_place == "cpu" else GPU_FAULTY)[name]
+    gpu = place.measurer._crew._target.gpu
+    if kind == "crash" and gpu is not None and gpu.warp != 8:
+        pytest.skip("only a processor's OpenCL ends the process at an illegal address")
     with monkeypatch.context() as patch:
         if kind == "hang":
-            patch.setattr(measurer, "_first_deadline_s", 0.5)
-        (result,) = measurer.measure([Job(name, kernel)])
+            patch.setattr(place.measurer, "_first_deadline_s", 0.5 if gpu is None else 1.5)
+            patch.setattr(place.measurer, "_launch_build_s", 0.0)
+        (result,) = place.measurer.measure([Job(name, kernel)])
     assert isinstance(result, Failure)
     assert (result.key, result.kind) == (name, kind), result.message
     assert words in result.message
     assert kind in FAULTS
-    check_good(measurer, f"good after {name}")
+    place.check_good(f"good after {name}")
 
 
 @pytest.mark.parametrize(("correct", "kind"), [(2, "unstable_result"), (3, None)])
-def test_a_single_long_call_is_its_own_check(measurer: Measurer, correct: int, kind: str | None) -> None:
+def test_a_single_long_call_is_its_own_check(cpu: Place, correct: int, kind: str | None) -> None:
     """Two launches before timing, and the one that is timed: what that leaves is looked at, and there is no fourth."""
     late = LATE.replace("%k1, 2", f"%k1, {correct}")
     slow = source(globals=f"{COUNTER}\ndeclare i32 @usleep(i32)", after=f"{late}\n  call i32 @usleep(i32 60000)")
-    (result,) = measurer.measure([Job(f"slow {correct}", slow)], best_s=0.02)
+    (result,) = cpu.measurer.measure([Job(f"slow {correct}", slow)], best_s=0.02)
     if kind is None:
         assert isinstance(result, Measurement), result
         assert len(result.samples) == 1
@@ -117,7 +181,7 @@ def test_a_single_long_call_is_its_own_check(measurer: Measurer, correct: int, k
     else:
         assert isinstance(result, Failure)
         assert result.kind == kind
-    check_good(measurer, f"good after slow {correct}")
+    cpu.check_good(f"good after slow {correct}")
 
 
 def test_writing_to_standard_output_does_no_harm(measurer: Measurer) -> None:
@@ -178,41 +242,45 @@ def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
     assert asked[-1] > before  # the last one was made when an earlier one was compiled already
 
 
-def test_slow_candidate_is_stopped_early(measurer: Measurer) -> None:
-    (result,) = measurer.measure([Job("slow", source())], best_s=1e-9)
+def test_several_launches_and_scratch(gpu: Place) -> None:
+    (result,) = gpu.measurer.measure([gpu_job("staged", STAGED)])
+    assert isinstance(result, Measurement), result
+
+
+def test_slow_candidate_is_stopped_early(place: Place) -> None:
+    (result,) = place.measurer.measure([place.job("slow")], best_s=1e-12)
     assert isinstance(result, Measurement)
     assert result.early_stopped
     assert len(result.samples) == 2
 
 
-def test_final_compares_survivors_of_a_fault(measurer: Measurer) -> None:
-    crash = Job("final crash", FAULTY["segfault"][0])
-    jobs = [Job("final 1", source()), crash, Job("final 2", source())]
-    results = measurer.final(jobs, rounds=7, sample_s=0.001)
+def test_final_compares_survivors_of_a_fault(place: Place) -> None:
+    faulty = place.job("final fault", place.wrong)
+    jobs = [place.job("final 1"), faulty, place.job("final 2", place.another)]
+    results = place.measurer.final(jobs, rounds=7, sample_s=0.001)
     assert [r.key for r in results] == [j.key for j in jobs]
-    good = [r for r in results if isinstance(r, FinalMeasurement)]
-    assert [r.key for r in good] == ["final 1", "final 2"]
-    for result in good:
+    assert [type(r) for r in results] == [FinalMeasurement, Failure, FinalMeasurement]
+    for result in (results[0], results[2]):
         assert len(result.samples) == 7
         assert result.ci[0] <= result.seconds <= result.ci[1]
-    assert isinstance(results[1], Failure)
-    assert results[1].kind == "crash"
+    assert results[1].kind == ("crash" if place.job is job else "wrong_result")
 
 
-def test_killed_runner_is_replaced_and_nobody_charged(measurer: Measurer) -> None:
-    check_good(measurer, "before the kill")
-    runner = measurer._runners._current
+def test_killed_runner_is_replaced_and_nobody_charged(cpu: Place) -> None:
+    cpu.check_good("before the kill")
+    runner = cpu.measurer._runners._current
     assert runner is not None
     os.kill(runner.pid, 9)
     time.sleep(0.05)
-    check_good(measurer, "after the kill")
+    cpu.check_good("after the kill")
 
 
-def test_a_spare_that_dies_while_it_starts_is_forgotten(measurer: Measurer) -> None:
-    check_good(measurer, "before the spare")
-    spare = measurer._runners._spare = measurer._crew.spawn("run")
+def test_a_spare_that_dies_while_it_starts_is_forgotten(cpu: Place) -> None:
+    cpu.check_good("before the spare")
+    runners = cpu.measurer._runners
+    spare = runners._spare = cpu.measurer._crew.spawn("run")
     os.kill(spare.pid, 9)
     for round in ("first", "second"):  # once its pipes were closed, the second look found descriptors of nobody
-        check_good(measurer, f"{round} after the spare")
-    assert measurer._runners._spare is not spare
+        cpu.check_good(f"{round} after the spare")
+    assert runners._spare is not spare
     assert not spare.waiting
