@@ -11,13 +11,29 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from autosched.measure.worker import harden, take_pipes
+
 _LOG_TAIL = 300
+
+
+def serve(answer: Callable[[Mapping[str, Any], Callable[[str], None]], Mapping[str, Any]]) -> None:
+    """Within such a process, which is the child of argv[1]: answers requests until there are no more. `answer` gives
+    the row of one, and says by its second argument what it is at."""
+    harden(int(sys.argv[1]))
+    requests, replies = take_pipes()
+
+    def send(message: Mapping[str, Any]) -> None:
+        replies.write((json.dumps(message) + "\n").encode())
+
+    for line in iter(requests.readline, b""):
+        send({"row": answer(json.loads(line), lambda stage: send({"stage": stage}))})
 
 
 class Lost(Exception):

@@ -8,7 +8,6 @@ after one that is not counted.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -29,10 +28,11 @@ from autosched.measure.results import median_interval
 from autosched.measure.timing import Clock
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Device, DeviceFault
-from autosched.runtime.gpu.devices import compiler_for, open_device
+from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
 from autosched.te.registry import build
+from experiments.arena import serve
 from experiments.gpu import peers
 from experiments.tuning import Case, parse_cases
 
@@ -182,34 +182,20 @@ def best_kernel(case: Case, target: str, database: Path) -> GpuKernel:
     return kernel
 
 
-def answer(request: Mapping[str, Any], target: str, device: Device, tell: Tell) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], target: str, tell: Tell) -> dict[str, Any]:
     """The row of one request, {"error": ...} where there is none."""
     (case,) = parse_cases(request["case"])
     try:
         tell("code")
-        kernel = best_kernel(case, target, Path(request["db"]))
+        kernel, device = best_kernel(case, target, Path(request["db"])), shared_device(target)
         return contest(case, kernel, device, list(request["peers"]), request["rounds"], request["sample_s"], tell)
     except (AutoschedError, DeviceFault) as error:
         return {"error": str(error)}
 
 
 def main() -> int:
-    from autosched.measure.worker import harden, take_pipes
-
-    harden(int(sys.argv[1]))
-    requests, replies = take_pipes()
-
-    def send(message: Mapping[str, Any]) -> None:
-        replies.write((json.dumps(message) + "\n").encode())
-
     target = sys.argv[2]
-    try:
-        device = open_device(target)
-    except AutoschedError as error:
-        send({"row": {"error": str(error)}})
-        return 5
-    for line in iter(requests.readline, b""):
-        send({"row": answer(json.loads(line), target, device, lambda stage: send({"stage": stage}))})
+    serve(lambda request, tell: answer(request, target, tell))
     return 0
 
 

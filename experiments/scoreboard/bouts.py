@@ -58,7 +58,7 @@ class Bout:
 
     @property
     def label(self) -> str:
-        return f"{self.case.label} N={self.batch} t={self.threads}"
+        return label_of({"case": self.case.label, "batch": self.batch, "threads": self.threads})
 
     @cached_property
     def built(self) -> tuple[ComputeDAG, Mapping[str, Any]]:
@@ -90,6 +90,11 @@ class Bout:
             "bytes": n_bytes,
             "level": level_of(n_bytes, target, self.threads),
         }
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """Of the bout that a row is about."""
+    return f"{row['case']} N={row['batch']} t={row['threads']}"
 
 
 def level_of(n_bytes: int, target: Target, threads: int) -> str:

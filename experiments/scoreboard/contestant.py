@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +34,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
+from experiments.arena import serve
 
 OURS, CALL, READ, MULTIPLY = "autosched", "autosched.call", "read", "multiply"
 OPERATIONS = 1e7  # 0.1 ms of one core: no call is all overhead
@@ -175,16 +174,10 @@ def answer(request: Request, clocks: Clocks, repeats: dict[str, int]) -> dict[st
 
 
 def main() -> int:
-    from autosched.measure.worker import harden, take_pipes
-
-    harden(int(sys.argv[1]))
-    requests, replies = take_pipes()
     gc.disable()
     clocks: Clocks = {}
     repeats: dict[str, int] = {}
-    for line in iter(requests.readline, b""):
-        row = answer(json.loads(line), clocks, repeats)
-        replies.write((json.dumps({"row": row}) + "\n").encode())
+    serve(lambda request, _: answer(request, clocks, repeats))
     return 0
 
 

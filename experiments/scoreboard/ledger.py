@@ -9,14 +9,10 @@ from typing import Any
 
 from autosched.errors import UsageError
 from experiments.hostinfo import cpu_model
+from experiments.scoreboard.bouts import label_of
 from experiments.tuning import write_results
 
 Row = dict[str, Any]
-
-
-def key_of(row: Mapping[str, Any]) -> str:
-    """The label of the row's bout."""
-    return f"{row['case']} N={row['batch']} t={row['threads']}"
 
 
 class Ledger:
@@ -31,7 +27,7 @@ class Ledger:
     def _read(self) -> None:
         try:
             document = json.loads(self.path.read_text(encoding="utf-8"))
-            self.rows = {key_of(row): row for row in document["rows"]}
+            self.rows = {label_of(row): row for row in document["rows"]}
             processor = document["host"]["cpu_model"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{self.path} holds no scoreboard ({error}); choose another --out") from None
@@ -44,6 +40,6 @@ class Ledger:
 
     def record(self, row: Row) -> None:
         """Stores a row, replacing the one of the same case, and writes the file."""
-        self.rows[key_of(row)] = row
+        self.rows[label_of(row)] = row
         rows = list(self.rows.values())
         write_results(self.path, {"totals": self._totals(rows), "rows": rows})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.scoreboard.bouts import OPT_INS, OptIn
+from experiments.scoreboard.bouts import OPT_INS, OptIn, label_of
 from experiments.scoreboard.contest import COMPILED, METASCHEDULE, NUMPY, PEERS, TORCH
 from experiments.scoreboard.contestant import CALL, OURS
 from experiments.tuning import geomean, median, microseconds, number, table
@@ -103,13 +103,13 @@ def cells(row: Row) -> tuple[str, ...]:
 def totals(rows: Sequence[Row]) -> dict[str, Any]:
     """The numbers that a change is held against; ratios above 1 say that we are faster."""
     good = [row for row in rows if "error" not in row]
-    best = {label(row): found[1] for row in good if (found := best_peer(row)) is not None}
+    best = {label_of(row): found[1] for row in good if (found := best_peer(row)) is not None}
     shares = [(row["roof"]["limit"], of_roof) for row in good if (of_roof := share(row, OURS)) is not None]
     tuning = [row["tuning"] for row in good if row.get("tuning")]
     worst = sorted(best, key=lambda name: best[name])[:5]
     return {
         "cases": len(rows),
-        "without_result": [label(row) for row in rows if "error" in row],
+        "without_result": [label_of(row) for row in rows if "error" in row],
         "disturbed": disturbed(rows),
         "compared": len(best),
         "geomean_vs_best_peer": geomean(list(best.values())),
@@ -159,7 +159,7 @@ def disturbed(rows: Sequence[Row]) -> list[str]:
         return float(high - low) / float(ours["seconds"])
 
     return [
-        label(row)
+        label_of(row)
         for row in good
         if row["rates"]["peak_gflops"] < QUIET_PEAK * peaks[row["threads"]] or spread(row) > QUIET_SPREAD
     ]
@@ -172,10 +172,6 @@ def by_operator(rows: Sequence[Row]) -> dict[str, float | None]:
         if best := best_peer(row):
             found.setdefault(row["workload"], []).append(best[1])
     return {workload: geomean(some) for workload, some in found.items()}
-
-
-def label(row: Row) -> str:
-    return f"{row['case']} N={row['batch']} t={row['threads']}"
 
 
 def ratios(rows: Sequence[Row], peer: str) -> list[float]:
@@ -194,8 +190,8 @@ def tuning_ratios(rows: Sequence[Row]) -> list[float]:
 def falls_short(rows: Sequence[Row]) -> list[Row]:
     """Cases in which a peer is faster, the worst first, then those far from the roofline."""
     good = [row for row in rows if "error" not in row]
-    best = {label(row): found[1] for row in good if (found := best_peer(row)) is not None}
-    losing = sorted((row for row in good if best.get(label(row), 1.0) < 1.0), key=lambda row: best[label(row)])
+    best = {label_of(row): found[1] for row in good if (found := best_peer(row)) is not None}
+    losing = sorted((row for row in good if best.get(label_of(row), 1.0) < 1.0), key=lambda row: best[label_of(row)])
     low = [row for row in good if row not in losing and (share(row, OURS) or 1.0) < LOW_SHARE]
     return [*losing, *sorted(low, key=lambda row: share(row, OURS) or 1.0)]
 

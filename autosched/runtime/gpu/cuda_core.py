@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
     from autosched.target import GpuFacts
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy default stream
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _GRAPH_LAUNCHES = 512  # kernels in one graph at most; more are launched as several graphs
 
@@ -59,11 +58,8 @@ class Event:
         weakref.finalize(self, cu.cuEventDestroy, handle).atexit = False
 
 
-class CudaCoreDevice:
+class CudaCoreDevice(cuda_driver.Addresses):
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
-
-    kind = "cuda"
-    alignment = 256
 
     def __init__(self) -> None:
         cu = self._cu = _start()
@@ -73,7 +69,7 @@ class CudaCoreDevice:
             self._context = self._ok("opening the device", cu.cuDevicePrimaryCtxRetain(self._device))
             self._thread = _Thread()
             with self.visiting():
-                self._stream = self._ok("making a stream", cu.cuStreamCreate(_NON_BLOCKING))
+                self._stream = self._ok("making a stream", cu.cuStreamCreate(cuda_driver.NON_BLOCKING))
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
         except DeviceFault as fault:
             raise DeviceError(f"{self.name} cannot be used: {fault}") from None
@@ -100,15 +96,6 @@ class CudaCoreDevice:
     def free(self, memory: Memory) -> None:
         self._enter()
         self._ok("freeing memory", self._cu.cuMemFree(memory.handle))
-
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
-        return Memory(memory.handle + offset, nbytes)
-
-    def adopt(self, address: int, nbytes: int) -> Memory:
-        return Memory(address, nbytes)
-
-    def address(self, memory: Memory) -> int:
-        return int(memory.handle)
 
     def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
         if array.nbytes:

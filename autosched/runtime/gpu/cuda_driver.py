@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autosched.codegen.c.source import Launch
 from autosched.codegen.c.words import CUDA
+from autosched.runtime.gpu.device import Memory
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
@@ -66,10 +67,27 @@ ATTRIBUTES = {
     "MAX_BLOCKS_PER_MULTIPROCESSOR": 106,
 }
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy default stream
 _MAX_REGISTERS = 255  # for each thread, from compute capability 3.5 on
 _LANES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}  # single precision in a multiprocessor; newer ones: 128
 _DEFAULT_LANES = 128
 _DEFAULT_CLOCK_KHZ, _DEFAULT_BANDWIDTH = 1_500_000, 500e9  # for drivers that do not tell
+
+
+class Addresses:
+    """A device whose memory has addresses."""
+
+    kind = "cuda"
+    alignment = 256
+
+    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        return Memory(memory.handle + offset, nbytes)
+
+    def adopt(self, address: int, nbytes: int) -> Memory:
+        return Memory(address, nbytes)
+
+    def address(self, memory: Memory) -> int:
+        return int(memory.handle)
 
 
 def fault_of_text(text: str) -> str:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
     from autosched.target import GpuFacts
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy default stream
-
 
 @dataclass(frozen=True)
 class Bound:
@@ -36,11 +34,8 @@ class Bound:
     addresses: tuple[int, ...]
 
 
-class PyCudaDevice:
+class PyCudaDevice(cuda_driver.Addresses):
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
-
-    kind = "cuda"
-    alignment = 256
 
     def __init__(self) -> None:
         drv = self._drv = _start()
@@ -50,7 +45,7 @@ class PyCudaDevice:
         try:
             self._context = self._device.retain_primary_context()
             with self._faults("opening the device"):
-                self._stream = drv.Stream(_NON_BLOCKING)
+                self._stream = drv.Stream(cuda_driver.NON_BLOCKING)
                 self._events: tuple[Any, ...] = (drv.Event(), drv.Event())
         except (drv.Error, DeviceFault) as error:
             raise DeviceError(f"{self.name} cannot be used: {error}") from None
@@ -80,15 +75,6 @@ class PyCudaDevice:
     def free(self, memory: Memory) -> None:
         with self._faults("freeing memory"):
             self._allocations.pop(memory.handle).free()
-
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
-        return Memory(memory.handle + offset, nbytes)
-
-    def adopt(self, address: int, nbytes: int) -> Memory:
-        return Memory(address, nbytes)
-
-    def address(self, memory: Memory) -> int:
-        return int(memory.handle)
 
     def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
