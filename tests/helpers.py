@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +17,15 @@ import numpy.typing as npt
 
 from autosched.ir.interpret import interpret
 from autosched.ir.printer import func_text
-from autosched.ir.stmt import Func
+from autosched.ir.stmt import Allocate, For, Func, If, Seq, Stmt
+from autosched.lower import concretise, lower
+from autosched.schedule import State
 from autosched.te.dag import ComputeDAG
 from autosched.te.inputs import make_inputs
 from autosched.te.reference import Reference, evaluate, within
 from search_spaces.space import Sketch, sample
 
+ROOT = Path(__file__).resolve().parent.parent
 SAMPLED = 16  # rows drawn to find one of not too much code
 
 
@@ -42,6 +51,34 @@ def check_nest(func: Func, dag: ComputeDAG, seed: int = 0) -> dict[str, int]:
     return counts
 
 
+def exact(dag: ComputeDAG, state: State, values: Mapping[str, int] | None = None) -> Func:
+    """The concrete nest of a schedule, checked."""
+    func, _ = concretise(lower(state), values or {})
+    check_nest(func, dag)
+    return func
+
+
+def without(func: Func, kind: type[Stmt], number: int) -> Func:
+    """The function without its statement `number` of that kind."""
+    seen = -1
+
+    def go(s: Stmt) -> Stmt:
+        nonlocal seen
+        if isinstance(s, kind):
+            seen += 1
+            return Seq(()) if seen == number else s
+        match s:
+            case For() | Allocate():
+                return replace(s, body=go(s.body))
+            case Seq(stmts):
+                return Seq(tuple(map(go, stmts)))
+            case If():
+                return replace(s, then=go(s.then), otherwise=None if s.otherwise is None else go(s.otherwise))
+        return s
+
+    return replace(func, body=go(func.body))
+
+
 @lru_cache(maxsize=4)
 def _small_integers(dag: ComputeDAG, seed: int) -> tuple[dict[str, npt.NDArray[Any]], tuple[Reference, ...]]:
     """Inputs and their reference, once for the candidates of a program."""
@@ -49,6 +86,25 @@ def _small_integers(dag: ComputeDAG, seed: int) -> tuple[dict[str, npt.NDArray[A
     for array in inputs.values():
         array.flags.writeable = False
     return inputs, evaluate(dag, inputs)
+
+
+def python(*words: object, check: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What this interpreter says, run with `words` from the top of the checkout."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=check,
+    )  # fmt: skip
+
+
+def in_threads(work: Callable[[Any], object], arguments: Iterable[Any]) -> None:
+    """Calls `work` with each of `arguments` in a thread of its own, all at once, and waits for them."""
+    threads = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def little_rows(sketch: Sketch, n: int, rng: np.random.Generator, copies: int = 512) -> list[dict[str, int]]:

@@ -25,6 +25,7 @@ from autosched.tasks import nearest_shapes
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
 from tests.tune.fakes import FakeModel
+from tests.helpers import python
 
 M, N = 32, 32
 
@@ -331,7 +332,7 @@ def test_tune_stays_callable_after_its_package_was_imported() -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, autosched; print(autosched.__version__, *sorted(sys.modules))"
-    words = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    words = python("-c", code, check=True).stdout.split()
     assert words[0] == at.__version__
     assert not {"numpy", "llvmlite", "xgboost", "networkx", "rich", "sqlite3"} & set(words)
 

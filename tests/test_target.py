@@ -12,6 +12,7 @@ import pytest
 from autosched import target as target_module
 from autosched.errors import TargetError
 from autosched.target import CUDA_CARDS, LEVELS, GpuFacts, parse_target
+from tests.helpers import python
 
 # mcpu -> (bytes of a vector, vector registers, FMA)
 KNOWN = {
@@ -142,6 +143,6 @@ def test_llvm_knows_every_processor_and_feature() -> None:
         "    llvm.Target.from_triple(arch + '-unknown-linux-gnu').create_target_machine(cpu=name, features=features)\n"
     )
     # LLVM says on stderr that it ignores what it does not know
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert "not a recognized" not in done.stderr

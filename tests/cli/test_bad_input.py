@@ -14,6 +14,7 @@ import pytest
 from autosched.cli import main as cli_main
 from autosched.cli.main import main
 from autosched.store import Database
+from tests.helpers import ROOT, python
 
 SMALL = "--shape 1,16,16,16 --trials 2 --threads 1"
 OWN = """
@@ -168,13 +169,10 @@ def test_a_workload_says_its_types(cli: Any) -> None:
 
 
 def test_debug_shows_the_traceback() -> None:
-    command = [sys.executable, "-m", "autosched.cli.main", "tune", "gmn"]
-    root = str(Path(cli_main.__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    plain = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = ("-m", "autosched.cli.main", "tune", "gmn")
+    plain = python(*command)
     assert (plain.returncode, plain.stderr.count("\n")) == (2, 1)
-    environment["AUTOSCHED_DEBUG"] = "1"
-    debug = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    debug = python(*command, AUTOSCHED_DEBUG="1")
     assert debug.returncode != 0
     assert "Traceback" in debug.stderr
     assert "UsageError: there is no workload 'gmn'" in debug.stderr
@@ -182,10 +180,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_a_command_begins_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import time; from autosched.cli.main import process_start; print(time.monotonic() - process_start())"
-    root = str(Path(cli_main.__file__).resolve().parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=True
-    )
+    done = python("-c", code, check=True)
     assert 0.0 <= float(done.stdout) < 30.0
     monkeypatch.setattr(cli_main.os, "sysconf", lambda _: 0.001)  # a process of many years
     before = cli_main.time.monotonic()
@@ -212,9 +207,8 @@ def test_a_relative_path_in_a_directory_that_is_gone(cli: Any, tmp_path: Path) -
 
 
 def command(words: str, redirections: str) -> subprocess.CompletedProcess[str]:
-    root = str(Path(cli_main.__file__).resolve().parents[2])
     script = f"{sys.executable} -m autosched {words} {redirections}"
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -231,19 +225,10 @@ def test_closed_streams(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
     (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt")
-    root = str(Path(cli_main.__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"}
-    words = [
-        sys.executable,
-        "-c",
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from autosched.__main__ import main; main()",
-    ]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        130,
-        "",
-        "autosched: error: interrupted before anything began\n",
-    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from autosched.__main__ import main; main()"
+    done = python("-c", code, PYTHONPATH=f"{ROOT}:{tmp_path}")
+    said = "autosched: error: interrupted before anything began\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
 def test_main_returns_what_the_shell_gets() -> None:

@@ -11,6 +11,7 @@ import pytest
 import autosched
 from autosched import errors
 from autosched.cli.main import VERBS, main
+from tests.helpers import python
 
 CODES = [
     (errors.UsageError, 2),
@@ -135,9 +136,9 @@ def test_help_and_version(cli: Any) -> None:
 
 
 def test_the_package_runs_as_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "autosched", "--version"], capture_output=True, text=True, check=False)
+    done = python("-m", "autosched", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"autosched {autosched.__version__}\n", "")
-    assert subprocess.run([sys.executable, "-m", "autosched", "tun"], capture_output=True, check=False).returncode == 2
+    assert python("-m", "autosched", "tun").returncode == 2
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -146,7 +147,7 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'numpy', 'sqlite3', 'rich', 'llvmlite', 'xgboost', 'networkx', 'matplotlib', 'torch'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import CacheWrite, ComputeAt, Reorder, Split, State, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
 from tests.codegen.running import build
-from tests.schedule.graphs import matmul
+from tests.schedule.graphs import matmul, register_tile
 
 pytestmark = pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
 
@@ -47,18 +47,7 @@ def innermost_loops(assembly: str) -> list[Loop]:
 
 
 def tile(m: int, n: int, unroll: int, rows: int, columns: int) -> State:
-    """C in tiles of m rows and n columns in registers, k written out `unroll` times."""
-    return initial_state(matmul(rows, columns, 64)).apply(
-        CacheWrite("C"),
-        Split("C", "i", (m,)),
-        Split("C", "j", (n,)),
-        Reorder("C", ("i.0", "j.0", "i.1", "j.1")),
-        ComputeAt("C.acc", "C", "j.0", "register"),
-        Split("C.acc", "k", (unroll,)),
-        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
-        *(Unroll(s, x) for s, x in (("C", "i.1"), ("C.acc", "i"), ("C.acc", "k.1"))),
-        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
-    )
+    return initial_state(matmul(rows, columns, 64)).apply(*register_tile(m, n, unroll))
 
 
 TILES = [

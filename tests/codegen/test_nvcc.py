@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import pytest
 from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.source import GpuSource
 from autosched.lower import concretise, lower
-from autosched.runtime.gpu.compile import NvrtcCompiler, find_nvcc, nvrtc_version
+from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
 from autosched.schedule import Pipeline
+from tests.codegen.nvcc import ptx, resources
 from tests.codegen.test_c_kernels import oddly_named, plain
 from tests.gpu_schedules import cases, matmul, matmul_state
 
@@ -31,41 +31,25 @@ def sources() -> list[GpuSource]:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_nvcc_compiles_all_kernels(arch: str, tmp_path: Path) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     texts = [f"namespace part{n} {{\n{source.text}}}\n" for n, source in enumerate(sources())]
-    (tmp_path / "all.cu").write_text("".join(texts), encoding="ascii")
-    command = [nvcc, "-cubin", f"-arch={arch}", "--ptxas-options=-v", "--resource-usage", "-o", "all.cubin", "all.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    spills = [(int(a), int(b)) for a, b in SPILLED.findall(done.stderr)]
+    said = resources("".join(texts), arch, tmp_path)
+    spills = [(int(a), int(b)) for a, b in SPILLED.findall(said)]
     assert len(spills) == sum(len(source.launches) for source in sources())
-    assert not any(a or b for a, b in spills), done.stderr
-    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert not any(a or b for a, b in spills), said
+    warnings = [line for line in said.splitlines() if "warning" in line]
     assert not warnings, "\n".join(warnings)
 
 
 def test_more_shared_memory_than_arrays_of_known_size_may_have(tmp_path: Path) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     dag = matmul(128, 128, 128)
     state = matmul_state(dag).apply(Pipeline("C.acc", "k.0", 4))
     values = {"iv": 2, "it": 16, "is": 4, "jv": 2, "jt": 16, "js": 4, "k1": 8, "k2": 4, "va": 4, "vb": 4}
     source = emit(*concretise(lower(state), values), "cuda")
     assert source.launches[0].shared_bytes == 128 << 10
-    (tmp_path / "one.cu").write_text(source.text, encoding="ascii")
-    command = [nvcc, "-cubin", "-arch=sm_80", "--ptxas-options=-v", "--resource-usage", "-o", "one.cubin", "one.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert SPILLED.findall(done.stderr) == [("0", "0")]
+    assert SPILLED.findall(resources(source.text, "sm_80", tmp_path)) == [("0", "0")]
 
 
 def test_operands_are_read_as_vectors_from_every_place_of_a_pipeline(tmp_path: Path) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     dag = matmul(128, 128, 128)
     values = {"iv": 2, "it": 16, "is": 4, "jv": 2, "jt": 16, "js": 4, "k1": 1, "k2": 4, "va": 4, "vb": 4}
     texts = []
@@ -73,25 +57,16 @@ def test_operands_are_read_as_vectors_from_every_place_of_a_pipeline(tmp_path: P
         state = matmul_state(dag).apply(Pipeline("C.acc", "k.0", stages))
         text = emit(*concretise(lower(state), values), "cuda").text
         texts.append(f"namespace part{stages} {{\n{text.replace('kernel_0', f'stages{stages}')}}}\n")
-    (tmp_path / "all.cu").write_text("".join(texts), encoding="ascii")
-    subprocess.run([nvcc, "-ptx", "-arch=sm_80", "-o", "all.ptx", "all.cu"], cwd=tmp_path, timeout=300, check=True)
-    _, *kernels = (tmp_path / "all.ptx").read_text(encoding="ascii").split(".entry")
+    _, *kernels = ptx("".join(texts), "sm_80", tmp_path).split(".entry")
     assert [text.count("ld.shared.v4") for text in kernels] == [8 + 4 * 2] * 4  # A along k for 8 rows, B for each k
     assert not any(re.search(r"ld\.shared\.[fb]32", text) for text in kernels)
 
 
 def test_pipelines_copy_asynchronously_from_compute_capability_8_on(tmp_path: Path) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     _, state, values = cases()["matmul in a pipeline, whole tiles"]
     concrete, simplify = concretise(lower(state), values)
-    (tmp_path / "one.cu").write_text(emit(concrete, simplify, "cuda").text, encoding="ascii")
-    found = {}
-    for arch in ("sm_75", "sm_80"):
-        command = [nvcc, "-ptx", f"-arch={arch}", "-o", "one.ptx", "one.cu"]
-        subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True)
-        found[arch] = (tmp_path / "one.ptx").read_text(encoding="ascii")
+    text = emit(concrete, simplify, "cuda").text
+    found = {arch: ptx(text, arch, tmp_path) for arch in ("sm_75", "sm_80")}
     assert "cp.async" not in found["sm_75"]
     for words in ("cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group 2"):
         assert words in found["sm_80"]

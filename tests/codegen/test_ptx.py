@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from autosched.codegen import build_gpu_source
 from autosched.lower import lower
-from autosched.runtime.gpu.compile import find_nvcc
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from search_spaces.gpu import sketches
+from tests.codegen.nvcc import ptx
 
 OPCODE = re.compile(r"^\s*(?:@!?%p\d+ )?([a-z][\w.:]*)\s", re.MULTILINE)
 
 
 def instructions(workload: str, shape: tuple[int, ...], sketch: str, tmp_path: Path, **values: int) -> Counter[str]:
     """PTX opcodes of the candidate of a sketch, by count; parameters that are not named have their smallest value."""
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     found = sketches(collapse(build(workload, shape)[0]), parse_target("cuda"))
     chosen = next(s for s in found if s.name == sketch)
     assert values.keys() <= {p.name for p in chosen.params}
     whole = {p.name: p.domain[0] for p in chosen.params} | values
-    (tmp_path / "one.cu").write_text(build_gpu_source(lower(chosen.state), whole, "cuda").text)
-    command = [nvcc, "-ptx", "-arch=sm_80", "-std=c++17", "-o", "one.ptx", "one.cu"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-    text = (tmp_path / "one.ptx").read_text()
+    text = ptx(build_gpu_source(lower(chosen.state), whole, "cuda").text, "sm_80", tmp_path)
     assert ".local" not in text
     return Counter(OPCODE.findall(text))
 

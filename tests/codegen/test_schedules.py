@@ -50,6 +50,7 @@ from tests.schedule.graphs import (
     conv2d,
     dense_relu,
     matmul,
+    register_tile,
     reshapes,
     row_any,
     shifted,
@@ -58,28 +59,13 @@ from tests.schedule.graphs import (
     total,
     transposed_conv,
     transposes,
+    vectors,
 )
 from tests.schedule.random_steps import random_schedule
 
 
 def check(dag: ComputeDAG, *steps: Step, threads: tuple[int, ...] = (1,), on: Sequence[Target] | None = None) -> None:
     check_kernel(dag, initial_state(dag).apply(*steps), threads=threads, on=on)
-
-
-def vectors(dag: ComputeDAG) -> State:
-    """Every stage: outer axes parallel, the last one in vectors of 8 in blocks of 2."""
-    state = initial_state(dag)
-    for stage in state.stages:
-        *outer, last = [a.name for a in stage.op.axes] or [stage.op.reduce_axes[-1].name]
-        rest = [a.name for a in stage.op.reduce_axes if a.name != last]
-        state = state.apply(
-            Split(stage.name, last, (2, 8)),
-            Reorder(stage.name, (*outer, f"{last}.0", *rest, f"{last}.1", f"{last}.2")),
-            Vectorize(stage.name, f"{last}.2"),
-        )
-        if stage.op.axes:
-            state = state.apply(Parallel(stage.name, (*outer, f"{last}.0")))
-    return state
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -121,7 +107,7 @@ def test_the_same_text_is_compiled_once():
     assert machine_code(without_comments("; in words\n" + build(state, target, 1).ir), target) is first
 
 
-def register_tile(m: int, n: int) -> tuple[Step, ...]:
+def parallel_tile(m: int, n: int) -> tuple[Step, ...]:
     return (
         CacheWrite("C"),
         Split("C", "i", (2, m)),
@@ -138,13 +124,13 @@ def register_tile(m: int, n: int) -> tuple[Step, ...]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "int8", "uint8"])
 def test_register_tiles_of_every_type(dtype):
-    check(matmul(13, 37, 7, dtype), *register_tile(4, 16), threads=(1, 2))
+    check(matmul(13, 37, 7, dtype), *parallel_tile(4, 16), threads=(1, 2))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (1, 17, 2), (3, 5, 1), (4, 16, 5), (17, 33, 3), (8, 32, 4)])
 def test_register_tiles_of_awkward_extents(m, n, k):
-    check(matmul(m, n, k), *register_tile(4, 16))
-    check(matmul(m, n, k), *register_tile(3, 24))
+    check(matmul(m, n, k), *parallel_tile(4, 16))
+    check(matmul(m, n, k), *parallel_tile(3, 24))
 
 
 def test_narrow_accumulators_in_registers():
@@ -170,18 +156,7 @@ def test_packed_panels_made_inside_and_outside_of_the_tile():
 
 @pytest.mark.parametrize(("m", "n"), [(7, 16), (3, 32), (2, 48), (7, 64), (2, 41)])
 def test_register_tiles_without_room_for_a_row_of_operands(m, n):
-    check(
-        matmul(2 * m + 1, n + 13, 5),
-        CacheWrite("C"),
-        Split("C", "i", (m,)),
-        Split("C", "j", (n,)),
-        Reorder("C", ("i.0", "j.0", "i.1", "j.1")),
-        ComputeAt("C.acc", "C", "j.0", "register"),
-        Split("C.acc", "k", (2,)),
-        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
-        *(Unroll(s, x) for s, x in (("C", "i.1"), ("C.acc", "i"), ("C.acc", "k.1"))),
-        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
-    )
+    check(matmul(2 * m + 1, n + 13, 5), *register_tile(m, n, 2))
 
 
 def test_blocks_of_the_reduction():
@@ -305,10 +280,15 @@ def across(rows: int, columns: int, dtype: str = "float32", flip: bool = False):
     return ComputeDAG(te.compute((columns, rows), lambda j, i: x[rows - 1 - i if flip else i, j], name="Y"))
 
 
+def tile_across(rows: int, width: int) -> tuple[Step, ...]:
+    """Of Y[j, i]: `rows` of j unrolled, vectors along i."""
+    order = Reorder("Y", ("j.0", "i.0", "j.1", "i.1"))
+    return Split("Y", "j", (rows,)), Split("Y", "i", (width,)), order, Unroll("Y", "j.1"), Vectorize("Y", "i.1")
+
+
 @pytest.mark.parametrize(("unrolled", "width"), [(4, 16), (16, 16), (8, 48), (7, 33), (3, 32), (5, 8), (4, 4), (8, 14)])
 def test_tiles_copied_across(unrolled, width):
-    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    steps = tile_across(unrolled, width)
     for column, dag in enumerate((
         across(35, 18),
         across(64, 16, "int32"),
@@ -331,18 +311,14 @@ def test_several_unrolled_loops_over_adjacent_elements_are_one_tile(taps):
 
 
 def test_a_tile_copied_across_is_read_in_vectors():
-    state = initial_state(across(32, 32)).apply(
-        Split("Y", "j", (16,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
-    )  # fmt: skip
+    state = initial_state(across(32, 32)).apply(*tile_across(16, 16))
     text = build(state, targets()[0], 1).ir
     assert "load <4 x float>" in text
     assert "load float" not in text
 
 
 def test_truth_values_that_are_only_moved_are_bytes():
-    steps = (Split("Y", "j", (16,)), Split("Y", "i", (32,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    steps = tile_across(16, 32)
     texts = [build(initial_state(across(32, 32, t)).apply(*steps), targets()[0], 1).ir for t in ("bool", "uint8")]
     assert texts[0] == texts[1]
     x, z = te.placeholder((5, 37), "bool", "X"), te.placeholder((37,), "bool", "Z")
@@ -408,8 +384,7 @@ def test_lanes_apart_are_stored_at_constant_distances_where_no_instruction_scatt
 @pytest.mark.parametrize(("unrolled", "width"), [(16, 16), (20, 40), (33, 16), (15, 48)])
 def test_lines_that_meet_in_a_set_are_copied_across_as_a_whole(unrolled, width):
     """Whatever is left of rows and lanes goes by smaller blocks."""
-    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    steps = tile_across(unrolled, width)
     for dag in (across(50, 1024), across(33, 2048, "int32"), across(40, 1024, flip=True)):
         check(dag, *steps)
 
@@ -434,17 +409,13 @@ def across_with_arithmetic(rows: int, columns: int, dtype: str):
     [("float32", 6, 35), ("float64", 5, 11), ("float16", 8, 20), ("bfloat16", 9, 19), ("int8", 17, 37)],
 )
 def test_tiles_read_across_with_arithmetic(dtype, unrolled, width):
-    steps = (Split("Y", "j", (unrolled,)), Split("Y", "i", (width,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-             Unroll("Y", "j.1"), Vectorize("Y", "i.1"))  # fmt: skip
+    steps = tile_across(unrolled, width)
     check(across_with_arithmetic(41, 19, dtype), *steps)
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [("float64", 2), ("bfloat16", 8), ("int8", 16)])
 def test_as_many_neighbours_as_fill_128_bits_are_read_across(dtype, rows):
-    state = initial_state(across(64, 32, dtype)).apply(
-        Split("Y", "j", (rows,)), Split("Y", "i", (64,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
-    )  # fmt: skip
+    state = initial_state(across(64, 32, dtype)).apply(*tile_across(rows, 64))
     text = build(state, parse_target("llvm -mcpu=znver4"), 1).ir
     assert f"load <{rows} x {memory_type(dtype)}>" in text
     assert f"load {memory_type(dtype)}," not in text
@@ -452,10 +423,7 @@ def test_as_many_neighbours_as_fill_128_bits_are_read_across(dtype, rows):
 
 @pytest.mark.parametrize(("columns", "whole"), [(1024, True), (1040, False)])
 def test_only_lines_that_meet_in_a_set_are_read_as_a_whole(columns, whole):
-    state = initial_state(across(32, columns)).apply(
-        Split("Y", "j", (16,)), Split("Y", "i", (16,)), Reorder("Y", ("j.0", "i.0", "j.1", "i.1")),
-        Unroll("Y", "j.1"), Vectorize("Y", "i.1"),
-    )  # fmt: skip
+    state = initial_state(across(32, columns)).apply(*tile_across(16, 16))
     wide = parse_target("llvm -mcpu=znver4")
     text = build(state, wide, 1).ir
     assert ("load <16 x float>" in text) == whole

@@ -6,8 +6,6 @@ and no GPU.
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from autosched.codegen import build_gpu_source
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.program import Program
 from autosched.lower import lower
-from autosched.runtime.gpu.compile import Resources, find_nvcc, parse_resources
+from autosched.runtime.gpu.compile import Resources, parse_resources
 from autosched.target import Target, parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
@@ -29,6 +27,7 @@ from cost_model.gpu_machine import gpu_machine
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from search_spaces.space import Sketch, sample, unique
+from tests.codegen.nvcc import resources
 
 N = 42  # two of each operator: one for each architecture
 WITHOUT_SPILLS = 0.95
@@ -124,23 +123,17 @@ def _candidate(label: str, model: CostModel, i: int, values: dict[str, int], tar
     return Candidate(label, source, tuple(map(int, said[::2])), tuple(map(int, said[1::2])))
 
 
-def compile_together(candidates: Sequence[Candidate], arch: str, nvcc: str) -> dict[str, Resources]:
-    """What ptxas says of every kernel. Raises RuntimeError with the compiler's words."""
-    with tempfile.TemporaryDirectory() as directory:
-        texts = [f"namespace part{n} {{\n{c.source.text}}}\n" for n, c in enumerate(candidates)]
-        (Path(directory) / "all.cu").write_text("".join(texts))
-        command = [nvcc, "-cubin", f"-arch={arch}", "-std=c++17", "-Xptxas", "-v", "-o", "all.cubin", "all.cu"]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return {r.kernel: r for r in parse_resources(done.stderr)}
+def compile_together(candidates: Sequence[Candidate], arch: str, directory: Path) -> dict[str, Resources]:
+    """What ptxas says of every kernel."""
+    texts = [f"namespace part{n} {{\n{c.source.text}}}\n" for n, c in enumerate(candidates)]
+    return {r.kernel: r for r in parse_resources(resources("".join(texts), arch, directory))}
 
 
-def compare(candidates: Sequence[Candidate], resources: dict[str, Resources]) -> Agreement:
+def compare(candidates: Sequence[Candidate], taken: dict[str, Resources]) -> Agreement:
     result = Agreement(len(candidates))
     said, used = [], []
     for c in candidates:
-        found = [resources[launch.kernel] for launch in c.source.launches]
+        found = [taken[launch.kernel] for launch in c.source.launches]
         spilled = sum(r.spill_bytes for r in found)
         if spilled:
             result.spilling_candidates += 1
@@ -162,13 +155,12 @@ def candidates() -> list[Candidate]:
 
 
 @pytest.mark.parametrize(("arch", "first"), [("sm_80", 0), ("sm_90", 1)])
-def test_the_compiler_agrees_with_the_estimates(candidates: list[Candidate], arch: str, first: int) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
+def test_the_compiler_agrees_with_the_estimates(
+    candidates: list[Candidate], arch: str, first: int, tmp_path: Path
+) -> None:
     assert len(candidates) >= 0.9 * N
     own = candidates[first::2]
-    agreement = compare(own, compile_together(own, arch, nvcc))
+    agreement = compare(own, compile_together(own, arch, tmp_path))
     assert agreement.share_without_spills >= WITHOUT_SPILLS, agreement.spills
     assert agreement.correlation > 0.8
     assert 0.6 < agreement.mean_ratio < 1.2

@@ -19,6 +19,7 @@ from experiments.gpu.__main__ import RESERVE_S, Budget, hold_contest
 from experiments.gpu.ledger import Ledger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
 from experiments.tuning import Case, parse_cases
+from tests.helpers import python
 
 ROOT = Path(__file__).resolve().parents[2]
 GMM, SFM = parse_cases("gmm:1x1024x1024x1024,sfm:4096x4096")
@@ -320,9 +321,7 @@ def test_an_empty_run_has_a_report():
 
 
 def test_help_says_what_to_carry():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.gpu", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = python("-m", "experiments.gpu", "--help")
     assert done.returncode == 0, done.stderr
     for word in ("pip download", "xgboost-cpu", "pycuda", "--minutes", "max-autotune", "records.db"):
         assert word in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autosched.cli.main import VERBS, build_parser
+from tests.helpers import python
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -55,9 +56,6 @@ def test_the_example_runs(tmp_path):
     assert "import autosched" in example
     file = tmp_path / "example.py"
     file.write_text(example.replace("trials=64", "trials=2"), encoding="utf-8")
-    home = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(file)], env={**os.environ, **home}, capture_output=True, text=True, timeout=300
-    )
+    done = python(file, XDG_DATA_HOME=str(tmp_path / "data"), XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert re.search(r"[\d.]+ us, \d+ GFLOP/s, record \d+", done.stdout)

@@ -25,10 +25,10 @@ from experiments.arena import Lost
 from experiments.metaschedule import MetaSchedule, check_peer, same_sizes
 from experiments.scoreboard import __main__ as script
 from experiments.scoreboard import contest, contestant
-from experiments.scoreboard.bouts import FAMILIES, OPT_INS, QUICK, Bout, choose, integers, level_of
+from experiments.scoreboard.bouts import FAMILIES, OPT_INS, QUICK, Bout, choose, integers, label_of, level_of
 from experiments.scoreboard.chart import ALL, bars, draw, normalised
 from experiments.scoreboard.contest import CALL, METASCHEDULE, MULTIPLY, OURS, READ, Rules, alternate, hold
-from experiments.scoreboard.ledger import Ledger, key_of
+from experiments.scoreboard.ledger import Ledger
 from experiments.scoreboard.table import (
     HEADER,
     best_peer,
@@ -43,6 +43,7 @@ from experiments.scoreboard.table import (
     until_near,
 )
 from experiments.tuning import Case
+from tests.helpers import python
 
 BOUT = Bout(Case("gmm", 0), 1, 2)
 PACKED, WINOGRAD = OPT_INS
@@ -406,7 +407,7 @@ def test_a_run_goes_on_where_it_ended(tmp_path):
     assert played == [f"gmm:{i} N=1 t=2" for i in (0, 1, 1, 2, 3)]  # what failed is tried again
     script.run(choose(["c2d:0"], (1,), (2,), False), Ledger(path, totals), False, play)
     document = json.loads(path.read_text())
-    assert [key_of(r) for r in document["rows"]] == [
+    assert [label_of(r) for r in document["rows"]] == [
         f"{c} N=1 t=2" for c in ("gmm:0", "gmm:1", "gmm:2", "gmm:3", "c2d:0")
     ]
     assert document["totals"]["cases"] == 5
@@ -513,13 +514,7 @@ def test_a_case_from_end_to_end(tmp_path):
     """The real processes, without PyTorch: NumPy is everywhere."""
     out = tmp_path / "board.json"
     words = ["gmm:0", "--peers", "numpy", "--trials", "2", "--threads", "1", "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.scoreboard", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=script.RESULTS.parents[2],
-    )
+    done = python("-m", "experiments.scoreboard", *words)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(out.read_text())["rows"]
     assert found["entries"]["numpy"]["seconds"] > 0

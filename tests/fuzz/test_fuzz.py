@@ -20,14 +20,11 @@ import pytest
 from autosched import te
 from autosched.errors import ExpressionError
 from tests.fuzz.regressions import CASES, GPU_CASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers import python
 
 
 def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.fuzz", *options]
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return python("-m", "tests.fuzz", *options, OPENBLAS_NUM_THREADS="1")
 
 
 def regressions(*options: str) -> dict[str, str]:
@@ -48,7 +45,7 @@ def opencl() -> None:
     """Skips where there is no device; asked in another process, for this one must not load a driver."""
     pytest.importorskip("pyopencl")
     probe = "import pyopencl as cl; assert any(p.get_devices() for p in cl.get_platforms())"
-    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
+    if python("-c", probe).returncode:
         pytest.skip("no OpenCL device; install one (on Debian: pocl-opencl-icd)")
 
 

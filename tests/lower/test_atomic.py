@@ -42,7 +42,7 @@ from tests.gpu_schedules import (
     random_values,
     tiled,
 )
-from tests.helpers import check_nest
+from tests.helpers import check_nest, exact
 from tests.search_spaces.gpu_candidates import draw
 
 
@@ -50,8 +50,7 @@ from tests.search_spaces.gpu_candidates import draw
 def test_matrix_products(seed: int) -> None:
     dag = matmul(*random_extents(seed, 3, 13))
     state = atomic_state(dag, 1 + seed % 5)
-    func, _ = concretise(lower(state), random_values(seed, parameters(state), (1, 2, 3)))
-    check_nest(func, dag)
+    func = exact(dag, state, random_values(seed, parameters(state), (1, 2, 3)))
     assert not any(isinstance(s, Allocate) and s.buffer.scope is Scope.GLOBAL for s in walk(func.body))
     assert sum(isinstance(s, Store) and s.atomic for s in walk(func.body)) >= 1
 
@@ -60,7 +59,7 @@ def test_matrix_products(seed: int) -> None:
 def test_rows_of_teams(name: str, dtype: str) -> None:
     for threads, warp in ((5, 0), (32, 32), (48, 32)):
         dag = one_reduction(name, 3, 100, dtype)
-        check_nest(concretise(lower(atomic_team_state(dag, threads, warp)), {})[0], dag)
+        exact(dag, atomic_team_state(dag, threads, warp))
 
 
 def test_the_start_values_have_a_kernel_before_the_updates() -> None:
@@ -80,8 +79,7 @@ def test_a_consumer_reads_the_result() -> None:
     R = te.compute((5,), lambda i: te.sum(X[i, k], axis=k), name="R")
     dag = ComputeDAG(te.compute((5,), lambda i: R[i] * 2.0, name="Y"))
     state = atomic_team_state(dag, 16, 0).apply(Bind("Y", "i", "threadIdx.x"))
-    func, _ = concretise(lower(state), {})
-    check_nest(func, dag)
+    exact(dag, state)
 
 
 def refused(state: State, step: Step, text: str) -> None:
@@ -134,7 +132,7 @@ def test_records() -> None:
     text = steps_to_json(state, values)
     assert '["Atomic","C"]' in text
     assert steps_to_json(replay(dag, text), {}) == text
-    check_nest(concretise(lower(replay(dag, text)), {})[0], dag)
+    exact(dag, replay(dag, text))
 
 
 def test_loops_of_the_result_only_write_start_values() -> None:

@@ -33,7 +33,7 @@ from tests.gpu_schedules import (
     team_state,
     teams_state,
 )
-from tests.helpers import check_nest
+from tests.helpers import check_nest, exact
 
 COUNTS = (1, 2, 31, 32, 33, 48, 100, 128, 1000, 1024)
 CASES = (
@@ -115,9 +115,9 @@ def test_the_tree_is_as_it_was() -> None:
 def test_what_is_done_again_waits_for_those_who_still_read(scope: str) -> None:
     """Two reductions of a row, and one for each of several rows of a thread: the oracle finds races."""
     dag = softmax(3, 70)
-    check_nest(concretise(lower(softmax_state(dag, 32)), {"jt": 40})[0], dag)
+    exact(dag, softmax_state(dag, 32), {"jt": 40})
     rows = row_reduction(5, 70)
-    check_nest(concretise(lower(cross_state(rows, scope, 32)), {"jt": 48})[0], rows)
+    exact(rows, cross_state(rows, scope, 32), {"jt": 48})
 
 
 @pytest.mark.parametrize("warp", [0, 8, 32])
@@ -128,8 +128,7 @@ def test_several_teams_in_a_block(members: int, teams: int, warp: int) -> None:
     """Each reduces its own row; those whose members share warps with other teams' do so by trees."""
     dag = row_reduction(5, 101)
     for along in ("xy", "yx"):
-        func = concretise(lower(teams_state(dag, members, teams, warp, along)), {})[0]
-        check_nest(func, dag)
+        func = exact(dag, teams_state(dag, members, teams, warp, along))
         whole = along == "xy" and warp > 0 and (members % warp == 0 or warp % members == 0)
         if teams > 1 and members > 1:
             assert (count(func, Shuffle) > 0) == whole
@@ -147,7 +146,7 @@ def test_teams_beside_one_another(members: int, teams: int, warp: int) -> None:
     state = state.apply(
         Bind("R", "i.1", "threadIdx.y"), Team("R", members), ComputeAt("R.acc", "R", "team", "register")
     )
-    check_nest(concretise(lower(state.apply(CrossThread("R.acc", "k", warp))), {})[0], dag)
+    exact(dag, state.apply(CrossThread("R.acc", "k", warp)))
     with pytest.raises(ScheduleError, match=r"team\(R\): one of its loops is bound to threadIdx.x already"):
         state.apply(Team("R", members))
 
@@ -157,7 +156,7 @@ def test_teams_along_z() -> None:
     state = initial_state(dag).apply(CacheWrite("R"), Split("R", "i", (2,)), Bind("R", "i.0", "blockIdx.x"))
     state = state.apply(Bind("R", "i.1", "threadIdx.z"), ComputeAt("R.acc", "R", "i.1", "register"))
     state = state.apply(CrossThread("R.acc", "k", 32))
-    check_nest(concretise(lower(state), {})[0], dag)  # a team of one thread
+    exact(dag, state)  # a team of one thread
 
 
 def test_the_text_of_one_warp() -> None:
@@ -179,8 +178,7 @@ def test_several_points_of_a_block() -> None:
     for loop in ("j.1", "i.1"):
         for warp in (0, 32):
             placed = state.apply(ComputeAt("R", "Y", loop, "register"), CrossThread("R", "k", warp))
-            func = concretise(lower(placed), {})[0]
-            check_nest(func, dag)
+            func = exact(dag, placed)
             assert any(
                 isinstance(s, For) and any(isinstance(x, Barrier) for x in walk(s.body)) for s in walk(func.body)
             )

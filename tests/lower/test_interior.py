@@ -8,9 +8,7 @@ from autosched import te
 from autosched.ir.conditions import comparisons
 from autosched.ir.expr import Expr, Select
 from autosched.ir.stmt import Allocate, Func, If, Scope, Stmt, Store, walk
-from autosched.ir.verify import verify
 from autosched.ir.visit import free_vars, loads, subexpressions
-from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheWrite,
     ComputeAt,
@@ -23,15 +21,12 @@ from autosched.schedule import (
     initial_state,
 )
 from autosched.te import ComputeDAG
-from tests.helpers import check_nest
+from tests.helpers import exact
 from tests.schedule.graphs import conv1d, conv2d
 
 
 def nest(dag: ComputeDAG, *steps: Step) -> Func:
-    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
-    verify(func, concrete=True)
-    check_nest(func, dag)
-    return func
+    return exact(dag, initial_state(dag).apply(*steps))
 
 
 def conditions(stmt: Stmt) -> list[Expr]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from autosched.ir.program import Program
 from autosched.ir.stmt import ForKind
 from autosched.ir.verify import IRError, verify
 from autosched.lower import concretise, lower
-from autosched.runtime.gpu.compile import find_nvcc
 from autosched.schedule import LaunchBounds, State, initial_state, replay, steps_to_json
 from autosched.target import parse_target
 from cost_model.analysis import analyse
@@ -25,6 +23,7 @@ from cost_model.gpu_draft import register_room
 from cost_model.gpu_kernels import kernels
 from cost_model.gpu_legality import gpu_rules
 from cost_model.gpu_machine import gpu_machine
+from tests.codegen.nvcc import resources
 from tests.gpu_schedules import matmul, matmul_state, several, tiled
 from tests.helpers import check_nest
 from tests.ir.nests import F32, I64, Var, buffer, func, loop, num, store
@@ -104,13 +103,8 @@ def test_registers_follow() -> None:
 
 
 def test_nvcc_keeps_to_it(tmp_path: Path) -> None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     concrete, simplify = concretise(lower(bounded(4)), VALUES)
-    (tmp_path / "k.cu").write_text(emit(concrete, simplify, "cuda").text, encoding="ascii")
-    command = [nvcc, "-cubin", "-arch=sm_80", "--resource-usage", "-o", "k.cubin", "k.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
-    used = int(done.stderr.partition("Used ")[2].partition(" registers")[0])
+    said = resources(emit(concrete, simplify, "cuda").text, "sm_80", tmp_path)
+    used = int(said.partition("Used ")[2].partition(" registers")[0])
     assert used <= 64
-    assert "0 bytes spill stores" in done.stderr
+    assert "0 bytes spill stores" in said

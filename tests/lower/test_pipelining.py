@@ -5,16 +5,13 @@ The oracle is that of tests/lower/test_gpu.py; it fails as well where a copy is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
 from autosched.ir.interpret import InterpretError
 from autosched.ir.printer import func_text
-from autosched.ir.stmt import Allocate, Barrier, Commit, For, Func, If, Scope, Seq, Stmt, Store, Wait, walk
+from autosched.ir.stmt import Allocate, Barrier, Commit, For, Func, Scope, Stmt, Store, Wait, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import (
     Bind,
@@ -43,16 +40,10 @@ from tests.gpu_schedules import (
     shared_copy,
     tiled,
 )
-from tests.helpers import check_nest
+from tests.helpers import check_nest, exact, without
 
 STAGES = (1, 2, 3, 4)
 SMALL = {"iv": 1, "it": 2, "is": 2, "jv": 2, "jt": 3, "js": 1, "va": 1, "vb": 2}
-
-
-def exact(dag: te.ComputeDAG, state: State, values: dict[str, int]) -> Func:
-    func, _ = concretise(lower(state), values)
-    check_nest(func, dag)
-    return func
 
 
 def statements(func: Func, kind: type[Stmt]) -> list[Stmt]:
@@ -186,7 +177,7 @@ def test_a_pipeline_that_is_entered_again(k: int, stages: int) -> None:
     barriers = len(statements(func, Barrier))
     assert barriers == 2
     for n in range(barriers):
-        broken(func, dag, dropped(Barrier, n))
+        broken(func, dag, Barrier, n)
 
 
 def test_parts_of_a_reduction() -> None:
@@ -217,34 +208,10 @@ def test_a_record_keeps_the_pipeline() -> None:
 # Faults that the oracle must find
 
 
-def dropped(kind: type[Stmt], number: int) -> Callable[[Func], Func]:
-    """A function without its statement `number` of that kind."""
-
-    def drop(func: Func) -> Func:
-        seen = -1
-
-        def go(s: Stmt) -> Stmt:
-            nonlocal seen
-            if isinstance(s, kind):
-                seen += 1
-                return Seq(()) if seen == number else s
-            match s:
-                case For() | Allocate():
-                    return replace(s, body=go(s.body))
-                case Seq(stmts):
-                    return Seq(tuple(map(go, stmts)))
-                case If():
-                    return replace(s, then=go(s.then), otherwise=None if s.otherwise is None else go(s.otherwise))
-            return s
-
-        return replace(func, body=go(func.body))
-
-    return drop
-
-
-def broken(func: Func, dag: te.ComputeDAG, change: Callable[[Func], Func]) -> None:
+def broken(func: Func, dag: te.ComputeDAG, kind: type[Stmt], number: int) -> None:
+    """Without that statement."""
     with pytest.raises(InterpretError, match=r"race: |is read before it is written|copy to it is under way"):
-        check_nest(change(func), dag)
+        check_nest(without(func, kind, number), dag)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -252,10 +219,10 @@ def test_every_wait_commit_and_barrier_is_needed(stages: int) -> None:
     dag = matmul(4, 6, 12)
     func = exact(dag, pipelined(dag, stages), {**SMALL, "k1": 2, "k2": 1})
     for kind in (Wait, Barrier):
-        broken(func, dag, dropped(kind, 0))
-    broken(func, dag, dropped(Commit, 1))
+        broken(func, dag, kind, 0)
+    broken(func, dag, Commit, 1)
     registers = exact(dag, pipelined(dag, stages, "registers"), {**SMALL, "k1": 2, "k2": 1})
-    broken(registers, dag, dropped(Barrier, 0))
+    broken(registers, dag, Barrier, 0)
 
 
 # The step

@@ -7,7 +7,6 @@ import pytest
 from autosched import te
 from autosched.ir.expr import INDEX, Const, Expr
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Stmt, walk
-from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheRead,
     CacheWrite,
@@ -21,14 +20,12 @@ from autosched.schedule import (
     initial_state,
 )
 from autosched.te import ComputeDAG
-from tests.helpers import check_nest
+from tests.helpers import exact
 from tests.schedule.graphs import conv1d, matmul, shifted
 
 
 def nest(dag: ComputeDAG, *steps: Step) -> Func:
-    func = concretise(lower(initial_state(dag).apply(*steps)), {})[0]
-    check_nest(func, dag)
-    return func
+    return exact(dag, initial_state(dag).apply(*steps))
 
 
 def loops(func: Func, *kinds: ForKind) -> list[For]:

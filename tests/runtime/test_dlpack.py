@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from autosched.runtime.gpu import dlpack
+from tests.helpers import python
 
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16", "bool", "complex64")
 
@@ -124,5 +125,5 @@ atexit.register(lambda: print(consumer.word(56)))
 atexit.register(dlpack._forget)
 assert consumer.word(56)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = python("-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gpu.kernel import GpuKernel, build_gpu_kernel
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
+from tests.helpers import in_threads
 from tests.measure.gpu_kernels import STAGED, gpu_source, opencl_target
 
 SHAPE = (32, 32)
@@ -76,11 +76,7 @@ def test_calls_from_several_threads(staged: GpuKernel) -> None:
             if not np.array_equal(staged(x, Y), x + Y):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(call, range(4))
     assert not wrong
 
 

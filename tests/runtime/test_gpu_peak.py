@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 from autosched.errors import DeviceError
 from autosched.measure.gpu_rates import measure_rates
 from autosched.runtime.gpu import peak
-from autosched.runtime.gpu.compile import find_nvcc
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.devices import open_device
 from autosched.target import parse_target
+from tests.codegen.nvcc import ptx
 
 H200 = parse_target("cuda").gpu
 assert H200 is not None
@@ -59,16 +58,10 @@ def test_copies_are_copies(pocl):
 
 @pytest.mark.parametrize(("dtype", "instruction"), [("float32", "fma.rn.f32"), ("float64", "fma.rn.f64")])
 def test_every_step_is_one_multiply_add(tmp_path: Path, dtype: str, instruction: str):
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
     for form in peak.CHAINS["cuda"]:
         source, n_flops = peak.fma_source("cuda", form, H200, dtype)
-        (tmp_path / "peak.cu").write_text(source.text)
-        command = [nvcc, "-ptx", "-arch=sm_90", "-o", "peak.ptx", "peak.cu"]
-        subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-        ptx = (tmp_path / "peak.ptx").read_text()
-        loop = ptx[ptx.index("$L__BB0_1:") : ptx.index("bra")]
+        text = ptx(source.text, "sm_90", tmp_path)
+        loop = text[text.index("$L__BB0_1:") : text.index("bra")]
         in_round = form.count * peak.STEPS
         steps = len(re.findall(re.escape(instruction), loop))
         assert steps >= in_round

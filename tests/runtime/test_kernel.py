@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import threading
 import types
 from typing import Any
 
@@ -16,6 +15,7 @@ from autosched.runtime.kernel import Kernel, build_kernel
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIGNMENT, address_of, aligned_empty
 from autosched.target import parse_target
+from tests.helpers import in_threads
 
 # C = A + B and, with two outputs, D = A - B, over {n} floats; the sum passes through the workspace.
 ADD = """
@@ -235,11 +235,7 @@ def test_calls_from_several_threads_have_their_own_workspace(add: Kernel) -> Non
             if not (add(a, a) == 2 * seed).all():
                 wrong.append(seed)
 
-    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    in_threads(work, range(4))
     assert not wrong
 
 

@@ -16,6 +16,7 @@ from autosched.errors import TargetError
 from autosched.runtime import jit, peak
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.target import parse_target
+from tests.helpers import in_threads, python
 from tests.runtime.regions import COUNT, MEET, NESTED, run
 
 HOST = parse_target("cpu")
@@ -68,12 +69,7 @@ def test_concurrent_callers() -> None:
             if counters.tolist() != [100] * 6 + [0, 0] or ids.max() >= kernel.threads:
                 failures.append(f"{kernel.threads} threads: {counters}, {ids}")
 
-    callers = [threading.Thread(target=work, args=(kernel,)) for kernel in kernels]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(60)
-        assert not caller.is_alive()
+    in_threads(work, kernels)
     assert not failures
 
 
@@ -142,9 +138,7 @@ print(len(os.sched_getaffinity(0)) - len(os.sched_getaffinity(int(worker))))
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 @pytest.mark.parametrize("caller", ["free", "one"])
 def test_a_worker_is_kept_away_from_its_callers_core_if_there_are_others(caller: str) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", _CORES_OF_A_WORKER, caller], capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = python("-c", _CORES_OF_A_WORKER, caller, check=True)
     assert int(answer.stdout) == int(caller == "free" and len(os.sched_getaffinity(0)) > 1)
 
 
@@ -166,19 +160,14 @@ for core in [*cores][:2] * 20:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_a_worker_makes_room_for_a_caller_that_comes_to_its_core() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", _A_CALLER_THAT_MOVES], capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = python("-c", _A_CALLER_THAT_MOVES, check=True)
     together = answer.stdout.split().count("True")  # the system may move the caller once more, now and then
     assert together < 10, answer.stdout
 
 
 def test_the_process_ends_with_workers_alive() -> None:
     code = "from tests.runtime.test_pool import _load, run\nkernel = _load(3)\nprint(run(kernel, 30, 10)[0].sum())\n"
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root, check=False
-    )
+    done = python("-c", code)
     assert (done.returncode, done.stdout.strip()) == (0, "300"), done.stderr
 
 

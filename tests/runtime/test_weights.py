@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from autosched.runtime.weights import WeightsKernel, build_weights_kernel
 from autosched.schedule import CacheRead, Pack, initial_state
 from autosched.target import parse_target
 from autosched.te.registry import build
+from tests.helpers import in_threads
 
 M, N, K = 5, 9, 7
 
@@ -75,11 +75,7 @@ def test_several_bindings_and_threads(kernel: WeightsKernel, arrays: tuple[Any, 
     def work(n: int) -> None:
         wrong.extend(n for _ in range(50) if not np.array_equal(layers[n](a), a @ (b * n)))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not wrong
 
 

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autosched import te
+from autosched.schedule import (
+    CacheWrite,
+    ComputeAt,
+    Parallel,
+    Reorder,
+    Split,
+    State,
+    Step,
+    Unroll,
+    Vectorize,
+    initial_state,
+)
 from autosched.te import ComputeDAG, Tensor
 
 
@@ -187,3 +199,34 @@ GRAPHS: dict[str, Callable[[], ComputeDAG]] = {
     "integers-int64": lambda: integers(2, 7, "int64"),
     "integers-int8": lambda: integers(3, 17, "int8"),
 }
+
+
+def vectors(dag: ComputeDAG, lanes: int = 8) -> State:
+    """Every stage: outer axes parallel, the last one in vectors of so many lanes in blocks of 2."""
+    state = initial_state(dag)
+    for stage in state.stages:
+        *outer, last = [a.name for a in stage.op.axes] or [stage.op.reduce_axes[-1].name]
+        rest = [a.name for a in stage.op.reduce_axes if a.name != last]
+        state = state.apply(
+            Split(stage.name, last, (2, lanes)),
+            Reorder(stage.name, (*outer, f"{last}.0", *rest, f"{last}.1", f"{last}.2")),
+            Vectorize(stage.name, f"{last}.2"),
+        )
+        if stage.op.axes:
+            state = state.apply(Parallel(stage.name, (*outer, f"{last}.0")))
+    return state
+
+
+def register_tile(m: int, n: int, unroll: int) -> tuple[Step, ...]:
+    """Of a matrix product: C in tiles of m rows and n columns in registers, k written out `unroll` times."""
+    return (
+        CacheWrite("C"),
+        Split("C", "i", (m,)),
+        Split("C", "j", (n,)),
+        Reorder("C", ("i.0", "j.0", "i.1", "j.1")),
+        ComputeAt("C.acc", "C", "j.0", "register"),
+        Split("C.acc", "k", (unroll,)),
+        Reorder("C.acc", ("k.0", "k.1", "i", "j")),
+        *(Unroll(s, x) for s, x in (("C", "i.1"), ("C.acc", "i"), ("C.acc", "k.1"))),
+        *(Vectorize(s, x) for s, x in (("C", "j.1"), ("C.acc", "j"))),
+    )

@@ -26,7 +26,7 @@ from autosched.schedule import (
 from autosched.schedule import Prefetch as PrefetchStep
 from autosched.te import ComputeDAG
 from tests.helpers import check_nest
-from tests.schedule.graphs import GRAPHS, argmax, chain, conv1d, dense_relu, matmul, row_any, shifted, total
+from tests.schedule.graphs import GRAPHS, argmax, chain, conv1d, dense_relu, matmul, row_any, shifted, total, vectors
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 17, 31)
 
@@ -143,18 +143,7 @@ def test_a_reduction_of_everything_has_no_spatial_loop():
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_graph_split_reordered_parallel_and_vectorised(name):
     dag = GRAPHS[name]()
-    state = initial_state(dag)
-    for stage in state.stages:
-        *outer, last = [a.name for a in stage.op.axes] or [stage.op.reduce_axes[-1].name]
-        rest = [a.name for a in stage.op.reduce_axes if a.name != last]
-        state = state.apply(
-            Split(stage.name, last, (2, 4)),
-            Reorder(stage.name, (*outer, f"{last}.0", *rest, f"{last}.1", f"{last}.2")),
-            Vectorize(stage.name, f"{last}.2"),
-        )
-        if stage.op.axes:
-            state = state.apply(Parallel(stage.name, (*outer, f"{last}.0")))
-    func = concretise(lower(state), {})[0]
+    func = concretise(lower(vectors(dag, 4)), {})[0]
     assert check_nest(func, dag) == points(dag)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheRead,
     CacheWrite,
@@ -29,7 +28,7 @@ from autosched.schedule import (
     initial_state,
 )
 from autosched.te import ComputeDAG
-from tests.helpers import check_nest
+from tests.helpers import exact
 from tests.schedule.graphs import chain, dense_relu, matmul, shifted, softmax_like
 
 MATMUL, DENSE, CHAIN = matmul(5, 7, 3), dense_relu(5, 7, 3), chain(5, 7)
@@ -221,7 +220,7 @@ def test_a_stage_that_nothing_reads_any_more_is_computed_nowhere():
     z = te.compute((4,), lambda i: t[i], name="Z")
     dag = ComputeDAG(te.compute((4,), lambda i: z[i] - t[i] + x[i], name="Y"))
     state = initial_state(dag).apply(ComputeInline("Z"))  # t - t is 0
-    check_nest(concretise(lower(state), {})[0], dag)
+    exact(dag, state)
     with pytest.raises(ScheduleError, match=re.escape("compute_at(T, Y, i): nothing reads T")):
         state.apply(ComputeAt("T", "Y", "i"))
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
@@ -16,7 +15,7 @@ from autosched.te.registry import build
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
-from tests.helpers import check_nest
+from tests.helpers import exact
 
 WIDE, NARROW = parse_target("llvm -mcpu=skylake-avx512"), parse_target("llvm -mcpu=haswell")
 
@@ -27,7 +26,7 @@ def product(M: int, N: int, K: int, dtype: str = "float32") -> ComputeDAG:
 
 def check(sketch: Sketch, dag: ComputeDAG, values: np.ndarray) -> None:
     row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
-    check_nest(concretise(lower(sketch.state), row)[0], dag)
+    exact(dag, sketch.state, row)
 
 
 @pytest.mark.parametrize(("target", "M", "N", "K"), [(WIDE, 7, 21, 67), (NARROW, 5, 11, 259), (WIDE, 2, 37, 261)])

@@ -10,7 +10,7 @@ import pytest
 
 from autosched.codegen import build_gpu_source
 from autosched.ir.program import Program
-from autosched.lower import concretise, lower
+from autosched.lower import lower
 from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
 from autosched.schedule import Pipeline, replay, steps_to_json
 from autosched.target import Target, parse_target
@@ -26,7 +26,7 @@ from cost_model.gpu_machine import gpu_machine
 from search_spaces.gpu import domains, sketches
 from search_spaces.space import Population, Sketch, sample, unique
 from tests.codegen import opencl
-from tests.helpers import check_nest
+from tests.helpers import exact
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
 AMPERE, TURING, OPENCL = (parse_target(t) for t in ("cuda -arch=sm_80", "cuda -arch=sm_75", "opencl"))
@@ -108,7 +108,7 @@ def test_no_thread_reads_a_copy_that_is_under_way(name: str, shape: tuple[int, .
     found = candidates(name, shape, AMPERE, stages)
     assert found
     for sketch, values in found:
-        check_nest(concretise(lower(sketch.state), values)[0], graph(name, shape))
+        exact(graph(name, shape), sketch.state, values)
 
 
 @pytest.mark.parametrize(("target", "stages"), [(AMPERE, 2), (AMPERE, 4), (TURING, 2)])
