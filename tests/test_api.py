@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,8 +23,8 @@ from autosched.store import Workload as WorkloadRow
 from autosched.tasks import nearest_shapes
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
-from tests.tune.fakes import FakeModel
 from tests.helpers import python
+from tests.tune.fakes import FakeModel
 
 M, N = 32, 32
 

@@ -20,11 +20,14 @@ import pytest
 from autosched import te
 from autosched.errors import ExpressionError
 from tests.fuzz.regressions import CASES, GPU_CASES
-from tests.helpers import python
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "tests.fuzz", *options, OPENBLAS_NUM_THREADS="1")
+    command = [sys.executable, "-m", "tests.fuzz", *options]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def regressions(*options: str) -> dict[str, str]:
@@ -45,7 +48,7 @@ def opencl() -> None:
     """Skips where there is no device; asked in another process, for this one must not load a driver."""
     pytest.importorskip("pyopencl")
     probe = "import pyopencl as cl; assert any(p.get_devices() for p in cl.get_platforms())"
-    if python("-c", probe).returncode:
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
         pytest.skip("no OpenCL device; install one (on Debian: pocl-opencl-icd)")
 
 
