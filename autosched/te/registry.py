@@ -35,14 +35,6 @@ EVERYTHING = (*NUMBERS, "bool")
 
 _LEAST = {"pad": 0, "count_include_pad": 0}  # every other argument is at least 1
 _MOST = {"count_include_pad": 1}
-_CONV1 = ("N", "L", "CI", "CO", "k", "stride", "pad")
-_CONV2 = ("N", "H", "W", "CI", "CO", "k", "stride", "pad")
-_CONV3 = ("N", "D", "H", "W", "CI", "CO", "k", "stride", "pad")
-_ATTENTION = ("N", "seq", "heads", "dim")
-_IMAGE = ("N", "H", "W", "C")
-_WINDOW = (*_IMAGE, "k", "stride", "pad")
-_MATRIX = ("M", "N")
-
 Shape = tuple[int, ...]
 
 
@@ -69,129 +61,115 @@ class Workload:
         return tuple(a for a, d in zip(self.args, self.defaults, strict=True) if isinstance(d, int))
 
 
+def _arguments(function: Callable[..., Tensor]) -> dict[str, int | str]:
+    """The names of a function's numbers and words, all but its dtypes, with their defaults, 0 where it has none."""
+    given = inspect.signature(function).parameters.values()
+    names = [p for p in given if not p.name.endswith("dtype") and not isinstance(p.default, float)]
+    return {p.name: 0 if p.default is p.empty else p.default for p in names}
+
+
 def _benchmark(
-    name: str, function: Callable[..., Tensor], args: tuple[str, ...], dtypes: tuple[str, ...], summary: str,
-    default: int, shapes: tuple[Shape, ...],
+    name: str, function: Callable[..., Tensor], dtypes: tuple[str, ...], summary: str, default: int,
+    shapes: tuple[Shape, ...],
 ) -> Workload:  # fmt: skip
     """A workload of the literature; `default` is the number of the shape it has by itself."""
+    args = tuple(_arguments(function))
     return Workload(name, function, args, shapes[default], dtypes, summary, shapes, len(args))
 
 
-def _named(
-    function: Callable[..., Tensor], args: tuple[str, ...], defaults: tuple[int | str, ...], dtypes: tuple[str, ...],
-    summary: str, required: int,
-) -> Workload:  # fmt: skip
-    return Workload(function.__name__, function, args, defaults, dtypes, summary, (), required)
+def _named(function: Callable[..., Tensor], dtypes: tuple[str, ...], summary: str, required: int) -> Workload:
+    args = _arguments(function)
+    return Workload(function.__name__, function, tuple(args), tuple(args.values()), dtypes, summary, (), required)
 
 
 _BENCHMARKS = (
     _benchmark(
-        "c1d", conv.c1d, _CONV1, NUMBERS, "convolution, 1 dimension: X[N,L,CI] * W[k,CI,CO]", 2,
+        "c1d", conv.c1d, NUMBERS, "convolution, 1 dimension: X[N,L,CI] * W[k,CI,CO]", 2,
         ((1, 256, 64, 128, 3, 2, 1), (1, 128, 128, 256, 1, 2, 0), (1, 64, 256, 256, 5, 1, 2),
          (1, 32, 512, 512, 3, 1, 1)),
     ),
     _benchmark(
-        "c2d", conv.c2d, _CONV2, NUMBERS, "convolution, 2 dimensions: X[N,H,W,CI] * W[k,k,CI,CO]", 2,
+        "c2d", conv.c2d, NUMBERS, "convolution, 2 dimensions: X[N,H,W,CI] * W[k,k,CI,CO]", 2,
         ((1, 224, 224, 3, 64, 7, 2, 3), (1, 56, 56, 64, 64, 1, 1, 0), (1, 14, 14, 256, 256, 3, 1, 1),
          (1, 7, 7, 512, 512, 3, 1, 1)),
     ),
     _benchmark(
-        "c3d", conv.c3d, _CONV3, NUMBERS, "convolution, 3 dimensions: X[N,D,H,W,CI] * W[k,k,k,CI,CO]", 2,
+        "c3d", conv.c3d, NUMBERS, "convolution, 3 dimensions: X[N,D,H,W,CI] * W[k,k,k,CI,CO]", 2,
         ((1, 16, 224, 224, 3, 64, 7, 2, 3), (1, 16, 56, 56, 64, 64, 1, 1, 0), (1, 16, 14, 14, 256, 256, 3, 1, 1),
          (1, 16, 7, 7, 512, 512, 3, 1, 1)),
     ),
     _benchmark(
-        "gmm", gemm.gmm, ("B", "N", "M", "K"), NUMBERS, "matrix product: X[B,N,K] * Y[B,K,M]", 2,
+        "gmm", gemm.gmm, NUMBERS, "matrix product: X[B,N,K] * Y[B,K,M]", 2,
         ((1, 128, 128, 128), (1, 512, 32, 512), (1, 512, 512, 512), (1, 1024, 1024, 1024)),
     ),
     _benchmark(
-        "grp", conv.grp, (*_CONV2, "dilation", "groups"), NUMBERS,
-        "grouped convolution: X[N,H,W,CI] * W[k,k,CI/groups,CO]", 2,
+        "grp", conv.grp, NUMBERS, "grouped convolution: X[N,H,W,CI] * W[k,k,CI/groups,CO]", 2,
         ((1, 56, 56, 64, 128, 3, 2, 1, 1, 4), (1, 56, 56, 64, 64, 1, 1, 0, 1, 4), (1, 14, 14, 256, 256, 3, 1, 1, 1, 4),
          (1, 7, 7, 512, 512, 3, 1, 1, 1, 4)),
     ),
     _benchmark(
-        "dil", conv.dil, (*_CONV2, "dilation"), NUMBERS, "dilated convolution, layout as c2d", 2,
+        "dil", conv.dil, NUMBERS, "dilated convolution, layout as c2d", 2,
         ((1, 224, 224, 3, 64, 7, 2, 3, 2), (1, 56, 56, 64, 64, 1, 1, 0, 2), (1, 14, 14, 256, 256, 3, 1, 1, 2),
          (1, 7, 7, 512, 512, 3, 1, 1, 2)),
     ),
     _benchmark(
-        "dep", conv.dep, _WINDOW, NUMBERS, "depthwise convolution: X[N,H,W,C] * W[k,k,C]", 0,
+        "dep", conv.dep, NUMBERS, "depthwise convolution: X[N,H,W,C] * W[k,k,C]", 0,
         ((1, 112, 112, 32, 3, 1, 1), (1, 112, 112, 64, 3, 2, 1), (1, 14, 14, 512, 3, 2, 1), (1, 7, 7, 1024, 3, 1, 1)),
     ),
     _benchmark(
-        "t2d", t2d, _CONV2, NUMBERS, "transposed convolution: X[N,H,W,CI] * W[k,k,CI,CO]", 1,
+        "t2d", t2d, NUMBERS, "transposed convolution: X[N,H,W,CI] * W[k,k,CI,CO]", 1,
         ((1, 4, 4, 512, 256, 4, 2, 1), (1, 8, 8, 256, 128, 4, 2, 1), (1, 16, 16, 128, 64, 4, 2, 1),
          (1, 32, 32, 64, 3, 4, 2, 1)),
     ),
     _benchmark(
-        "cap", conv.cap, _CONV2, NUMBERS, "capsule convolution, 4x4 matrices: X[N,H,W,4,4,CI] * W[k,k,4,4,CI,CO]", 0,
+        "cap", conv.cap, NUMBERS, "capsule convolution, 4x4 matrices: X[N,H,W,4,4,CI] * W[k,k,4,4,CI,CO]", 0,
         ((1, 16, 16, 32, 32, 3, 2, 1), (1, 8, 8, 32, 32, 3, 1, 1), (1, 16, 16, 8, 16, 3, 2, 1),
          (1, 8, 8, 16, 16, 3, 1, 1)),
     ),
     _benchmark(
-        "nrm", normalise.nrm, ("B", "M", "N"), FLOATS, "matrix 2-norm: Y[b] = sqrt(sum A[b,m,n]^2)", 2,
+        "nrm", normalise.nrm, FLOATS, "matrix 2-norm: Y[b] = sqrt(sum A[b,m,n]^2)", 2,
         ((1, 256, 256), (1, 512, 512), (1, 1024, 1024), (1, 4096, 1024)),
     ),
     _benchmark(
-        "sfm", normalise.softmax, _MATRIX, FLOATS, "softmax over the last axis of A[M,N]", 2,
+        "sfm", normalise.softmax, FLOATS, "softmax over the last axis of A[M,N]", 2,
         ((256, 256), (512, 512), (1024, 1024), (2048, 2048)),
     ),
     _benchmark(
-        "cbr", conv.cbr, _CONV2, FLOATS, "c2d, bias, batch norm, relu", 3,
+        "cbr", conv.cbr, FLOATS, "c2d, bias, batch norm, relu", 3,
         ((1, 224, 224, 3, 64, 7, 2, 3), (1, 56, 56, 64, 128, 3, 2, 1), (1, 28, 28, 128, 256, 1, 2, 0),
          (1, 7, 7, 512, 512, 3, 1, 1)),
     ),
     _benchmark(
-        "tbg", gemm.tbg, _ATTENTION, NUMBERS, "attention scores Q K^T: Q, K [N,seq,heads,dim]", 0,
+        "tbg", gemm.tbg, NUMBERS, "attention scores Q K^T: Q, K [N,seq,heads,dim]", 0,
         ((1, 128, 12, 64), (1, 128, 16, 64), (1, 64, 12, 128), (1, 128, 12, 128)),
     ),
     _benchmark(
-        "tbs", gemm.tbs, _ATTENTION, FLOATS, "tbg and softmax over the last axis", 0,
+        "tbs", gemm.tbs, FLOATS, "tbg and softmax over the last axis", 0,
         ((1, 128, 12, 64), (1, 128, 16, 64), (1, 64, 12, 128), (1, 128, 12, 128)),
     ),
 )  # fmt: skip
 
 _OTHERS = (
-    _named(gemm.matmul, ("M", "N", "K"), (512, 512, 512), NUMBERS, "A[M,K] * B[K,N]", 3),
-    _named(gemm.batch_matmul, ("B", "M", "N", "K"), (8, 256, 256, 256), NUMBERS, "X[B,M,K] * Y[B,K,N]", 4),
-    _named(gemm.dense, ("M", "N", "K"), (128, 1024, 1024), NUMBERS, "X[M,K] * W[K,N] + bias[N]", 3),
-    _named(
-        conv.conv2d, (*_CONV2, "dilation", "groups", "layout"), (1, 56, 56, 64, 64, 3, 1, 1, 1, 1, "NHWC"), NUMBERS,
-        "convolution in NHWC (W[k,k,CI/groups,CO]) or NCHW (W[CO,CI/groups,k,k])", 8,
-    ),
-    _named(
-        conv.depthwise, (*_WINDOW, "dilation", "layout"), (1, 112, 112, 32, 3, 1, 1, 1, "NHWC"), NUMBERS,
-        "depthwise convolution in NHWC (W[k,k,C]) or NCHW (W[C,k,k])", 7,
-    ),
-    _named(
-        winograd, ("N", "H", "W", "CI", "CO", "pad", "m"), (1, 56, 56, 64, 64, 1, 4), FLOATS,
-        "3x3 convolution by Winograd's F(m x m, 3 x 3), m = 2 or 4", 6,
-    ),
-    _named(
-        pool.max_pool2d, (*_WINDOW, "layout"), (1, 112, 112, 64, 3, 2, 1, "NHWC"), NUMBERS,
-        "maximum of k x k windows", 7,
-    ),
-    _named(
-        pool.avg_pool2d, (*_WINDOW, "count_include_pad", "layout"), (1, 112, 112, 64, 3, 2, 1, 1, "NHWC"), FLOATS,
-        "mean of k x k windows", 7,
-    ),
-    _named(
-        pool.global_max_pool2d, (*_IMAGE, "layout"), (1, 7, 7, 512, "NHWC"), NUMBERS, "maximum of each channel", 4
-    ),
-    _named(pool.global_avg_pool2d, (*_IMAGE, "layout"), (1, 7, 7, 512, "NHWC"), FLOATS, "mean of each channel", 4),
-    _named(normalise.softmax, _MATRIX, (1024, 1024), FLOATS, "softmax over the last axis of A[M,N]", 2),
-    _named(normalise.layer_norm, _MATRIX, (512, 768), FLOATS, "layer normalisation of X[M,N] with gamma and beta", 2),
-    _named(normalise.rms_norm, _MATRIX, (512, 768), FLOATS, "RMS normalisation of X[M,N] with gamma", 2),
-    _named(
-        normalise.batch_norm, (*_IMAGE, "layout"), (1, 56, 56, 64, "NHWC"), FLOATS, "batch normalisation, inference", 4
-    ),
-    _named(elementwise.relu, _MATRIX, (1024, 1024), NUMBERS, "max(X, 0)", 2),
-    _named(elementwise.gelu, _MATRIX, (1024, 1024), FLOATS, "X/2 (1 + erf(X / sqrt 2))", 2),
-    _named(elementwise.add, _MATRIX, (1024, 1024), NUMBERS, "A + B", 2),
-    _named(elementwise.elementwise, _MATRIX, (1024, 1024), NUMBERS, "relu(X * scale[N] + shift[N]) + R, a chain", 2),
-    _named(elementwise.transpose, _MATRIX, (1024, 1024), EVERYTHING, "X[M,N] -> [N,M]", 2),
-)  # fmt: skip
+    _named(gemm.matmul, NUMBERS, "A[M,K] * B[K,N]", 3),
+    _named(gemm.batch_matmul, NUMBERS, "X[B,M,K] * Y[B,K,N]", 4),
+    _named(gemm.dense, NUMBERS, "X[M,K] * W[K,N] + bias[N]", 3),
+    _named(conv.conv2d, NUMBERS, "convolution in NHWC (W[k,k,CI/groups,CO]) or NCHW (W[CO,CI/groups,k,k])", 8),
+    _named(conv.depthwise, NUMBERS, "depthwise convolution in NHWC (W[k,k,C]) or NCHW (W[C,k,k])", 7),
+    _named(winograd, FLOATS, "3x3 convolution by Winograd's F(m x m, 3 x 3), m = 2 or 4", 6),
+    _named(pool.max_pool2d, NUMBERS, "maximum of k x k windows", 7),
+    _named(pool.avg_pool2d, FLOATS, "mean of k x k windows", 7),
+    _named(pool.global_max_pool2d, NUMBERS, "maximum of each channel", 4),
+    _named(pool.global_avg_pool2d, FLOATS, "mean of each channel", 4),
+    _named(normalise.softmax, FLOATS, "softmax over the last axis of A[M,N]", 2),
+    _named(normalise.layer_norm, FLOATS, "layer normalisation of X[M,N] with gamma and beta", 2),
+    _named(normalise.rms_norm, FLOATS, "RMS normalisation of X[M,N] with gamma", 2),
+    _named(normalise.batch_norm, FLOATS, "batch normalisation, inference", 4),
+    _named(elementwise.relu, NUMBERS, "max(X, 0)", 2),
+    _named(elementwise.gelu, FLOATS, "X/2 (1 + erf(X / sqrt 2))", 2),
+    _named(elementwise.add, NUMBERS, "A + B", 2),
+    _named(elementwise.elementwise, NUMBERS, "relu(X * scale[N] + shift[N]) + R, a chain", 2),
+    _named(elementwise.transpose, EVERYTHING, "X[M,N] -> [N,M]", 2),
+)
 
 WORKLOADS: dict[str, Workload] = {w.name: w for w in (*_BENCHMARKS, *_OTHERS)}
 
