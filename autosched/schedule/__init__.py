@@ -7,7 +7,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (gpu
 places   NarrowPlaces                                                       (places.py)
 axes     Flatten                                                            (flatten.py)
 windows  Separate                                                           (separate.py)
-operands Widen  Factor                                                      (widen.py)
+operands Widen  Factor  Once                                                (widen.py)
 words    Tensorize                                                          (tensorize.py)
 whole    Winograd                                                           (winograd.py)
 """
@@ -33,14 +33,14 @@ from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
-from autosched.schedule.widen import Factor, Widen, factors, widened
+from autosched.schedule.widen import Factor, Once, Widen, factors, parts_of, widened
 from autosched.schedule.winograd import Winograd
 
 __all__ = [
     "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "Factor", "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Pack", "Pad", "Parallel",
-    "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis", "StageOp",
-    "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd", "can_flatten",
-    "factors", "initial_state", "largest_tile", "replay", "steps_from_json", "steps_text", "steps_to_json", "widened",
-    "window_axes",
+    "Factor", "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Once", "Pack", "Pad",
+    "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis",
+    "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd",
+    "can_flatten", "factors", "initial_state", "largest_tile", "parts_of", "replay", "steps_from_json", "steps_text",
+    "steps_to_json", "widened", "window_axes",
 ]  # fmt: skip

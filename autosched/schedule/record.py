@@ -28,7 +28,7 @@ from autosched.schedule.separate import Separate
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
-from autosched.schedule.widen import Factor, Widen
+from autosched.schedule.widen import Factor, Once, Widen
 from autosched.schedule.winograd import Winograd
 from autosched.te.dag import ComputeDAG
 
@@ -38,7 +38,7 @@ STEPS: dict[str, type[Any]] = {
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
-        Flatten, Widen, Separate, Factor,
+        Flatten, Widen, Separate, Factor, Once,
     )
 }  # fmt: skip
 

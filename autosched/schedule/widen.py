@@ -1,4 +1,5 @@
-"""The steps Widen and Factor: what operands of a sum of products are made of is made once, not wherever it is used.
+"""The steps Widen, Factor and Once: what operands of a sum of products are made of, or a part of an elementwise stage,
+is made once, not wherever it is used.
 
 C[i, j] = sum over k of float32(A[i, k]) * B[k, j]                                         Widen
 
@@ -9,14 +10,20 @@ C[i, j] = sum over k of A[i, k] * (float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k
 
 B.factor[k, j] = float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k // 64, j]
 C[i, j] = sum over k of A[i, k] * B.factor[k, j]
+
+Y[i, j] = X[i, j] / sqrt(V[j] + 1e-5)                                                          Once
+
+Y.once[j] = 1 / sqrt(V[j] + 1e-5)
+Y[i, j] = X[i, j] * Y.once[j]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load, binary
+from autosched.ir.expr import DTYPES, FLOAT_CALLS, Binary, Call, Cast, Expr, Load, Select, Var, binary, const
 from autosched.ir.visit import free_vars, rebuild, subexpressions, substitute
 from autosched.schedule.loop_steps import check
 from autosched.schedule.stage import StageOp
@@ -78,6 +85,60 @@ class Factor:
         read: Load = Load(name, tuple(a.var for a in axes), own[0].dtype)
         body, value = (_product([*others, read]),), substitute(_product(own), at)
         return read_from(where, state, stage, body, name, dims, value)
+
+
+@dataclass(frozen=True)
+class Once:
+    """The first of the `parts_of` the elementwise `stage` over `axes` is read from the stage `stage.tag`, which has a
+    dimension for each of them; its reciprocal where it only divides. Refused where there is no such part."""
+
+    stage: str
+    axes: tuple[str, ...]
+    tag: str = "once"
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"once({self.stage}, {', '.join(self.axes)})"
+        check_untouched(where, state, stage)
+        axes = [stage.op.axis(name) for name in self.axes]
+        part = next((e for e in parts_of(stage.op) if free_vars(e) == {a.var for a in axes}), None)
+        check(part is not None and not stage.op.guards, f"{where}: no part of it is over these axes alone")
+        assert part is not None
+        name, dims = f"{self.stage}.{self.tag}", dimensions(a.extent for a in axes)
+        at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
+        read: Load = Load(name, tuple(a.var for a in axes), part.dtype)
+        nodes = {e for v in stage.op.body for e in subexpressions(v) if part in e.children}
+        divides = part not in stage.op.body and all(_divides(part, e) for e in nodes)
+
+        def go(e: Expr) -> Expr:
+            if divides and isinstance(e, Binary) and e.b is part:
+                return binary("mul", go(e.a), read)
+            return read if e is part else rebuild(e, go) if e.children else e
+
+        value = substitute(binary("div", const(1, part.dtype), part) if divides else part, at)
+        return read_from(where, state, stage, tuple(map(go, stage.op.body)), name, dims, value)
+
+
+def _divides(part: Expr, e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op == "div" and e.a is not part
+
+
+def parts_of(op: StageOp) -> tuple[Expr, ...]:
+    """The largest parts of an elementwise stage that are computed in every case, with a root, an exponential or the
+    like, from some of its axes alone."""
+    every, seen = {a.var for a in op.axes}, set[Expr]()
+    return () if op.reducer is not None else tuple(e for v in op.body for e in _parts(v, every, seen))
+
+
+def _parts(e: Expr, every: set[Var], seen: set[Expr]) -> Iterator[Expr]:
+    if e in seen or isinstance(e, Load | Select):
+        return
+    seen.add(e)
+    if free_vars(e) < every and any(isinstance(x, Call) and x.fn in FLOAT_CALLS for x in subexpressions(e)):
+        yield e
+        return
+    for child in e.children:
+        yield from _parts(child, every, seen)
 
 
 def factors(op: StageOp) -> tuple[Expr, ...]:

@@ -15,6 +15,7 @@ from autosched.schedule import (
     ComputeAt,
     Factor,
     NarrowPlaces,
+    Once,
     Parallel,
     Reindex,
     Reorder,
@@ -29,6 +30,7 @@ from autosched.schedule import (
     Winograd,
     factors,
     initial_state,
+    parts_of,
     widened,
     window_axes,
 )
@@ -42,6 +44,7 @@ from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     MAX_GROWTH,
+    MIN_REPEATS,
     buffer_shape,
     extent,
     has_condition,
@@ -67,6 +70,8 @@ def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
     for name in [s.name for s in draft.state.stages]:
         while (factor := _factor(draft.state, draft.state.stage(name))) is not None:
             draft = draft.apply(factor)
+        while (part := _once(draft.state, draft.state.stage(name))) is not None:
+            draft = draft.apply(part)
     for stage in draft.state.stages:
         draft = draft.apply(*_lookups(draft.state, stage))
     for stage in draft.state.stages:
@@ -119,6 +124,19 @@ def _factor(state: State, stage: Stage) -> Factor | None:
         tag = f"{stage.name}.factor" if state.taken(f"{main.buffer}.factor") else "factor"
         if not state.taken(f"{main.buffer}.{tag}"):
             return Factor(stage.name, main.buffer, tuple(a.name for a in axes), tag)
+    return None
+
+
+def _once(state: State, stage: Stage) -> Once | None:
+    """The step for expensive arithmetic of an elementwise stage that many of its points repeat, as all rows do what is
+    made of a column's variance. Of its own rows, the first axes, such values wait in a register."""
+    for part in () if stage.op.guards else parts_of(stage.op):
+        axes = [a for a in stage.op.axes if a.var in free_vars(part)]
+        rows = axes == list(stage.op.axes[: len(axes)])
+        if not rows and MIN_REPEATS * math.prod(map(extent, axes)) <= points(stage):
+            tags = (f"once{n or ''}" for n in range(len(state.stages) + 1))
+            tag = next(t for t in tags if not state.taken(f"{stage.name}.{t}"))
+            return Once(stage.name, tuple(a.name for a in axes), tag)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The steps Widen and Factor, and where the CPU's space takes them: operands that many points read are made once."""
+"""The steps Widen, Factor and Once, and where the CPU's space takes them: what many points read is made once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.ir.expr import Cast
+from autosched.ir.expr import Binary, Call, Cast
 from autosched.ir.stmt import Store, walk
 from autosched.ir.visit import subexpressions
 from autosched.lower import lower
-from autosched.schedule import Factor, Split, Widen, initial_state, replay, steps_to_json
+from autosched.schedule import Factor, Once, Split, Stage, Widen, initial_state, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.collapse import collapse
@@ -160,3 +160,51 @@ def test_no_factor() -> None:
         state.apply(Factor("C", "X", ("m", "k")), Factor("C", "X", ("m",), "again"))
     with pytest.raises(ScheduleError, match="exists already"):
         state.apply(Factor("C", "X", ("m", "k")), Factor("C", "X", ("n", "k")))
+
+
+def normalised(M: int, N: int, over: str = "j") -> te.Tensor:
+    """X less a mean, divided by a root, times what is made of an exponential, of the columns or of the rows."""
+    X, mean, var, gate = te.placeholder((M, N), name="X"), *(te.placeholder((M + N,), name=n) for n in ("m", "v", "g"))
+
+    def value(i: te.Expr, j: te.Expr) -> te.Expr:
+        c = {"i": i, "j": j, "ij": i + j}[over]
+        return (X[i, j] - mean[c]) / te.sqrt(te.abs(var[c]) + 1e-5) * te.sigmoid(gate[c] * 2.0)
+
+    return te.compute((M, N), value, "Y")
+
+
+def arithmetic(stage: Stage) -> list[Binary | Call]:
+    return [e for e in subexpressions(stage.op.body[0]) if isinstance(e, Binary | Call)]
+
+
+@pytest.mark.parametrize("target", [HASWELL, ZEN4], ids=["haswell", "znver4"])
+def test_what_all_rows_make_of_a_column_is_made_once(target) -> None:
+    dag = collapse(ComputeDAG(normalised(37, 45)))
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(0)
+    for sketch in cpu.sketches(dag, target, 2):
+        assert [x for x in sketch.state.steps if isinstance(x, Once)] == [Once("Y", ("j",)), Once("Y", ("j",), "once1")]
+        assert not any(isinstance(e, Call) or e.op == "div" for e in arithmetic(sketch.state.stage("Y")))
+        (row,) = little_rows(sketch, 1, rng, 128)
+        check_candidate(dag, sketch, row, inputs)
+
+
+def test_what_is_not_made_once() -> None:
+    X, V = te.placeholder((40, 40), name="X"), te.placeholder((40,), name="V")
+    cheap = te.compute((40, 40), lambda i, j: X[i, j] * (V[j] * 2.0 + 1.0), "Y")
+    chosen = te.compute((40, 40), lambda i, j: te.select(j > 0, te.exp(V[te.maximum(j - 1, 0)]), X[i, j]), "Y")
+    for other in (normalised(40, 40, "i"), normalised(15, 40), normalised(40, 40, "ij"), cheap, chosen):
+        assert not any(
+            isinstance(x, Once) for s in cpu.sketches(collapse(ComputeDAG(other)), HASWELL, 1) for x in s.state.steps
+        )
+    with pytest.raises(ScheduleError, match="no part of it is over these axes alone"):
+        initial_state(ComputeDAG(cheap)).apply(Once("Y", ("j",)))
+
+
+def test_a_part_that_does_not_only_divide_is_no_reciprocal() -> None:
+    X, V = te.placeholder((33, 35), name="X"), te.placeholder((35,), name="V")
+    root = te.compute((33, 35), lambda i, j: X[i, j] / te.exp(V[j]) + te.exp(V[j]), "Y")
+    dag = collapse(ComputeDAG(root))
+    sketch = cpu.sketches(dag, HASWELL, 1)[0]
+    (row,) = little_rows(sketch, 1, np.random.default_rng(0), 128)
+    assert any(isinstance(x, Once) for x in sketch.state.steps)
+    check_candidate(dag, sketch, row, make_inputs(dag, 1, "normal"))
