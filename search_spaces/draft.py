@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -74,16 +74,20 @@ def distinct(sketches: list[Sketch]) -> tuple[Sketch, ...]:
     return tuple(result)
 
 
+Alternative: TypeAlias = Draft | Callable[[], Draft]
+
+
 class SketchRule(Protocol):
     """One way to schedule a stage. Stages are visited from the outputs to the inputs; the first rule that applies wins.
 
-    `apply` returns the alternatives: each becomes (part of) a sketch. A rule marks what it has scheduled
-    with `Draft.finish` and adds its open numbers with `Draft.with_params`.
+    `apply` returns the alternatives: each becomes (part of) a sketch, or is left out with the stages before it, which
+    is why it may also be a function that makes it. A rule marks what it has scheduled with `Draft.finish` and adds its
+    open numbers with `Draft.with_params`.
     """
 
     def applies(self, draft: Draft, stage: Stage, context: Context) -> bool: ...
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]: ...
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> Sequence[Alternative]: ...
 
 
 def grow(
@@ -91,14 +95,14 @@ def grow(
 ) -> list[Draft]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
     for name in reversed([s.name for s in draft.state.stages]):
-        draft = _visit(draft, name, context, (inline,))[0]
+        draft = _made(_visit(draft, name, context, (inline,))[0])
     drafts = [draft]
     for number, name in enumerate(reversed([s.name for s in draft.state.stages])):
         drafts = _thin([_visit(d, name, context, rules) for d in drafts], most, number)
     return drafts
 
 
-def _visit(draft: Draft, name: str, context: Context, rules: tuple[SketchRule, ...]) -> list[Draft]:
+def _visit(draft: Draft, name: str, context: Context, rules: tuple[SketchRule, ...]) -> Sequence[Alternative]:
     stage = next((s for s in draft.state.stages if s.name == name), None)
     if stage is None or name in draft.done:
         return [draft]
@@ -106,19 +110,24 @@ def _visit(draft: Draft, name: str, context: Context, rules: tuple[SketchRule, .
     return [draft] if rule is None else rule.apply(draft, stage, context)
 
 
-def _thin(grown: list[list[Draft]], most: int, seed: int) -> list[Draft]:
+def _thin(grown: list[Sequence[Alternative]], most: int, seed: int) -> list[Draft]:
     """All alternatives of every draft, or `most`: as many of each draft and of each alternative, in no regular order,
     or some alternatives of two stages would only be seen together. The first of the first stays."""
     if sum(map(len, grown)) <= most:
-        return [new for alternatives in grown for new in alternatives]
+        return [_made(new) for alternatives in grown for new in alternatives]
     share, rest = divmod(most, len(grown))
     turns = np.random.default_rng(seed).permutation(len(grown))
     turns[turns == 0], turns[0] = turns[0], 0
     kept = []
     for n, (alternatives, turn) in enumerate(zip(grown, turns.tolist(), strict=True)):
         count = min(len(alternatives), share + (n < rest))
-        kept += [alternatives[(turn + j * len(alternatives) // count) % len(alternatives)] for j in range(count)]
+        places = [(turn + j * len(alternatives) // count) % len(alternatives) for j in range(count)]
+        kept += [_made(alternatives[place]) for place in places]
     return kept
+
+
+def _made(alternative: Alternative) -> Draft:
+    return alternative if isinstance(alternative, Draft) else alternative()
 
 
 def choose_host(draft: Draft, stage: Stage) -> tuple[Draft, str, str]:

@@ -21,7 +21,7 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
-from search_spaces.draft import Context, Draft
+from search_spaces.draft import Alternative, Context, Draft
 from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reduction, points, reads_of
 
 TASKS_PER_THREAD = 4
@@ -64,14 +64,14 @@ class SplitTiledReduction:
         last = stage.op.reduce_axes[-1]
         return points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Alternative]:
         axis = stage.op.reduce_axes[-1]
         block = -(-extent(axis) // (2 * context.threads))
         split = draft.apply(Rfactor(stage.name, axis.name, block, "outer"))
         split = self._combine(split, split.state.stage(stage.name), context)
         partial = split.state.stage(f"{stage.name}.rf")
         alternatives = MultiLevelTiling().apply(split, partial, context)
-        return alternatives + MultiLevelTiling().apply(draft, stage, context)
+        return [*alternatives, *MultiLevelTiling().apply(draft, stage, context)]
 
     def _combine(self, draft: Draft, stage: Stage, context: Context) -> Draft:
         """The sum of the blocks: vectors along the last axis, rows in parallel."""

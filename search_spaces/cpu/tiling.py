@@ -13,6 +13,7 @@ where, and blocks of the reduction (blocking.py). Short rows that are reduced ar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
@@ -28,7 +29,7 @@ from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
-from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.draft import Alternative, Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
     buffer_shape,
@@ -107,7 +108,7 @@ class MultiLevelTiling:
             return True
         return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> Sequence[Alternative]:
         rows = reads_of(draft.state, stage)
         lanes = context.lanes_of(stage)
         axes = vector_axes(stage, rows, lanes)
@@ -120,22 +121,26 @@ class MultiLevelTiling:
         if words:  # of the others one remains, for shapes that an instruction does not help
             tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
             dots = inner_products(draft, stage, context)
-            tiled = [_Tiling(context, p).apply(draft, stage) for p in (*tensorized, plans[0])]
+            tiled = [_later(context, p, draft, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
         paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in rows)]
         thin = thin_reductions(draft, stage, paneled[0], context) if paneled else []
         if thin and passes_by(draft, stage, paneled[0], context):
             return thin
-        drafts = [_Tiling(context, p).apply(draft, stage) for p in plans]
+        drafts = [_later(context, p, draft, stage) for p in plans]
         inside = _inside_task(draft, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
             if at_root and is_part(draft.state, stage):
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
-            drafts += [_Tiling(context, _in_tasks(p, draft.state, stage, rows)).apply(inside, stage) for p in at_root]
+            drafts += [_later(context, _in_tasks(p, draft.state, stage, rows), inside, stage) for p in at_root]
         more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
         more += [*thin, inner_products(draft, stage, context)]
         return [*drafts, *(d for d in more if d is not None)]
+
+
+def _later(context: Context, plan: Plan, draft: Draft, stage: Stage) -> Alternative:
+    return lambda: _Tiling(context, plan).apply(draft, stage)
 
 
 def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.inputs import make_inputs
 from search_spaces.cpu import RULES, Context, Draft, SketchRule, sketches
+from search_spaces.draft import MAX_SKETCHES, Alternative
 from search_spaces.space import Param, sample
 from tests.codegen.running import check_outputs, run
 from tests.helpers import exact
@@ -55,6 +58,31 @@ def test_a_rule_of_ones_own_is_asked_first():
             for values in sample(sketch, 3, np.random.default_rng(0)):
                 row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
                 exact(dag, sketch.state, row)
+
+
+def test_alternatives_that_are_left_out_are_not_made():
+    made: list[str] = []
+
+    class Many:
+        """Twelve alternatives for a stage, each a function."""
+
+        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+            return True
+
+        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Alternative]:
+            return [partial(self.make, draft, stage, n) for n in range(12)]
+
+        def make(self, draft: Draft, stage: Stage, n: int) -> Draft:
+            made.append(stage.name)
+            return draft.finish(stage.name, note=str(n))
+
+    x = te.placeholder((5, 7), name="X")
+    for n in range(4):
+        k = te.reduce_axis(7, name="k")
+        x = te.compute((5, 7), lambda i, j, x=x, k=k: te.sum(x[i, k] * 2.0, axis=k), name=f"s{n}")
+    found = sketches(ComputeDAG(x), TARGET, 1, rules=(Many(),))
+    assert len({s.name for s in found}) == len(found) == MAX_SKETCHES
+    assert [made.count(f"s{n}") for n in (3, 2, 1, 0)] == [12, *[MAX_SKETCHES] * 3]
 
 
 def test_a_rule_that_never_applies_changes_nothing():
