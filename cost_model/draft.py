@@ -100,6 +100,7 @@ class Draft:
     costs: tuple[Cost, ...]
     fork_join: Expr  # seconds
     seconds: Expr
+    nests: Mapping[int, Expr]  # number of a nest -> its cycles, of the busiest thread
 
 
 def draft(analysis: Analysis, machine: Machine) -> Draft:
@@ -111,8 +112,11 @@ def draft(analysis: Analysis, machine: Machine) -> Draft:
     for cost in costs:
         registers = cost.statement.accumulators
         tiles.setdefault((cost.statement.nest, *(registers or (cost,))), []).append(cost)
-    seconds = plus(times(total(map(_together, tiles.values())), 1.0 / m.CLOCK_HZ), fork_join)
-    return Draft(costs, fork_join, seconds)
+    cycles = {key: _together(found) for key, found in tiles.items()}
+    seconds = plus(times(total(cycles.values()), 1.0 / m.CLOCK_HZ), fork_join)
+    numbers = dict.fromkeys(c.statement.nest for c in costs)
+    nests = {n: total(spent for (nest, *_), spent in cycles.items() if nest == n) for n in numbers}
+    return Draft(costs, fork_join, seconds, nests)
 
 
 def _beginning(tasks: Expr, machine: Machine) -> Expr:

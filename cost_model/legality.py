@@ -29,21 +29,25 @@ WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is
 class Rule:
     name: str
     holds: Expr  # bool
+    whole: bool = False  # about a sum over all nests, of which none need know the others' parameters to be right itself
 
 
 def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
     """All limits of one sketch; those that are constantly true are left out."""
-    found = [
-        Rule("registers", _registers(analysis, machine) <= machine.accumulator_limit),
-        Rule("local bytes", _bytes(analysis, Scope.LOCAL) <= MAX_LOCAL_BYTES),
+    nests = dict.fromkeys(s.nest for s in analysis.statements)
+    found = [Rule("registers", _registers(analysis, n, machine) <= machine.accumulator_limit) for n in nests]
+    found += [
+        Rule("local bytes", _bytes(analysis, Scope.LOCAL) <= MAX_LOCAL_BYTES, True),
         Rule(
             "workspace bytes",
             _bytes(analysis, Scope.GLOBAL) + _bytes(analysis, Scope.LOCAL) * machine.threads
             <= max(MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * analysis.parameter_bytes),
+            True,
         ),
         Rule(
             "instructions",
             summed([_copies(s, machine) * len(s.accesses) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
+            True,
         ),
     ]
     found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= _most(s, machine)) for s in analysis.statements]
@@ -58,10 +62,10 @@ def summed(terms: list[Expr]) -> Expr:
     return result
 
 
-def _registers(analysis: Analysis, machine: Machine) -> Expr:
+def _registers(analysis: Analysis, nest: int, machine: Machine) -> Expr:
     result: Expr = Const(0)
     for statement in analysis.statements:
-        if statement.accumulators:
+        if statement.nest == nest and statement.accumulators:
             result = imax(result, statement.registers(machine.lanes(statement.itemsize), machine.target))
     return result
 

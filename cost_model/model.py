@@ -9,7 +9,7 @@ Processors and GPUs have their own rules, latency and features; everything else 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,12 +24,15 @@ from autosched.target import Target
 from cost_model import features, gpu_machine, legality
 from cost_model.analysis import Analysis, analyse
 from cost_model.draft import Draft, draft
+from cost_model.formula import total
 from cost_model.gpu_draft import GpuDraft, gpu_draft
 from cost_model.gpu_features import GPU_FEATURES, gpu_symbolic
 from cost_model.gpu_legality import gpu_rules
 from cost_model.machine import Machine, machine
-from cost_model.parts import Part, independent_parts, legal_rows
+from cost_model.parts import Part, best_rows, connected, independent_parts, legal_rows
 from cost_model.ranker import Ranker, labels
+
+ROWS_OF_BEST = 8  # put together for a sketch
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,16 @@ class ClosedForms(ABC):
         """The analytic latency."""
 
     @property
+    def nests(self) -> Mapping[int, Expr]:
+        """What each nest takes of it, where that is known."""
+        return {}
+
+    @property
+    def own_forms(self) -> Mapping[int, Sequence[Expr]]:
+        """What depends on the parameters of a nest alone."""
+        return {}
+
+    @property
     @abstractmethod
     def table(self) -> tuple[features.Feature, ...]: ...
 
@@ -70,8 +83,16 @@ class ClosedForms(ABC):
         return independent_parts(self.rules, self.params)
 
     @cached_property
+    def nest_parts(self) -> tuple[Part, ...]:
+        """Nests that share parameters."""
+        return tuple(part for part in connected(self.own_forms, self.params) if part.columns)
+
+    @cached_property
     def draft_program(self) -> Program:
-        return Program([self.seconds], self.params, self.graph)
+        """The latency and, where there are several, what each of `nest_parts` takes of it."""
+        parts = self.nest_parts if len(self.nest_parts) > 1 else ()
+        shares = [total(self.nests[n] for n in part.members) for part in parts]
+        return Program([self.seconds, *shares], self.params, self.graph)
 
     @cached_property
     def feature_program(self) -> Program:
@@ -99,6 +120,15 @@ class SketchModel(ClosedForms):
     @property
     def seconds(self) -> Expr:
         return self.latency.seconds
+
+    @property
+    def nests(self) -> Mapping[int, Expr]:
+        return self.latency.nests
+
+    @property
+    def own_forms(self) -> Mapping[int, Sequence[Expr]]:
+        statements = self.analysis.statements
+        return {n: [x.bound for s in statements if s.nest == n for x in s.loops] for n in self.nests}
 
     @property
     def table(self) -> tuple[features.Feature, ...]:
@@ -192,7 +222,9 @@ class CostModel:
         sketch = self.sketches[i]
         if not sketch.rules:
             return matrix
-        return legal_rows(matrix, sketch.legal_program(matrix) != 0, sketch.parts)
+        found = legal_rows(matrix, sketch.legal_program(matrix) != 0, sketch.parts)
+        together = len(sketch.parts) > 1 and any(rule.whole for rule in sketch.rules)
+        return found[self.legal(i, found)] if together else found
 
     def broken_rules(self, i: int, row: Ints) -> tuple[str, ...]:
         """The names of the rules that one candidate breaks, to tell a user why."""
@@ -203,6 +235,20 @@ class CostModel:
         """float64 `[n]`: analytic latency in seconds."""
         seconds: Floats = self.sketches[i].draft_program(matrix)[0]
         return seconds
+
+    def n_parts(self, i: int) -> int:
+        """Nests, or groups of them, that have parameters of their own; 1 where that is not known."""
+        return max(1, len(self.sketches[i].nest_parts))
+
+    def best_rows(self, i: int, matrix: Ints) -> Ints:
+        """`[m, n_params]`: legal rows put together from what is best for each nest in the rows of `matrix`; none for
+        sketches of a single one."""
+        sketch = self.sketches[i]
+        if self.n_parts(i) < 2 or not len(matrix):
+            return matrix[:0]
+        _, *cost = sketch.draft_program(matrix)
+        made = best_rows(matrix, np.stack(cost), sketch.nest_parts, ROWS_OF_BEST)
+        return made[self.legal(i, made)]
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""

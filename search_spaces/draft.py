@@ -14,7 +14,7 @@ from autosched.target import Target
 from search_spaces.facts import fused_consumer
 from search_spaces.space import Param, Sketch
 
-MAX_SKETCHES = 48  # a graph with many stages keeps this many combinations, spread over all alternatives
+MAX_SKETCHES = 32  # a graph with many stages keeps this many combinations, spread over all alternatives
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,14 @@ class CostModel(Protocol):
         """Those of random `rows` that are legal; it may make others legal and keep them, but no more than `rows`."""
         ...
 
+    def n_parts(self, i: int) -> int:
+        """Parts of sketch `i` that have parameters of their own, at least 1."""
+        ...
+
+    def best_rows(self, i: int, rows: Population) -> Population:
+        """A few legal rows that have the best of `rows`, by the draft, in each part; none where there is only one."""
+        ...
+
     def draft(self, i: int, rows: Population) -> Scores:
         """Analytic latency in seconds."""
         ...

@@ -131,10 +131,14 @@ class Search(Generic[S]):
         return self._space.keys(rows[:, columns[:1]])
 
     def _make_draft(self) -> Pool:
-        """Legal rows of all sketches, scored with the negative logarithm of their analytic latency."""
+        """Legal rows of all sketches, scored with the negative logarithm of their analytic latency.
+
+        A row has one sample of each independent part of its sketch: where there are several, fewer rows do."""
         rng = np.random.default_rng((self._seed, 0))
         each = max(self._policy.draft_per_sketch, self._policy.draft_rows // len(self._sketches))
-        pool = self._judged(self._analytic, [self._legal(i, each, rng) for i in range(len(self._sketches))])
+        rows = [self._legal(i, -(-each // self._model.n_parts(i)), rng) for i in range(len(self._sketches))]
+        best = [self._model.best_rows(i, found) for i, found in enumerate(rows)]
+        pool = self._judged(self._analytic, [np.concatenate(pair) for pair in zip(rows, best, strict=True)])
         for _ in range(self._policy.draft_generations):
             children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))

@@ -58,6 +58,12 @@ class FakeModel:
         fits: npt.NDArray[np.bool_] = (rows[:, :3].prod(axis=1) <= EXTENT) & (rows[:, 3:6].prod(axis=1) <= EXTENT)
         return fits
 
+    def n_parts(self, i: int) -> int:
+        return 1
+
+    def best_rows(self, i: int, rows: Population) -> Population:
+        return rows[:0]
+
     def legal_rows(self, i: int, rows: Population) -> Population:
         return rows[self.legal(i, rows)]
 
