@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autosched.errors import UsageError
+from autosched.cli.plot import new_figure
 from experiments.tuning import number, table
 
 Session: TypeAlias = Mapping[str, Any]
@@ -54,16 +54,10 @@ def near_at(session: Session, limit_s: float, column: int) -> float | None:
 
 def draw(path: Path, title: str, sessions: Sequence[Session], names: Mapping[str, str], trials: int) -> None:
     """Medians as lines, ranges over the seeds as bands, against trials and against seconds. Raises UsageError."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("the figure needs matplotlib: install it with `pip install 'autosched[plot]'`") from error
     work = work_of(sessions)
     ours = [s["wall_s"] for s in sessions if s["variant"] != "metaschedule"]
     grids = (np.arange(1.0, trials + 1), np.linspace(0.0, 1.5 * max(ours, default=1.0), POINTS))
-    figure = Figure(figsize=(12.0, 4.8), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(12.0, 4.8, 110)
     groups = by_variant(sessions)
     for column, label in ((TRIAL, "trials"), (SECONDS, "seconds since the start of the command")):
         axes = figure.add_subplot(1, 2, column + 1)

@@ -11,6 +11,8 @@ from autosched.cli import options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from autosched.cli.stored import StoredTask
     from autosched.store import Record
 
@@ -66,14 +68,20 @@ def curve(records: Sequence[Record]) -> list[tuple[int, float]]:
     return points
 
 
-def _draw(curves: Sequence[tuple[StoredTask, list[tuple[int, float]]]], path: Path) -> None:
+def new_figure(width: float, height: float, dpi: int) -> Figure:
+    """An empty figure that needs no screen, in inches. Raises UsageError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError("plot needs matplotlib: install it with `pip install 'autosched[plot]'`") from error
-    figure = Figure(figsize=(8.0, 5.0), dpi=120)
+        raise UsageError("a figure needs matplotlib: install it with `pip install 'autosched[plot]'`") from error
+    figure = Figure(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw(curves: Sequence[tuple[StoredTask, list[tuple[int, float]]]], path: Path) -> None:
+    figure = new_figure(8.0, 5.0, 120)
     axes = figure.add_subplot()
     has_flops = all(task.flops is not None for task, _ in curves)
     for task, points in curves:

@@ -284,13 +284,3 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         here = stack.pop()
         yield here
         stack += here.body_stmts[::-1]
-
-
-def buffers_of(func: Func) -> dict[str, Buffer]:
-    """All buffers of a function by name: parameters, what is prepared, and allocations."""
-    table = {b.name: b for b in (*func.params, *func.prepared)}
-    for body in (func.body, *(() if func.prepare is None else (func.prepare,))):
-        for stmt in walk(body):
-            if isinstance(stmt, Allocate):
-                table[stmt.buffer.name] = stmt.buffer
-    return table

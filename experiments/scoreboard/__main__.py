@@ -6,7 +6,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -63,16 +63,14 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
         "load_before": load_now(), "asked_trials": setting.trials, "seed": setting.seed, "budget_s": setting.budget_s,
     }  # fmt: skip
     database = directory / "records.db"
-    answer = tune(
-        bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
-        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S,
-    )  # fmt: skip
+    answer = search(bout, setting, database)
     if "error" in answer:
         return row | {"error": f"tuning: {answer['error']['message']}"}
     row["tuning"] = tuning_of(answer)
     for opt_in in setting.rules.opt_ins:
         if asked := bout.asked(opt_in):
-            row[opt_in.name] = tune_opt_in(bout, asked, setting, database)
+            found = search(bout, setting, database, **asked)
+            row[opt_in.name] = {"error": found["error"]["message"]} if "error" in found else tuning_of(found)
     row["wrong"] = sum(answer["failures"].get(kind, 0) for kind in WRONG)
     with processes(bout, setting.rules, directory) as given:
         row["entries"], rates = hold(bout, setting.rules, directory, database, answer["record_id"], given)
@@ -83,13 +81,12 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
 
 
-def tune_opt_in(bout: Bout, asked: Mapping[str, Any], setting: Setting, database: Path) -> dict[str, Any]:
-    """The search for the kernel of an opt-in, in the same database: it is another task."""
-    answer = tune(
+def search(bout: Bout, setting: Setting, database: Path, **asked: Any) -> dict[str, Any]:
+    """What `tune --json` says; with what an opt-in asks it is another task of the same database."""
+    return tune(
         bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
         seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S, **asked,
     )  # fmt: skip
-    return {"error": answer["error"]["message"]} if "error" in answer else tuning_of(answer)
 
 
 def revision() -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autosched.errors import UsageError
+from autosched.cli.plot import new_figure
 from experiments.scoreboard.contest import PEERS
 from experiments.scoreboard.contestant import OURS
 from experiments.scoreboard.table import panels, ratio
@@ -46,18 +46,13 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Writes the chart as PNG. Raises UsageError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise UsageError("the chart needs matplotlib: pip install 'autosched[plot]'") from error
     parts = {key: bars(some) for key, some in panels(rows).items()}
     parts = {key: some for key, some in parts.items() if some}
     if not parts:
         return
-    figure = Figure(figsize=(11.0, 0.4 + 2.6 * len(parts)), dpi=130)
-    FigureCanvasAgg(figure)
+    figure = new_figure(11.0, 0.4 + 2.6 * len(parts), 130)
+    from matplotlib.patches import Patch  # there is matplotlib
+
     present = [name for name in CONTESTANTS if any(name in bar for some in parts.values() for bar in some.values())]
     width = 0.84 / len(present)
     for n, ((batch, threads), some) in enumerate(parts.items()):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autosched.ir.stmt import Allocate, Func, Layout, Scope, buffers_of, walk
+from autosched.ir.stmt import Allocate, Buffer, Func, Layout, Scope, walk
 from autosched.ir.verify import verify
 from autosched.ir.visit import is_closed
 from autosched.lower import concretise, lower
@@ -60,6 +60,13 @@ def nest(dag: ComputeDAG, *steps: Step) -> Func:
 
 def check(dag: ComputeDAG, *steps: Step) -> dict[str, int]:
     return check_nest(nest(dag, *steps), dag)
+
+
+def buffers_of(func: Func) -> dict[str, Buffer]:
+    """Parameters, what is prepared, and allocations, by name."""
+    roots = [func.body] if func.prepare is None else [func.body, func.prepare]
+    allocated = [s.buffer for root in roots for s in walk(root) if isinstance(s, Allocate)]
+    return {b.name: b for b in (*func.params, *func.prepared, *allocated)}
 
 
 def shape(func: Func, buffer: str) -> tuple[int, ...]:
