@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, reduce
 from typing import TypeGuard
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, const
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, const
+from autosched.ir.linear import Linear, linear
 from autosched.ir.stmt import Reducer, Store
-from autosched.ir.visit import loads, rebuild, subexpressions
+from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute
 
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
 MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}  # a op b  is  b MIRRORED[op] a
@@ -64,8 +65,30 @@ def is_left_out(store: Store, fixed: Callable[[Expr], Expr]) -> bool:
 
 def leaves_identity(values: Iterable[Expr], reducer: Reducer, comparison: Expr) -> bool:
     """Whether what is reduced is the reducer's identity where the comparison does not hold."""
-    pairs = zip((outside(v, comparison) for v in values), reducer.identity, strict=True)
+    return _are_identities([outside(v, comparison) for v in values], reducer)
+
+
+def _are_identities(values: Iterable[Expr], reducer: Reducer) -> bool:
+    pairs = zip(values, reducer.identity, strict=True)
     return all(value is start or (_is_zero(value) and _is_zero(start)) for value, start in pairs)
+
+
+def chosen_by_data(values: Sequence[Expr], reducer: Reducer, axis: Var) -> tuple[Expr, Expr] | None:
+    """A comparison `data == axis + c` without which only the reducer's identity is combined, as in the counts of a
+    histogram and the sums of segments, and the axis' value where it holds."""
+    for e in dict.fromkeys(x for v in values for x in subexpressions(v)):
+        if not (isinstance(e, Binary) and e.op == "eq" and e.a.dtype == INDEX):
+            continue
+        form = linear(e.a - e.b)
+        sign = form.coefficient(axis)
+        if sign not in (const(1), const(-1)):
+            continue
+        at = Linear(tuple((x, sign * c * -1) for x, c in form.terms if x is not axis), sign * form.constant * -1).expr()
+        if axis in free_vars(at) or not loads(at):
+            continue
+        if _are_identities([substitute(v, {e: const(False, "bool")}) for v in values], reducer):
+            return e, at
+    return None
 
 
 def given(expr: Expr, known: set[Expr]) -> Expr:

@@ -6,7 +6,9 @@ for each measured row     instantiate         integers for parameters, canonical
                           join_passes         a row is used while it is being made, in vectors of the same width
                           compute_in_place    a row on its way to an output is kept in the output
                           interleave_rows     the passes over one row run beside those over the next ones
-                          hold_values         what all vectors of a row read is read once (the last three on CPUs only)
+                          hold_values         what all vectors of a row read is read once
+                          go_where_data_say   loops of which the data choose one iteration do that one (the last four on
+                                              CPUs only)
                           specialise_tails    constant extents for unrolled and vectorised loops
                           specialise_interior register tiles away from borders lose their conditions; at a border what
                                               lies outside is left out of reductions (borders.py)
@@ -19,6 +21,7 @@ from dataclasses import replace
 
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, For, Func, Seq, Stmt, walk
+from autosched.lower.arrivals import go_where_data_say
 from autosched.lower.holding import hold_values
 from autosched.lower.in_place import compute_in_place
 from autosched.lower.instantiate import instantiate, simplify_stmt
@@ -39,6 +42,7 @@ def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]
         body = join_passes(overlap_iterations(body, simplify), simplify)
         if not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(body)):
             body = hold_values(interleave_rows(compute_in_place(body, outputs, simplify), simplify))
+            body = go_where_data_say(body, simplify)
         body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
         return specialise_interior(body, simplify)
 

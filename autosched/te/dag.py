@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import ExpressionError
+from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.te.running import band, running
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
@@ -137,7 +138,8 @@ class ComputeDAG:
         """Arithmetic on data: one for each add, subtract, multiply, divide, min, max, compare or function call.
 
         A multiply-add is two, a reduction counts its combiner once a point (a running one once a result, a band's
-        once an element in it), of a select's branches the dearer one counts; index arithmetic and casts count nothing.
+        once an element in it, one to which data say what belongs once an element), of a select's branches the dearer
+        one counts; index arithmetic and casts count nothing.
         """
         return sum(_stage_flops(op) for op in self.stages)
 
@@ -281,6 +283,8 @@ def _stage_flops(op: ComputeOp) -> int:
     points, sums, window = 1, running(op), band(op)
     for axis in (*op.axes, *op.reduce_axes):
         if sums is not None and axis is op.reduce_axes[sums.k]:
+            continue
+        if op.reducer is not None and not axis.reduce and chosen_by_data(op.body, op.reducer, axis.var) is not None:
             continue
         inside = window is not None and axis is op.reduce_axes[window.k]
         points *= max(0, min(axis.extent, window.last - window.first + 1)) if window and inside else axis.extent

@@ -9,6 +9,7 @@ visited from the outputs to the inputs; the first rule that applies gives the al
     Transform         Winograd's transforms: one dimension inside the nest of the other, all written out
     Host              an elementwise stage waits for the reduction that will be fused into it
     Scan              running reductions in blocks, row by row or stage by stage
+    Arrivals          what the data send to each element: histograms, sums of segments
     SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
     LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
@@ -37,6 +38,7 @@ from __future__ import annotations
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.ahead import follow_operands
+from search_spaces.cpu.arrivals import Arrivals
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import Scan
@@ -51,6 +53,7 @@ RULES: tuple[SketchRule, ...] = (
     Transform(),
     Host(),
     Scan(),
+    Arrivals(),
     SplitReduction(),
     SplitTiledReduction(),
     MultiLevelTiling(),

@@ -20,9 +20,9 @@ from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.words import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Load, Select, Var, binary
+from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Select, Var, binary
 from autosched.ir.types import integer_bounds
-from autosched.ir.visit import free_vars, is_data, is_looked_up, loads, subexpressions
+from autosched.ir.visit import free_vars, is_data, loads, subexpressions
 from autosched.target import PIECE_BYTES, Target
 
 REGISTERS = 2  # vectors of a table that lanes are picked from
@@ -51,9 +51,9 @@ class Emitter(Protocol):
     def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val: ...
 
 
-def known_indices(values: Emitter, load: Load) -> tuple[Expr, ...]:
-    """The indices of a load, each with variables in place of data."""
-    return tuple(_known_index(values, index) for index in load.indices) if is_looked_up(load) else load.indices
+def known_indices(values: Emitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The indices, each with variables in place of data."""
+    return tuple(_known_index(values, index) for index in indices)
 
 
 def _known_index(values: Emitter, index: Expr) -> Expr:

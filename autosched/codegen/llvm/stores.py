@@ -8,14 +8,14 @@ from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val
 from autosched.codegen.llvm.bindings import Lanes
-from autosched.codegen.llvm.lookup import scatter
+from autosched.codegen.llvm.lookup import known_indices, scatter
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
 from autosched.codegen.storage import REGISTER_PAD
 from autosched.ir.conditions import is_left_out
 from autosched.ir.expr import DTYPES, Expr, Load, Var
-from autosched.ir.stmt import Scope, Stmt, Store
-from autosched.ir.visit import free_vars, substitute
+from autosched.ir.stmt import Scope, Stmt, Store, changed
+from autosched.ir.visit import free_vars, is_data, substitute
 from autosched.target import Target
 from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest
@@ -38,6 +38,8 @@ class Stores:
         if is_left_out(stmt, self.bindings.fixed):
             return
         self.values.begin(stmt)
+        if any(map(is_data, stmt.indices)):
+            stmt = changed(stmt, indices=known_indices(self.values, stmt.indices))
         if stmt.reducer is not None and self._is_horizontal(stmt):
             parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
             results = self._horizontal(stmt, [parts], self.values.lanes)

@@ -171,7 +171,7 @@ class Values:
 
     def _looked_up(self, load: Load) -> Val:
         """A load at indices that are data: these become variables, each with what is loaded for it here."""
-        known: Load = Load(load.buffer, known_indices(self, load), load.dtype)
+        known: Load = Load(load.buffer, known_indices(self, load.indices), load.dtype)
         return self._emit_load(known, self.addresses.access(known.buffer, known.indices))
 
     def _emit_load(self, load: Load, access: Access) -> Val:
@@ -247,7 +247,9 @@ class Values:
 
     def _word(self, word: Word) -> Val:
         """Adjacent elements in one load; others are put together from their bits."""
-        places = [self.addresses.access(p.buffer, known_indices(self, p)) for p in word.parts if isinstance(p, Load)]
+        places = [
+            self.addresses.access(p.buffer, known_indices(self, p.indices)) for p in word.parts if isinstance(p, Load)
+        ]
         first = places[0] if len(places) == len(word.parts) else None
         everywhere = first is not None and (first.lane_stride or self.mask is None or not self.guarded)
         extends = first is not None and len(places) * 8 * DTYPES[word.parts[0].dtype][1] < WORD_BITS

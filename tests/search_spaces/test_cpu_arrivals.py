@@ -1,0 +1,112 @@
+"""Sums of what data send to a place take a step for each element, not one for each element and place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.ir.stmt import For, walk
+from autosched.lower import concretise, lower
+from autosched.target import parse_target
+from autosched.te import ComputeDAG, Tensor
+from autosched.te.collapse import collapse
+from autosched.te.inputs import make_inputs
+from search_spaces.cpu import sketches
+from tests.codegen.running import build, check_outputs, run, targets_in_turn
+from tests.helpers import check_nest, little_rows
+
+HASWELL = parse_target("llvm -mcpu=haswell")
+
+
+def histogram(n: int = 77, bins: int = 256, dtype: str = "uint8") -> Tensor:
+    a, k = te.placeholder((n,), dtype, "A"), te.reduce_axis(n, "k")
+    return te.compute((bins,), lambda b: te.sum(te.cast(te.equal(te.cast(a[k], "int32"), b), "int32"), axis=k), "H")
+
+
+def segments(
+    n: int = 23, places: int = 13, width: int = 19, dtype: str = "float32", reducer: str = "sum", none: float = 0
+) -> Tensor:
+    """Numbers beyond the places belong nowhere."""
+    x, ids = te.placeholder((n, width), dtype, "X"), te.placeholder((n,), "int64", "ids")
+    k, combine = te.reduce_axis(n, "k"), getattr(te, reducer)
+    return te.compute(
+        (places, width),
+        lambda s, d: combine(te.select(te.equal(s - 1, ids[k]), x[k, d], te.const(none, dtype)), axis=k),
+        "S",
+    )
+
+
+def rows_of_histograms(rows: int = 5, n: int = 31, bins: int = 70) -> Tensor:
+    a, k = te.placeholder((rows, n), "int32", "A"), te.reduce_axis(n, "k")
+    return te.compute((rows, bins), lambda i, b: te.sum(te.select(te.equal(a[i, k] & 127, b), 1, 0), axis=k), "H")
+
+
+def confusion(n: int = 41, classes: int = 11) -> Tensor:
+    a, b = te.placeholder((n,), "uint8", "A"), te.placeholder((n,), "int32", "B")
+    k = te.reduce_axis(n, "k")
+    return te.compute(
+        (classes, classes + 1),
+        lambda i, j: te.sum(te.select(te.equal(a[k] & 15, i) & te.equal(b[k], j), 1.0, 0.0), axis=k),
+        "C",
+    )
+
+
+def mean_of_segments() -> Tensor:
+    """What follows; the sums go along columns."""
+    x, ids = te.placeholder((17, 9, 3), name="X"), te.placeholder((9,), "int32", "ids")
+    k, j = te.reduce_axis(9, "k"), te.reduce_axis(3, "j")
+    total = te.compute(
+        (17, 90), lambda d, s: te.sum(te.select(te.equal(ids[k] & 63, s), x[d, k, j], 0.0), axis=(k, j)), "total"
+    )
+    return te.compute((17, 90), lambda d, s: total[d, s] / 3.0, "mean")
+
+
+CASES: dict[str, Callable[[], Tensor]] = {
+    "histogram": histogram,
+    "histogram-2": lambda: histogram(2, 65, "int32"),
+    "segments": segments,
+    "segments-1": lambda: segments(3, 67, 1),
+    "segments-f64": lambda: segments(7, 33, 8, "float64", "prod", 1),
+    "segments-max": lambda: segments(reducer="max", none=-math.inf),
+    "rows": rows_of_histograms,
+    "confusion": confusion,
+    "mean": mean_of_segments,
+}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+def test_data_say_where_an_element_belongs(number: int) -> None:
+    dag = collapse(ComputeDAG(list(CASES.values())[number]()))
+    for target in targets_in_turn(0, number, 1):
+        for threads in (1, 2):
+            (sketch,) = sketches(dag, target, threads)
+            assert ":arrivals" in sketch.name
+            for row in little_rows(sketch, 2, np.random.default_rng(number)):
+                func = concretise(lower(sketch.state), row)[0]
+                over = next(s for s in walk(func.body) if isinstance(s, For) and s.reduce)
+                assert len({s.var for s in walk(over.body) if isinstance(s, For) and not s.reduce}) <= 2  # along a row
+                check_nest(func, dag)
+                for kind in ("normal", "integers"):
+                    data = make_inputs(dag, number, kind)
+                    check_outputs(dag, data, run(build(sketch.state, target, threads, row), dag, data, target), kind)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: histogram(bins=64),  # as soon compared with in vectors
+        lambda: segments(places=8),
+        lambda: segments(reducer="sum", none=1),  # elements of other segments count as well
+    ],
+)
+def test_what_is_compared_as_before(made: Callable[[], Tensor]) -> None:
+    assert all(":arrivals" not in s.name for s in sketches(collapse(ComputeDAG(made())), HASWELL, 1))
+
+
+def test_operations_are_those_of_the_elements() -> None:
+    assert ComputeDAG(histogram(1000, 256)).flops == 2 * 1000  # a comparison and an addition
+    assert ComputeDAG(segments(100, 40, 8)).flops == 2 * 100 * 8
