@@ -315,9 +315,10 @@ def _count(roots: Sequence[Expr], data: set[Expr], seen: set[Expr]) -> int:
             continue
         seen.add(node)
         if isinstance(node, Select):
+            total += _count((node.cond,), data, seen)
             branches = [(seen.copy(), branch) for branch in (node.a, node.b)]
             costs = [_count((branch,), data, known) for known, branch in branches]
-            total += max(costs) + _count((node.cond,), data, seen)
+            total += max(costs)
             seen |= branches[costs.index(max(costs))][0]
             continue
         if node in data and (

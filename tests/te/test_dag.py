@@ -119,6 +119,14 @@ def elementwise(fn, dtype="float32"):
     return te.compute((10,), lambda i: fn(i, a))
 
 
+def escaping(i, a, steps=20):
+    """Without end if both branches of each step are looked through for themselves."""
+    z = a[i]
+    for _ in range(steps):
+        z = te.select(z < 2.0, z * z + a[i], z)
+    return z
+
+
 FLOPS = {
     "multiply-add": (lambda: matmul(4, 3, 5), 2 * 4 * 3 * 5),
     "relu": (lambda: relu(matmul(4, 3, 5)), 120 + 12),
@@ -132,6 +140,7 @@ FLOPS = {
         lambda: elementwise(lambda i, a: te.select(i < 5, te.exp(a[i]), te.exp(a[i]) * 2.0) + te.exp(a[i])),
         30,
     ),
+    "steps while a condition of them holds": (lambda: elementwise(escaping), 10 * 20 * 3),
     "cast": (lambda: elementwise(lambda i, a: te.cast(a[i], "int32")), 0),
     "logic": (lambda: elementwise(lambda i, a: te.select(te.all(a[i] > 0.0, a[i] < 1.0), 1.0, 0.0)), 20),
     "integers": (lambda: elementwise(lambda i, a: a[i] // 3 + a[i] % 3, "int32"), 30),
