@@ -23,7 +23,9 @@ from cost_model.features import DRAFT_COLUMN, FEATURES
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
 from search_spaces.cpu import sketches
+from search_spaces.space import sample
 from tests.cost_model import nests
+from tests.helpers import copies_of
 
 
 def model(func: Func, params: Sequence[str], target: Target = nests.TARGET, threads: int = 1) -> CostModel:
@@ -178,6 +180,21 @@ def test_legality_rules_and_their_names() -> None:
         True,
         False,
     ]
+
+
+def test_copies_of_long_arithmetic_are_as_few_as_their_instructions_allow() -> None:
+    """Weighted means over windows; that of exponentials has six times the instructions for its operands."""
+    x, (u, v) = te.placeholder((36, 68), name="X"), (te.reduce_axis(5, "u"), te.reduce_axis(5, "v"))
+    most = []
+    for weight in (lambda d: d, lambda d: te.exp(d * d * -2.0) * te.exp(te.abs(d))):
+        S = te.compute(
+            (32, 64), lambda i, j, w=weight: te.sum(w(x[i + u, j + v] - x[i + 2, j + 2]), axis=(u, v)), name="S"
+        )
+        sketch = sketches(collapse(ComputeDAG(S)), nests.TARGET, 1)[0]
+        cost = model(lower(sketch.state), [p.name for p in sketch.params])
+        rows = cost.legal_rows(0, sample(sketch, 512, np.random.default_rng(0)))
+        most.append(max(copies_of(dict(zip(cost.sketches[0].params, map(int, row), strict=True))) for row in rows))
+    assert 4 * most[1] < most[0]
 
 
 def test_local_buffers_are_limited() -> None:
