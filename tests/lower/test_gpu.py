@@ -7,7 +7,6 @@ threads reach, and on reads of memory that nobody wrote (tests/helpers.py, autos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -173,18 +172,10 @@ def test_a_convolution_whose_tiles_reach_over_both_edges() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 def test_elementwise_in_any_rank(rank: int, seed: int) -> None:
-    shape = random_extents(seed, rank, 13 if rank < 3 else 5)
-    A, B = te.placeholder(tuple(shape), name="A"), te.placeholder(tuple(shape), name="B")
-    names = "abcde"[:rank]
-    body = {
-        1: lambda a: A[a] * 2.0 + B[a],
-        2: lambda a, b: A[a, b] * 2.0 + B[a, b],
-        3: lambda a, b, c: A[a, b, c] * 2.0 + B[a, b, c],
-        4: lambda a, b, c, d: A[a, b, c, d] * 2.0 + B[a, b, c, d],
-        5: lambda a, b, c, d, e: A[a, b, c, d, e] * 2.0 + B[a, b, c, d, e],
-    }[rank]
-    dag = te.ComputeDAG(te.compute(tuple(shape), body, name="C"))
-    check_random(dag, initial_state(dag).apply(*tiled("C", list(names))), seed, (1, 2, 3))
+    shape = tuple(random_extents(seed, rank, 13 if rank < 3 else 5))
+    A, B = te.placeholder(shape, name="A"), te.placeholder(shape, name="B")
+    dag = te.ComputeDAG(te.compute(shape, lambda *i: A[i] * 2.0 + B[i], name="C"))
+    check_random(dag, initial_state(dag).apply(*tiled("C", [f"i{d}" for d in range(rank)])), seed, (1, 2, 3))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -204,15 +195,10 @@ def test_all_axes_in_one_bound_loop(seed: int) -> None:
 def test_transposes_through_shared_memory(order: tuple[int, ...], seed: int) -> None:
     shape = random_extents(seed, len(order), 13)
     A = te.placeholder(tuple(shape), name="A")
-    out = tuple(shape[d] for d in order)
-
-    def source(*index: Any) -> Any:
-        return A[tuple(index[order.index(d)] for d in range(len(order)))]
-
-    body = (lambda a, b: source(a, b)) if len(order) == 2 else (lambda a, b, c: source(a, b, c))
-    dag = te.ComputeDAG(te.compute(out, body, name="T"))
-    axes = "abc"[: len(order)]
-    state = initial_state(dag).apply(CacheRead("A", "T", "shared"), *tiled("T", list(axes)))
+    back = [order.index(d) for d in range(len(order))]
+    dag = te.ComputeDAG(te.compute(tuple(shape[d] for d in order), lambda *i: A[tuple(i[d] for d in back)], name="T"))
+    axes = [f"i{d}" for d in range(len(order))]
+    state = initial_state(dag).apply(CacheRead("A", "T", "shared"), *tiled("T", axes))
     check_random(dag, state.apply(*shared_copy("A.shared", "T", f"{axes[-1]}.2", "va")), seed, (1, 2, 3))
 
 
