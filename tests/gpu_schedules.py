@@ -173,11 +173,15 @@ def row_reduction(rows: int, columns: int, name: str = "sum") -> te.ComputeDAG:
     return te.ComputeDAG(te.compute((rows, columns), lambda i, j: te.select(X[i, j] > 0.0, R[i], R[i]), name="Y"))
 
 
+def row_blocks(dag: te.ComputeDAG) -> State:
+    """A block of threads for each row of Y."""
+    state = initial_state(dag).apply(Split("Y", "j", ("jt",)), Reorder("Y", ("i", "j.1", "j.0")))
+    return state.apply(Bind("Y", "i", "blockIdx.x"), Bind("Y", "j.1", "threadIdx.x"))
+
+
 def cross_state(dag: te.ComputeDAG, scope: str = "register", warp: int = 0) -> State:
     """A block of threads for each row: they reduce it together, then write it."""
-    state = initial_state(dag).apply(Split("Y", "j", ("jt",)), Reorder("Y", ("i", "j.1", "j.0")))
-    state = state.apply(Bind("Y", "i", "blockIdx.x"), Bind("Y", "j.1", "threadIdx.x"))
-    return state.apply(ComputeAt("R", "Y", "j.1", scope), CrossThread("R", "k", warp))
+    return row_blocks(dag).apply(ComputeAt("R", "Y", "j.1", scope), CrossThread("R", "k", warp))
 
 
 def teams_state(dag: te.ComputeDAG, members: int, teams: int, warp: int, along: str = "xy") -> State:
@@ -262,9 +266,7 @@ def pool(n: int, size: int) -> te.ComputeDAG:
 
 
 def softmax_state(dag: te.ComputeDAG, warp: int = 0) -> State:
-    state = initial_state(dag).apply(Split("Y", "j", ("jt",)), Reorder("Y", ("i", "j.1", "j.0")))
-    state = state.apply(Bind("Y", "i", "blockIdx.x"), Bind("Y", "j.1", "threadIdx.x"))
-    state = state.apply(ComputeAt("total", "Y", "j.1", "register"), CrossThread("total", "m", warp))
+    state = row_blocks(dag).apply(ComputeAt("total", "Y", "j.1", "register"), CrossThread("total", "m", warp))
     return state.apply(ComputeAt("top", "Y", "j.1", "register"), CrossThread("top", "k", warp))
 
 

@@ -32,6 +32,7 @@ from tests.gpu_schedules import (
     FACTORS,
     REDUCTIONS,
     argmax,
+    argmax_state,
     conv,
     conv_state,
     cross_state,
@@ -45,6 +46,7 @@ from tests.gpu_schedules import (
     several,
     shared_copy,
     softmax,
+    softmax_state,
     tiled,
 )
 from tests.helpers import check_nest, exact, without
@@ -293,19 +295,14 @@ def test_the_threads_of_two_dimensions_share_a_reduction() -> None:
 @pytest.mark.parametrize("columns", [1, 5, 12, 31])
 def test_softmax_with_two_shared_reductions(columns: int) -> None:
     dag = softmax(3, columns)
-    state = initial_state(dag).apply(Split("Y", "j", ("jt",)), Reorder("Y", ("i", "j.1", "j.0")))
-    state = state.apply(Bind("Y", "i", "blockIdx.x"), Bind("Y", "j.1", "threadIdx.x"))
-    state = state.apply(ComputeAt("total", "Y", "j.1", "register"), CrossThread("total", "m"))
-    state = state.apply(ComputeAt("top", "Y", "j.1", "register"), CrossThread("top", "k"))
-    exact(dag, state, {"jt": 4})
+    exact(dag, softmax_state(dag), {"jt": 4})
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_argmax_in_global_memory_and_in_registers(seed: int) -> None:
     dag = argmax(*random_extents(seed, 2))
     check_random(dag, initial_state(dag).apply(*tiled("R", ["i"])), seed)
-    state = initial_state(dag).apply(CacheWrite("R"), *tiled("R", ["i"]), ComputeAt("R.acc", "R", "i.2", "register"))
-    check_random(dag, state, seed)
+    check_random(dag, argmax_state(dag), seed)
 
 
 @pytest.mark.parametrize("columns", AWKWARD)
@@ -315,11 +312,8 @@ def test_argmax_shared_by_the_threads_of_a_block(columns: int) -> None:
     n, v = te.compute((3,), lambda i: te.argmax(X[i, k], axis=k), name="R")
     Y = te.compute((3, columns), lambda i, j: te.select(X[i, j] < v[i], X[i, j], te.cast(n[i], "float32")), name="Y")
     dag = te.ComputeDAG(Y)
-    state = initial_state(dag).apply(Split("Y", "j", ("jt",)), Reorder("Y", ("i", "j.1", "j.0")))
-    state = state.apply(Bind("Y", "i", "blockIdx.x"), Bind("Y", "j.1", "threadIdx.x"))
-    state = state.apply(ComputeAt("R", "Y", "j.1", "register"), CrossThread("R", "k"))
     for threads in (1, 3, 4):
-        exact(dag, state, {"jt": threads})
+        exact(dag, cross_state(dag), {"jt": threads})
 
 
 @pytest.mark.parametrize("keep", ["inner", "outer"])
