@@ -107,8 +107,7 @@ class Once:
         name, dims = f"{self.stage}.{self.tag}", dimensions(a.extent for a in axes)
         at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
         read: Load = Load(name, tuple(a.var for a in axes), part.dtype)
-        nodes = {e for v in stage.op.body for e in subexpressions(v) if part in e.children}
-        divides = part not in stage.op.body and all(_divides(part, e) for e in nodes)
+        divides = _only_divides(part, stage.op)
 
         def go(e: Expr) -> Expr:
             if divides and isinstance(e, Binary) and e.b is part:
@@ -119,26 +118,40 @@ class Once:
         return read_from(where, state, stage, tuple(map(go, stage.op.body)), name, dims, value)
 
 
-def _divides(part: Expr, e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op == "div" and e.a is not part
+def _only_divides(part: Expr, op: StageOp) -> bool:
+    """Whether its reciprocal is enough: 49 * (1 / 49) is less than 1, which nothing here takes for 0."""
+    nodes = {e for v in op.body for e in subexpressions(v)}
+    users = [e for e in nodes if part in e.children]
+    smooth = part not in op.body and not any(map(_jumps, nodes))
+    return smooth and all(isinstance(e, Binary) and e.op == "div" and e.a is not part for e in users)
+
+
+def _jumps(e: Expr) -> bool:
+    """Whether the least change of a float may make a large one."""
+    rounds = isinstance(e, Call) and e.fn in ("floor", "ceil", "round")
+    return rounds or (DTYPES[e.dtype][0] != "f" and any(DTYPES[x.dtype][0] == "f" for x in e.children))
 
 
 def parts_of(op: StageOp) -> tuple[Expr, ...]:
-    """The largest parts of an elementwise stage that are computed in every case, with a root, an exponential or the
-    like, from some of its axes alone."""
+    """The largest parts of an elementwise stage that are computed in every case, from some of its axes alone, and only
+    divide or have a root, an exponential or the like in them."""
     every, seen = {a.var for a in op.axes}, set[Expr]()
-    return () if op.reducer is not None else tuple(e for v in op.body for e in _parts(v, every, seen))
+    return () if op.reducer is not None else tuple(e for v in op.body for e in _parts(v, op, every, seen))
 
 
-def _parts(e: Expr, every: set[Var], seen: set[Expr]) -> Iterator[Expr]:
+def _parts(e: Expr, op: StageOp, every: set[Var], seen: set[Expr]) -> Iterator[Expr]:
     if e in seen or isinstance(e, Load | Select):
         return
     seen.add(e)
     if free_vars(e) < every and any(isinstance(x, Call) and x.fn in FLOAT_CALLS for x in subexpressions(e)):
         yield e
         return
+    divisor = e.b if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype][0] == "f" else None
+    if divisor is not None and divisor not in seen and free_vars(divisor) < every and _only_divides(divisor, op):
+        seen.add(divisor)
+        yield divisor
     for child in e.children:
-        yield from _parts(child, every, seen)
+        yield from _parts(child, op, every, seen)
 
 
 def factors(op: StageOp) -> tuple[Expr, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import Cast, Const, Expr, Load
-from autosched.ir.visit import free_vars, is_looked_up, loads
+from autosched.ir.expr import Call, Cast, Const, Expr, Load
+from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
 from autosched.schedule import (
     ComputeAt,
     Factor,
@@ -129,11 +129,14 @@ def _factor(state: State, stage: Stage) -> Factor | None:
 
 def _once(state: State, stage: Stage) -> Once | None:
     """The step for expensive arithmetic of an elementwise stage that many of its points repeat, as all rows do what is
-    made of a column's variance. Of its own rows, the first axes, such values wait in a register."""
+    made of a column's variance. Of its own rows, the first axes, such values wait in a register. What a reduction
+    computes divides where it is: who reads it decides where that is."""
     for part in () if stage.op.guards else parts_of(stage.op):
         axes = [a for a in stage.op.axes if a.var in free_vars(part)]
         rows = axes == list(stage.op.axes[: len(axes)])
-        if not rows and MIN_REPEATS * math.prod(map(extent, axes)) <= points(stage):
+        given = all(state.producer(x.buffer) is None for x in loads(part))
+        repeated = given or any(isinstance(e, Call) for e in subexpressions(part))
+        if not rows and repeated and MIN_REPEATS * math.prod(map(extent, axes)) <= points(stage):
             tags = (f"once{n or ''}" for n in range(len(state.stages) + 1))
             tag = next(t for t in tags if not state.taken(f"{stage.name}.{t}"))
             return Once(stage.name, tuple(a.name for a in axes), tag)

@@ -191,8 +191,11 @@ def test_what_all_rows_make_of_a_column_is_made_once(target) -> None:
 def test_what_is_not_made_once() -> None:
     X, V = te.placeholder((40, 40), name="X"), te.placeholder((40,), name="V")
     cheap = te.compute((40, 40), lambda i, j: X[i, j] * (V[j] * 2.0 + 1.0), "Y")
+    k = te.reduce_axis(40, "k")
+    total = te.compute((40,), lambda j: te.sum(te.abs(X[k, j]), axis=k), "total")
+    sums = te.compute((40, 40), lambda i, j: X[i, j] / total[j], "Y")
     chosen = te.compute((40, 40), lambda i, j: te.select(j > 0, te.exp(V[te.maximum(j - 1, 0)]), X[i, j]), "Y")
-    for other in (normalised(40, 40, "i"), normalised(15, 40), normalised(40, 40, "ij"), cheap, chosen):
+    for other in (normalised(40, 40, "i"), normalised(15, 40), normalised(40, 40, "ij"), cheap, sums, chosen):
         assert not any(
             isinstance(x, Once) for s in cpu.sketches(collapse(ComputeDAG(other)), HASWELL, 1) for x in s.state.steps
         )
@@ -200,11 +203,26 @@ def test_what_is_not_made_once() -> None:
         initial_state(ComputeDAG(cheap)).apply(Once("Y", ("j",)))
 
 
-def test_a_part_that_does_not_only_divide_is_no_reciprocal() -> None:
-    X, V = te.placeholder((33, 35), name="X"), te.placeholder((35,), name="V")
-    root = te.compute((33, 35), lambda i, j: X[i, j] / te.exp(V[j]) + te.exp(V[j]), "Y")
-    dag = collapse(ComputeDAG(root))
+X, V = te.placeholder((33, 35), name="X"), te.placeholder((35,), name="V")
+
+
+@pytest.mark.parametrize(
+    ("value", "divisions"),
+    [
+        (lambda i, j: X[i, j] / V[j] - V[i], (1, 0)),
+        (lambda i, j: X[i, j] / te.exp(V[j]) + te.exp(V[j]), (0, 1)),
+        (lambda i, j: te.floor(X[i, j] / te.exp(V[j])), (0, 1)),  # 49 * (1 / 49) is less than 1
+        (lambda i, j: te.floor(X[i, j] / V[j]), (0, 1)),
+        (lambda i, j: te.select(X[i, j] / V[j] < 1.0, X[i, j], V[j]), (0, 1)),
+    ],
+)
+def test_divisors_are_reciprocals_where_that_is_enough(value, divisions) -> None:
+    dag = collapse(ComputeDAG(te.compute((33, 35), value, "Y")))
     sketch = cpu.sketches(dag, HASWELL, 1)[0]
     (row,) = little_rows(sketch, 1, np.random.default_rng(0), 128)
-    assert any(isinstance(x, Once) for x in sketch.state.steps)
+    stages = ([s for s in sketch.state.stages if (s.name == "Y") is is_user] for is_user in (False, True))
+    assert (
+        tuple(sum(e.op == "div" for s in some for e in arithmetic(s) if isinstance(e, Binary)) for some in stages)
+        == divisions
+    )
     check_candidate(dag, sketch, row, make_inputs(dag, 1, "normal"))
