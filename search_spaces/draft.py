@@ -14,7 +14,7 @@ from autosched.target import Target
 from search_spaces.facts import fused_consumer
 from search_spaces.space import Param, Sketch
 
-MAX_SKETCHES = 32  # a graph with many stages keeps this many combinations, spread over all alternatives
+MAX_SKETCHES = 32  # where there are more combinations so many are kept, spread over all alternatives
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SketchRule(Protocol):
 
 
 def grow(
-    draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int = MAX_SKETCHES
+    draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int
 ) -> list[Draft]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
     for name in reversed([s.name for s in draft.state.stages]):

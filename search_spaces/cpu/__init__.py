@@ -45,7 +45,7 @@ from search_spaces.cpu.scans import Scan
 from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import Transform, beginnings
-from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
+from search_spaces.draft import MAX_SKETCHES, Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -63,13 +63,19 @@ RULES: tuple[SketchRule, ...] = (
     Elementwise(),
 )
 
+# ... of graphs with several reductions: each nest needs its alternatives, not all combinations of them. With more the
+# draft has fewer rows of each, and what it picks is no better (12 to 32 of an LSTM cell and a transformer block).
+MOST_OF_SEVERAL = 16
+
 
 def sketches(
     dag: ComputeDAG, target: Target, threads: int, rules: tuple[SketchRule, ...] = RULES
 ) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = Context(target, threads)
-    grown = [d for start in beginnings(dag, context) for d in grow(start, Inline(), rules, context)]
+    several = sum(stage.reducer is not None for stage in dag.stages) > 1
+    most = MOST_OF_SEVERAL if several else MAX_SKETCHES
+    grown = [d for start in beginnings(dag, context) for d in grow(start, Inline(), rules, context, most)]
     drafts = [follow_operands(_leftovers(d, context), context) for d in grown]
     return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
 
