@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autosched.ir.conditions import iteration_by_data
 from autosched.ir.expr import Binary, Expr, Var
 from autosched.ir.linear import linear
-from autosched.ir.stmt import THREADS, For, ForKind, Overlap
+from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind, Overlap
 from autosched.ir.visit import free_vars, is_closed
 from cost_model.access import Free, width
 from cost_model.formula import ONE, ZERO, factor, least, minus, most, over, plus, real, round_up, times, where
@@ -40,7 +41,10 @@ class Loop:
 
 def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
     """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
-    module's text."""
+    module's text. On processors one whose iteration the data say runs once."""
+    on_gpu = any(x.kind in BLOCKS or x.kind in THREADS for x in outer)
+    if not on_gpu and iteration_by_data(loop) is not None:
+        return ONE, ONE, ZERO
     bound = real(loop.bound)
     tail = None if is_closed(loop.extent) else _tail(loop.extent)
     if tail is None:

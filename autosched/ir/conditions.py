@@ -9,7 +9,7 @@ from typing import TypeGuard
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, const
 from autosched.ir.linear import Linear, linear
-from autosched.ir.stmt import Reducer, Store
+from autosched.ir.stmt import For, ForKind, Reducer, Seq, Store, walk
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute
 
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
@@ -89,6 +89,22 @@ def chosen_by_data(values: Sequence[Expr], reducer: Reducer, axis: Var) -> tuple
         if _are_identities([substitute(v, {e: const(False, "bool")}) for v in values], reducer):
             return e, at
     return None
+
+
+def iteration_by_data(loop: For) -> tuple[Expr, Expr] | None:
+    """The same of a serial loop around one update, which does nothing in its other iterations."""
+    if loop.kind is not ForKind.SERIAL or loop.reduce:
+        return None
+    inside = list(walk(loop.body))
+    stores = [s for s in inside if isinstance(s, Store)]
+    if len(stores) != 1 or stores[0].reducer is None:
+        return None
+    found = chosen_by_data(stores[0].values, stores[0].reducer, loop.var)
+    if found is None or not all(isinstance(s, (For, Seq, Store)) for s in inside):
+        return None
+    inner: set[Expr] = {s.var for s in inside if isinstance(s, For)}
+    moves = free_vars(found[1]) & inner or any(x.buffer in stores[0].buffers for x in loads(found[1]))
+    return None if moves else found
 
 
 def given(expr: Expr, known: set[Expr]) -> Expr:

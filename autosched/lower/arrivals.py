@@ -9,11 +9,11 @@ Everywhere else only a reducer's identity would be combined with what is there.
 
 from __future__ import annotations
 
-from autosched.ir.conditions import chosen_by_data
+from autosched.ir.conditions import iteration_by_data
 from autosched.ir.expr import INDEX, Const, Expr, binary, const
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, For, ForKind, If, Seq, Stmt, Store, changed, walk
-from autosched.ir.visit import free_vars, loads, map_exprs, substitute
+from autosched.ir.stmt import Allocate, For, ForKind, If, Seq, Stmt, changed
+from autosched.ir.visit import map_exprs, substitute
 from autosched.lower.instantiate import simplify_stmt
 
 
@@ -37,18 +37,10 @@ def go_where_data_say(stmt: Stmt, simplify: Simplifier) -> Stmt:
 
 def _chosen(loop: For, simplify: Simplifier) -> Stmt | None:
     """The iteration alone, if the data say which one; None where they do not."""
-    inside = list(walk(loop.body))
-    stores = [s for s in inside if isinstance(s, Store)]
-    if not all(isinstance(s, (For, Seq, Store)) for s in inside) or len(stores) != 1:
-        return None
-    (store,) = stores
-    found = None if store.reducer is None else chosen_by_data(store.values, store.reducer, loop.var)
+    found = iteration_by_data(loop)
     if found is None:
         return None
     comparison, at = found
-    inner: set[Expr] = {s.var for s in inside if isinstance(s, For)}
-    if free_vars(at) & inner or any(x.buffer in store.buffers for x in loads(at)):
-        return None
     there: dict[Expr, Expr] = {comparison: const(True, "bool"), loop.var: at}
     body = simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, there)), simplify)
     inside_of_loop = binary("ge", at, Const(0, INDEX)) & binary("lt", at, loop.extent)

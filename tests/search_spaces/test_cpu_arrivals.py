@@ -15,6 +15,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.collapse import collapse
 from autosched.te.inputs import make_inputs
+from cost_model.model import CostModel
 from search_spaces.cpu import sketches
 from tests.codegen.running import build, check_outputs, run, targets_in_turn
 from tests.helpers import check_nest, little_rows
@@ -105,6 +106,16 @@ def test_data_say_where_an_element_belongs(number: int) -> None:
 )
 def test_what_is_compared_as_before(made: Callable[[], Tensor]) -> None:
     assert all(":arrivals" not in s.name for s in sketches(collapse(ComputeDAG(made())), HASWELL, 1))
+
+
+def test_the_draft_counts_a_step_for_each_element() -> None:
+    """And not one for each of twenty times as many places."""
+    seconds = []
+    for places in (20, 400):
+        (sketch,) = sketches(collapse(ComputeDAG(segments(4000, places, 64))), HASWELL, 1)
+        model = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], HASWELL, 1)
+        seconds.append(float(model.draft(0, np.array([[p.domain[-1] for p in sketch.params]]))[0]))
+    assert seconds[1] < 2 * seconds[0]
 
 
 def test_operations_are_those_of_the_elements() -> None:
