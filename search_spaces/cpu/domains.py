@@ -10,6 +10,7 @@ from autosched.target import PIECE_BYTES
 from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
+MAX_WHOLE = 16  # iterations of a reduction loop that is written out wholly
 MAX_DOTS = 8  # points of an axis that have a vector each
 FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # taken together: few, as many as wanted, where these do not divide all
 ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
@@ -105,7 +106,7 @@ def unroll(name: str, extent: Expr) -> Param:
     """How many iterations of a reduction loop are written out; a short loop also wholly."""
     length = int(extent.value) if isinstance(extent, Const) else 1 << 30  # a block of K: as long as wanted
     values = {u for u in (1, 2, 4, 8) if u <= length}
-    if length <= 7:
+    if length <= MAX_WHOLE:
         values.add(length)
     return Param(name, tuple(sorted(values)), "unroll")
 

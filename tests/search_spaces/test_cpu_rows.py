@@ -187,6 +187,13 @@ def test_windows_may_be_written_out(name, stride):
     assert list(compiled(dag, inline, 1, rows=2))
 
 
+@pytest.mark.parametrize(("depth", "longest"), [(13, 13), (16, 16), (17, 8)])
+def test_short_reductions_may_be_written_out_wholly(depth, longest):
+    dag = workload("matmul", M=64, N=32, K=depth)
+    found = next(s for s in sketches(dag, HOST, 1) if s.name == "matmul:v1-rows")
+    assert max(next(p for p in found.params if p.kind == "unroll").domain) == longest
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "unroll", "share"),
     [(1, 2, 3, 2 / 8 + 2 / 4), (4, 8, 3, 2 / 2), (8, 2, 3, 2 / 4), (8, 8, 3, 0), (8, 2, 1, 1), (8, 8, 1, 1)],
