@@ -137,7 +137,7 @@ def _overlapped(limits: Sequence[Expr]) -> Expr:
 @dataclass(frozen=True, eq=False)
 class _Own:
     """What a statement costs whatever other nests touch, as in `Cost`; `moved`, `memory`, and `visits` in cycles, where
-    the caches do not hold everything. `again`: cycles."""
+    the caches do not hold everything. `again`: cycles of beginning tiles and of finding what they read."""
 
     block: Block
     blocks: Expr
@@ -155,7 +155,7 @@ def _own(statement: Statement, machine: Machine) -> _Own:
     blocks = times(statement.iterations(statement.block), statement.weight)
     accesses = statement.accesses if machine.page_visit else ()
     visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
-    again = total(_found_again(statement, a, machine) for a in accesses)
+    again = total([_begun(statement, block, machine), *(_found_again(statement, a, machine) for a in accesses)])
     tasks, share = _parallel(statement, machine)
     moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
     ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
@@ -179,6 +179,18 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     cycles = _overlapped([times(core, own.share), l2, l3, dram])
     moved, memory = (in_l1, in_l2, in_l3), (l2, l3, dram)
     return Cost(statement, block, blocks, loops, core, moved, memory, own.tasks, own.share, cycles)
+
+
+def _begun(statement: Statement, block: Block, machine: Machine) -> Expr:
+    """Cycles in which register tiles of a product wait behind the multiply-adds of those before them."""
+    v = statement.vector_loop
+    sums = statement.updates and statement.accumulators and not statement.ops.extremes
+    if not machine.tile_begin or not sums or v is None or statement.block == 0:
+        return ZERO
+    if all(a.moves(v) for a in statement.accesses if a.kind == "read"):  # a depthwise window: more loads than that
+        return ZERO
+    queue = where(block.chains > m.FMA_LATENCY * machine.pipes.fma, machine.tile_begin, 0.0)
+    return times(times(queue, statement.iterations(statement.sweep + 1)), statement.weight)
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:
@@ -232,7 +244,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     arithmetic = plus(total(times(_copies(inner, lanes, v), slots) for v, slots in statement.ops.shared), tested)
     instructions = total([arithmetic, extremes, vectors, elements, stores, statement.asking, 2.0])
     width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
-    chains, length, latency = _chains(statement, inner, chunks)
+    chains, length, latency = _chains(statement, inner, chunks, machine)
     pipes = [
         times(arithmetic, 1.0 / machine.pipes.fma),
         plus(times(vectors, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
@@ -401,7 +413,9 @@ def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:
     return times(whole, 2.0 * float(stride.value)) if _is_picked(access, stride) else loop.trips
 
 
-def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[Expr, Expr, Expr]:
+def _chains(
+    statement: Statement, inner: Sequence[Loop], chunks: Expr, machine: Machine
+) -> tuple[Expr, Expr, Expr]:
     """(independent chains, dependent steps of each, cycles) of the accumulations in one block.
 
     Steps of the loop just outside depend on each other when they update the same place; otherwise blocks overlap.
@@ -418,7 +432,7 @@ def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr) -> tuple[
         else:  # a reduction over lanes is a tree of shuffles at the end; the chunks are added up one by one
             length = times(length, chunks)
     carried = first > 0 and not write.moves(first - 1)
-    step = m.EXTREME_LATENCY if statement.ops.extremes else m.FMA_LATENCY
+    step = m.EXTREME_LATENCY if statement.ops.extremes else machine.accumulator_step
     step += 0.0 if write.in_registers else m.STORE_FORWARD
     cycles = times(length, step) if carried else times(minus(length, 1.0), step)
     return chains, length, cycles

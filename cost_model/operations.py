@@ -196,7 +196,14 @@ def hint_instructions(hint: Prefetch, var: Var, copied: frozenset[Var]) -> tuple
     of its place moves with the loop, and the hint itself."""
     moving = {e for i in hint.indices for e in subexpressions(i) if e.children and var in free_vars(e)}
     apart = {e for e in moving if copied & free_vars(e)}
-    return 1.0 + sum(not _is_displaced(e, var) for e in apart), float(len(moving - apart))
+    each = sum(_index_instructions(e) for e in apart if not _is_displaced(e, var))
+    return 1.0 + each, float(sum(map(_index_instructions, moving - apart)))
+
+
+def _index_instructions(expr: Expr) -> int:
+    """Of one operation on indices: a lesser number is a comparison and a choice, a quotient a product and a shift, a
+    remainder one more product and a difference."""
+    return 2 if isinstance(expr, Binary) and expr.op in ("min", "max", "floordiv", "mod") else 1
 
 
 def _is_displaced(expr: Expr, var: Var) -> bool:

@@ -496,11 +496,12 @@ def test_copies_compute_once_what_they_agree_in(rows: int) -> None:
 
 @pytest.mark.parametrize("copies", [2, 4])
 def test_hints_take_what_of_their_places_moves(copies: int) -> None:
-    """A division and the hint for each copy; one product is for all of them, and sums are parts of addresses."""
+    """A division (a product and a shift) and the hint for each copy; one product is for all of them, and sums are parts
+    of addresses."""
     i, j, k = Var("i"), Var("j"), Var("k")
     hint = For(j, Const(copies), Const(copies), ForKind.UNROLL, Prefetch("in", (i, i * 32 + (k * copies + j) // 3)))
     body = Seq((hint, Store(("out",), (i,), (nests.load("in", i, k),))))
     for var, size in ((k, 16), (i, 8)):
         body = For(var, Const(size), Const(size), ForKind.SERIAL, body)
     update = analyse(replace(nests.row_maximum(8, 64), body=body)).statements[0]
-    assert evaluate([update.asking], {}) == [2 * copies + 1]
+    assert evaluate([update.asking], {}) == [3 * copies + 1]

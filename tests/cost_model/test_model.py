@@ -14,7 +14,7 @@ from autosched.ir.program import Program
 from autosched.ir.stmt import Func
 from autosched.lower import lower
 from autosched.schedule import Split, Vectorize, initial_state
-from autosched.target import Target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
@@ -201,6 +201,26 @@ def test_local_buffers_are_limited() -> None:
     cost = model(nests.packed_matmul(64, 65536, 1024), nests.PACKED_PARAMS)
     rows = np.array([[4, 32, 16], [4, 32, 1024]])  # panels of 4 MB and 256 MB
     assert cost.legal(0, rows).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "channels", "fewer"), [("haswell", 16, True), ("haswell", 512, False), ("skylake-avx512", 64, False)]
+)
+def test_short_reductions_want_few_accumulators(mcpu: str, channels: int, fewer: bool) -> None:
+    """Tiles of 4 x 2 vectors or 6 x 2, of a product with as many rows as both divide."""
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    lanes = target.vector_bytes // 4
+    dag = collapse(build("matmul", (48, 2 * lanes, channels))[0])
+    sketch = next(s for s in sketches(dag, target, 1) if s.name == "matmul:v1-rows")
+    names = [p.name for p in sketch.params]
+    cost = CostModel([lower(sketch.state)], [tuple(names)], target, 1)
+    sizes = {"j.m": 1, "j.r": 2 * lanes, "k.u": 16 if channels == 16 else 8}
+
+    def drafted(rows: int) -> float:
+        values = sizes | {"i.m": 48 // rows, "i.r": rows}
+        return seconds(cost, **{p: values[".".join(p.split(".")[-2:])] for p in names})
+
+    assert (drafted(4) < drafted(6)) == fewer
 
 
 def test_feature_table_and_matrix_agree() -> None:
