@@ -284,3 +284,12 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         here = stack.pop()
         yield here
         stack += here.body_stmts[::-1]
+
+
+def parts_of(body: Stmt) -> tuple[list[Buffer], tuple[Stmt, ...]]:
+    """The global buffers around a function's nests, and the nests in order."""
+    buffers = []
+    while isinstance(body, Allocate) and body.buffer.scope is Scope.GLOBAL:
+        buffers.append(body.buffer)
+        body = body.body
+    return buffers, body.stmts if isinstance(body, Seq) else (body,)

@@ -80,7 +80,7 @@ def address_of(array: Array) -> int:
 def as_input(spec: ArraySpec, value: object) -> Array:
     """`value` as a contiguous array that fits `spec`; copied only where its layout demands it."""
     array = as_numpy(spec, value)
-    _check_form(spec, array, "input")
+    check_type(spec, "input", array.shape, array.dtype)
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
         return array
@@ -92,7 +92,7 @@ def as_input(spec: ArraySpec, value: object) -> Array:
 def as_output(spec: ArraySpec, value: object) -> Array:
     """`value` as an array that the kernel can write in place."""
     array = as_numpy(spec, value)
-    _check_form(spec, array, "output")
+    check_type(spec, "output", array.shape, array.dtype)
     if not array.flags.writeable:
         raise UsageError(f"output {spec.name} is read-only; give an array that can be written")
     if not (array.flags.c_contiguous and array.flags.aligned):
@@ -111,9 +111,10 @@ def check_apart(specs: Sequence[ArraySpec], addresses: Sequence[int], n_inputs: 
                 raise UsageError(f"output {name} overlaps {other} in memory; give it an array of its own")
 
 
-def _check_form(spec: ArraySpec, array: Array, role: str) -> None:
-    if array.shape != spec.shape or array.dtype != spec.numpy_dtype:
-        got = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+def check_type(spec: ArraySpec, role: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raises UsageError for an array of another shape or of other elements."""
+    if shape != spec.shape or dtype != spec.numpy_dtype:
+        got = f"{dtype}[{', '.join(map(str, shape))}]"
         raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
 
 

@@ -19,6 +19,7 @@ from autosched.errors import UsageError
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import Device, Memory, Stream
 from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import check_type
 
 VECTOR_BYTES = 16  # the widest access of generated code, which must be aligned
 _INTERFACE = "__cuda_array_interface__"
@@ -192,9 +193,7 @@ def check_form(spec: ArraySpec, role: str, found: Foreign) -> None:
                 f"which are fewer than {spec.nbytes}"
             )
         return
-    if found.shape != spec.shape or found.dtype != spec.numpy_dtype:
-        got = f"{found.dtype}[{', '.join(map(str, found.shape))}]"
-        raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
+    check_type(spec, role, found.shape, found.dtype)
     if not is_dense(found):
         raise UsageError(
             f"{role} {spec.name} is not dense and row-major (its strides are {found.strides} bytes); "
