@@ -90,9 +90,7 @@ class SketchRule(Protocol):
     def apply(self, draft: Draft, stage: Stage, context: Context) -> Sequence[Alternative]: ...
 
 
-def grow(
-    draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int
-) -> list[Draft]:
+def grow(draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int) -> list[Draft]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
     for name in reversed([s.name for s in draft.state.stages]):
         draft = _made(_visit(draft, name, context, (inline,))[0])
