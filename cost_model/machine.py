@@ -58,8 +58,8 @@ WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted
 
 FMA_LATENCY = 4.0  # cycles until a result can be accumulated into
 # The same in a register tile, by the bytes of a vector: as many accumulators as just keep the pipes busy never make up
-# for a late step. More of them fill the queues in front of the pipes, behind which the next tile begins: cycles
-# that it waits. Measured on Zen 3, 1x1 convolutions of 16, 32 and 64 channels: tiles of 4 x 16 take 66.5, 134 and 267
+# for a late step. With more of them each tile begins some cycles late, as if behind queues in front of the pipes (why
+# is not known). Measured on Zen 3, 1x1 convolutions of 16, 32 and 64 channels: tiles of 4 x 16 take 66.5, 134 and 267
 # cycles, of 6 x 16 (whose multiply-adds take 96, 192 and 384) 125, 213 and 408. Not counted with AVX-512.
 ACCUMULATOR_STEP = {16: 4.17, 32: 4.17, 64: FMA_LATENCY}
 TILE_BEGIN = {16: 22.0, 32: 22.0, 64: 0.0}

@@ -5,7 +5,7 @@
 The draft is where the trees start from, so with little data the order is the draft's. They are grown to order pairs of
 programs of a workload: the loss of a pair is log(1 + exp(worse - better)) of the sums, whatever the times are
 (RankNet). So what disturbs one time counts no more the larger it is. Fitted on 64 programs of a workload they order
-0.838 of the pairs of its others and find 0.61 of its ten fastest, where least squares of log2(speed), weighed towards
+0.840 of the pairs of its others and find 0.61 of its ten fastest, where least squares of log2(speed), weighed towards
 the fast, have 0.826 and 0.55 (`experiments.cost_model_quality`); where three times in ten are a third too long, 0.80
 and 0.49 instead of 0.79 and 0.47. Fitted on a session of 64 trials on a busy machine, the four that they like best of
 another seed's have one within 1.107 of its fastest, instead of 1.130 (geometric mean of 34 sessions).

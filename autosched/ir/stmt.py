@@ -286,7 +286,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         stack += here.body_stmts[::-1]
 
 
-def parts_of(body: Stmt) -> tuple[list[Buffer], tuple[Stmt, ...]]:
+def shared_and_nests(body: Stmt) -> tuple[list[Buffer], tuple[Stmt, ...]]:
     """The global buffers around a function's nests, and the nests in order."""
     buffers = []
     while isinstance(body, Allocate) and body.buffer.scope is Scope.GLOBAL:

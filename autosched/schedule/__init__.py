@@ -33,7 +33,7 @@ from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.tensorize import Tensorize
-from autosched.schedule.widen import Factor, Once, Widen, factors, parts_of, widened
+from autosched.schedule.widen import Factor, Once, Widen, factors, repeated_parts, widened
 from autosched.schedule.winograd import Winograd
 
 __all__ = [
@@ -41,6 +41,6 @@ __all__ = [
     "Factor", "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Once", "Pack", "Pad",
     "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis",
     "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd",
-    "can_flatten", "factors", "initial_state", "largest_tile", "parts_of", "replay", "steps_from_json", "steps_text",
-    "steps_to_json", "widened", "window_axes",
+    "can_flatten", "factors", "initial_state", "largest_tile", "repeated_parts", "replay", "steps_from_json",
+    "steps_text", "steps_to_json", "widened", "window_axes",
 ]  # fmt: skip

@@ -19,14 +19,14 @@ Y[i, j] = X[i, j] * Y.once[j]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from autosched.ir.expr import DTYPES, FLOAT_CALLS, Binary, Call, Cast, Expr, Load, Select, Var, binary, const
 from autosched.ir.visit import free_vars, rebuild, subexpressions, substitute
 from autosched.schedule.loop_steps import check
-from autosched.schedule.stage import StageOp
+from autosched.schedule.stage import Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import check_untouched, dimensions, read_from, shape_of_buffer
 from autosched.schedule.state import State
 
@@ -80,17 +80,15 @@ class Factor:
         own = [f for f in every if free_vars(f) <= inside]
         others = [f for f in every if not free_vars(f) <= inside]
         check(bool(own and others) and not stage.op.guards, f"{where}: no product of these and of others is summed up")
-        name, dims = f"{self.buffer}.{self.tag}", dimensions(a.extent for a in axes)
-        at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
+        name = f"{self.buffer}.{self.tag}"
         read: Load = Load(name, tuple(a.var for a in axes), own[0].dtype)
-        body, value = (_product([*others, read]),), substitute(_product(own), at)
-        return read_from(where, state, stage, body, name, dims, value)
+        return _read_apart(where, state, stage, (_product([*others, read]),), name, axes, _product(own))
 
 
 @dataclass(frozen=True)
 class Once:
-    """The first of the `parts_of` the elementwise `stage` over `axes` is read from the stage `stage.tag`, which has a
-    dimension for each of them; its reciprocal where it only divides. Refused where there is no such part."""
+    """The first of the elementwise `stage`'s `repeated_parts` over `axes` is read from the stage `stage.tag`, which has
+    a dimension for each of them; its reciprocal where it only divides. Refused where there is no such part."""
 
     stage: str
     axes: tuple[str, ...]
@@ -101,11 +99,10 @@ class Once:
         where = f"once({self.stage}, {', '.join(self.axes)})"
         check_untouched(where, state, stage)
         axes = [stage.op.axis(name) for name in self.axes]
-        part = next((e for e in parts_of(stage.op) if free_vars(e) == {a.var for a in axes}), None)
+        part = next((e for e in repeated_parts(stage.op) if free_vars(e) == {a.var for a in axes}), None)
         check(part is not None and not stage.op.guards, f"{where}: no part of it is over these axes alone")
         assert part is not None
-        name, dims = f"{self.stage}.{self.tag}", dimensions(a.extent for a in axes)
-        at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
+        name = f"{self.stage}.{self.tag}"
         read: Load = Load(name, tuple(a.var for a in axes), part.dtype)
         divides = _only_divides(part, stage.op)
 
@@ -114,8 +111,17 @@ class Once:
                 return binary("mul", go(e.a), read)
             return read if e is part else rebuild(e, go) if e.children else e
 
-        value = substitute(binary("div", const(1, part.dtype), part) if divides else part, at)
-        return read_from(where, state, stage, tuple(map(go, stage.op.body)), name, dims, value)
+        value = binary("div", const(1, part.dtype), part) if divides else part
+        return _read_apart(where, state, stage, tuple(map(go, stage.op.body)), name, axes, value)
+
+
+def _read_apart(
+    where: str, state: State, stage: Stage, body: tuple[Expr, ...], name: str, axes: Sequence[StageAxis], value: Expr
+) -> State:
+    """`stage` with `body`, which reads `value` of the stage's `axes` from a new stage `name` with these dimensions."""
+    dims = dimensions(a.extent for a in axes)
+    at: dict[Expr, Expr] = {a.var: d.var for a, d in zip(axes, dims, strict=True)}
+    return read_from(where, state, stage, body, name, dims, substitute(value, at))
 
 
 def _only_divides(part: Expr, op: StageOp) -> bool:
@@ -132,7 +138,7 @@ def _jumps(e: Expr) -> bool:
     return rounds or (DTYPES[e.dtype][0] != "f" and any(DTYPES[x.dtype][0] == "f" for x in e.children))
 
 
-def parts_of(op: StageOp) -> tuple[Expr, ...]:
+def repeated_parts(op: StageOp) -> tuple[Expr, ...]:
     """The largest parts of an elementwise stage that are computed in every case, from some of its axes alone, and only
     divide or have a root, an exponential or the like in them."""
     every, seen = {a.var for a in op.axes}, set[Expr]()

@@ -30,7 +30,7 @@ from autosched.schedule import (
     Winograd,
     factors,
     initial_state,
-    parts_of,
+    repeated_parts,
     widened,
     window_axes,
 )
@@ -131,7 +131,7 @@ def _once(state: State, stage: Stage) -> Once | None:
     """The step for expensive arithmetic of an elementwise stage that many of its points repeat, as all rows do what is
     made of a column's variance. Of its own rows, the first axes, such values wait in a register. What a reduction
     computes divides where it is: who reads it decides where that is."""
-    for part in () if stage.op.guards else parts_of(stage.op):
+    for part in () if stage.op.guards else repeated_parts(stage.op):
         axes = [a for a in stage.op.axes if a.var in free_vars(part)]
         rows = axes == list(stage.op.axes[: len(axes)])
         given = all(state.producer(x.buffer) is None for x in loads(part))

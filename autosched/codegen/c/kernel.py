@@ -36,7 +36,7 @@ from autosched.ir.stmt import (
     Stmt,
     Store,
     Wait,
-    parts_of,
+    shared_and_nests,
     walk,
 )
 from autosched.ir.visit import exprs_of, loads, moved, substitute
@@ -47,7 +47,7 @@ WARP = 32  # threads that exchange values unless a shuffle says how many
 def emit(func: Func, simplify: Simplifier, dialect: str, head: str = "") -> GpuSource:
     """The text and launches of a concrete function; `head` goes into a comment at the top."""
     words = DIALECTS[dialect]
-    workspace, nests = parts_of(func.body)
+    workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
     largest = max([element_count(b) for b in outside.values()] or [0])

@@ -31,7 +31,7 @@ from autosched.codegen.source import KernelSource, function_attributes
 from autosched.codegen.storage import element_count
 from autosched.ir.expr import Const, Expr, Load, Select, binary, select
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Seq, Stmt, Store, parts_of, walk
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Seq, Stmt, Store, shared_and_nests, walk
 from autosched.target import Target
 
 CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
@@ -118,7 +118,7 @@ def _program(
 
 def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:
     """Shared buffers and root nests, in order."""
-    shared, stmts = parts_of(body)
+    shared, stmts = shared_and_nests(body)
     nests = []
     for n, stmt in enumerate(stmts):
         loops: list[For] = []
