@@ -109,7 +109,9 @@ class Expr(Symbolic):
     def __rmod__(self, other: ExprLike) -> Expr:
         return binary("mod", other, self)
 
-    def __pow__(self, other: ExprLike) -> Expr:
+    def __pow__(self, other: ExprLike, modulus: object = None) -> Expr:
+        if modulus is not None:
+            raise ExpressionError(f"pow of {self} and {other} takes no modulus; write pow(a, b) % c")
         return binary("pow", self, other)
 
     def __rpow__(self, other: ExprLike) -> Expr:

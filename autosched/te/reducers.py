@@ -114,9 +114,9 @@ def typed_const(value: bool | int | float, dtype: str) -> Expr:
 
 
 def _axes(axis: Any, what: str) -> tuple[AxisVar, ...]:
-    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    axes = () if axis is None else tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     if not axes:
-        raise ExpressionError(f"{what} got no axis; pass axis=te.reduce_axis(extent) or several of them")
+        raise ExpressionError(f"{what} got no axis; pass axis=k, where k = te.reduce_axis(extent), or several of them")
     for item in axes:
         if not isinstance(item, AxisVar):
             raise ExpressionError(f"axis of {what} is {item!s}, a {type(item).__name__}, but must be a te.reduce_axis")
@@ -139,7 +139,7 @@ class TupleReducer:
     combine: Callable[[Any, Any], Any]
     identity: Any
 
-    def __call__(self, operands: Any, axis: Any) -> Any:
+    def __call__(self, operands: Any, axis: Any = None) -> Any:
         """The reduction of `operands` over `axis`: an expression, or a tuple of them for a tuple of operands."""
         axes = _axes(axis, self.name)
         single = not isinstance(operands, (tuple, list))
@@ -214,12 +214,12 @@ def sum_reducer(dtype: str) -> Reducer:
     return _SUM._specialise((dtype,), True)
 
 
-def sum(expr: Any, axis: Any) -> Expr:
+def sum(expr: Any, axis: Any = None) -> Expr:
     """Sum over `axis`; bool, int8 and uint8 are added up in int32."""
     return _accumulate(_SUM, expr, axis)
 
 
-def prod(expr: Any, axis: Any) -> Expr:
+def prod(expr: Any, axis: Any = None) -> Expr:
     """Product over `axis`; bool, int8 and uint8 are multiplied in int32."""
     return _accumulate(_PROD, expr, axis)
 
@@ -304,12 +304,12 @@ _ARGMAX = TupleReducer("argmax", _pick("gt"), lambda i, v: (largest(i), smallest
 _ARGMIN = TupleReducer("argmin", _pick("lt"), lambda i, v: (largest(i), largest(v)))
 
 
-def argmax(operand: Any, axis: Any) -> tuple[Expr, Expr]:
+def argmax(operand: Any, axis: Any = None) -> tuple[Expr, Expr]:
     """(index, value) of the first maximum: `operand` is a value, or a pair (index expression, value)."""
     return _arg(_ARGMAX, operand, axis)
 
 
-def argmin(operand: Any, axis: Any) -> tuple[Expr, Expr]:
+def argmin(operand: Any, axis: Any = None) -> tuple[Expr, Expr]:
     """(index, value) of the first minimum: `operand` is a value, or a pair (index expression, value)."""
     return _arg(_ARGMIN, operand, axis)
 
