@@ -6,7 +6,6 @@ The loops are LLVM IR at the target's vector width, timed from outside over at l
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -189,20 +188,18 @@ def reader(target: Target, threads: int, nbytes: int) -> tuple[Callable[[int], f
 
 
 def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float:
-    """What a warm parallel region of one task per thread costs beyond the task itself (median of several loops).
+    """What a warm parallel region of one task per thread costs beyond the task itself, in seconds, not below 0.
 
-    The task takes some microseconds (`work` stores), so that every thread gets one before the caller takes it.
+    The task takes some microseconds (`work` stores), so that every thread gets one before the caller takes it. Of both
+    the fastest of several loops counts: what else runs takes a core from one or the other, and the difference of two
+    such times may have any sign.
     """
     loops = _loops(target)
     sink = _sink(threads)
     env = _Env(work, address_of(sink), None, 0)
-    repeats = 200
-    samples = []
-    for _ in range(9):
-        alone = loops.seconds("spin_task", env, 1, 1, repeats)
-        together = loops.seconds("spin_task", env, threads, threads, repeats)
-        samples.append((together - alone) / repeats)
-    return max(0.0, statistics.median(samples))
+    repeats = 40
+    alone, together = (min(loops.seconds("spin_task", env, n, n, repeats) for _ in range(45)) for n in (1, threads))
+    return max(0.0, together - alone) / repeats
 
 
 def _best_rate(seconds: Callable[[int], float], per_count: float) -> float:
