@@ -19,10 +19,11 @@ from autosched.runtime.jit import load_library
 from autosched.runtime.tensors import address_of, aligned_empty
 from autosched.target import Target
 
-# Shorter than a time slice, so that one of the samples is whole on a core that others use, too: of 12 readings there 11
-# were within 2 % of the largest, with 5 samples of 20 ms 4. On a quiet one the two agree within 1 %.
-FLOOR_S = 0.003
-SAMPLES = 8
+# About as long as a core is left alone that others use, too. With a strange thread on its second half, which came and
+# went every millisecond, and nine waiting threads for each core, 13 of 14 readings lay within 171 and 179 GFLOP/s; with
+# 8 samples of 3 ms there was none above 172, and half were below 167.
+FLOOR_S = 0.001
+SAMPLES, FEWEST, ENOUGH_S = 48, 8, 0.1  # fewer, but not below FEWEST, where they take ENOUGH_S together
 _SINK_BYTES = 256  # per task, so that threads never share a line
 _NAMES = ("fma_task", "read_task", "spin_task", "regions")
 
@@ -203,16 +204,17 @@ def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float
 
 
 def _best_rate(seconds: Callable[[int], float], per_count: float) -> float:
-    """The best of SAMPLES rates, in units per second; `seconds` of a count are for so many rounds of `per_count`.
+    """The best rate of some samples, in units per second; `seconds` of a count are for so many rounds of `per_count`.
 
     A count is too small wherever that shows: the first call took long enough because it waited for its core, and rates
     of one round were those of waking a thread, 300 times below the peak.
     """
-    count, rates = 1, list[float]()
-    while len(rates) < SAMPLES:
+    count, rates, sampled = 1, list[float](), 0.0
+    while len(rates) < (SAMPLES if sampled < ENOUGH_S else FEWEST):
         spent = seconds(count)
         if spent >= FLOOR_S:
             rates.append(count * per_count / spent)
+            sampled += spent
         else:
             count = int(count * min(64.0, 1.2 * FLOOR_S / max(spent, 1e-7))) + 1
     return max(rates)
