@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -196,6 +197,18 @@ def test_without_a_gate_kernels_are_called_all_the_same(monkeypatch: pytest.Monk
         assert kernel(a)[0] == a.ctypes.data
     finally:
         gate._gate.cache_clear()
+
+
+@pytest.mark.usefixtures("only_the_gate")
+def test_a_gate_holds_what_it_is_made_of() -> None:
+    kernel = telling((spec("A", 1, dtype="int64"),))
+    gate._gate.cache_clear()
+    gc.collect()
+    a = np.zeros(1, np.int64)
+    assert kernel(a)[0] == a.ctypes.data
+    assert telling((spec("A", 1, dtype="int64"),))(a)[0] == a.ctypes.data
+    del kernel
+    gc.collect()
 
 
 def test_a_layout_of_another_kind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
