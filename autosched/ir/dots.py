@@ -18,6 +18,7 @@ from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load
 from autosched.ir.half import HALVES, bits
 
 WORD_BITS = 32
+FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Intrinsic:
     def form(self, has: Callable[[str], bool], lanes: int) -> Form | None:
         """The form for so many lanes on a processor with features `has`."""
         return next((f for f in self.forms if f.lanes == lanes and has(f.feature)), None)
+
+    @property
+    def plain(self) -> str:
+        """The instruction itself, which takes a flipped operand as it is."""
+        return self.name.partition(".")[0]
 
     @property
     def is_extended(self) -> bool:

@@ -7,17 +7,23 @@
 
 The other operand's words are read where they lie when they are whole and adjacent and need not be extended; otherwise
 it gets a stage of words as well. What a word has beyond K is zero, so nothing is read outside of an operand.
+
+Of an intrinsic that flips an operand (`ir/dots.py`) this is the other one, and what that adds is taken off once, by
+those who read the sums, instead of in every step:
+
+    B.sums[j] = sum over k of Dot(128's, B.words[k, j])                                        a stage of its own
+    C[i, j] - B.sums[j]                                                                        for C[i, j], where read
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autosched.ir.dots import INTRINSICS, Dot, Word, factors
+from autosched.ir.dots import FIRST_BITS, INTRINSICS, Dot, Intrinsic, Word, factors
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, const, select
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.loop_steps import check
-from autosched.schedule.stage import StageAxis, StageOp, default_stage
+from autosched.schedule.stage import Stage, StageAxis, StageOp, default_stage
 from autosched.schedule.stage_steps import check_readers, check_untouched, insert, shape_of_buffer
 from autosched.schedule.state import State
 
@@ -45,7 +51,8 @@ class Tensorize:
         pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and op.reducer and op.reducer.is_sum else None
         check(pair is not None, f"{where}: {self.stage} is not a sum of products in {row.accumulator}")
         assert pair is not None
-        if (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
+        swapped = row.flips is not None and pair[row.flips].buffer == self.packed  # both are of one type
+        if swapped or (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
             pair = (pair[1], pair[0])
         check((pair[0].dtype, pair[1].dtype) == (row.a, row.b), f"{where}: the operands are not {row.a} and {row.b}")
         names = [x.buffer for x in pair]
@@ -66,6 +73,8 @@ class Tensorize:
         size = const(-(-_length(axis) // row.depth), INDEX)
         axes = tuple(replace(a, extent=size) if a is axis else a for a in op.reduce_axes)
         new = replace(op, reduce_axes=axes, body=(Dot(self.intrinsic, words[0], words[1]),))
+        if row.flips is not None and self.packed and not state.is_output(stage):
+            state, new = _with_sums(where, state, new, row, words)
         after = replace(default_stage(new, stage.scope), at=stage.at)
         return check_readers(where, state.with_stage(after))
 
@@ -111,3 +120,31 @@ def _with_words(where: str, state: State, load: Load, dim: int, axis: StageAxis,
     body = _word(plain, dim, axes[dim].var, depth, length if length % depth else None)
     op = StageOp(name, axes, (), (body,), None, (name,), ("int32",))
     return insert(state, default_stage(op), reader)
+
+
+def _with_sums(where: str, state: State, op: StageOp, row: Intrinsic, words: list[Expr]) -> tuple[State, StageOp]:
+    """`op` with one operand's bits flipped, and the state with the sums of the other one, `words`, that its readers
+    take off."""
+    assert row.flips is not None
+    kept = words[1 - row.flips]
+    assert isinstance(kept, Load)
+    used = {v for i in kept.indices for v in free_vars(i)}
+    axes = tuple(a for a in op.axes if a.var in used)
+    bits: Expr = const(FIRST_BITS, "int32")
+    flipped, alone = list(words), list(words)
+    flipped[row.flips], alone[row.flips] = words[row.flips] ^ bits, bits
+    name = f"{kept.buffer.removesuffix('.words')}.sums"
+    check(not state.taken(name), f"{where}: {name} exists already")
+    sums = replace(op, name=name, axes=axes, body=(Dot(row.plain, alone[0], alone[1]),), buffers=(name,))
+    places = [n for n, a in enumerate(op.axes) if a in axes]
+    for reader in state.consumers(state.stage(op.name)):
+        state = state.with_stage(_less(reader, op.buffers[0], name, places))
+    return insert(state, default_stage(sums), op.name), replace(op, body=(Dot(row.plain, flipped[0], flipped[1]),))
+
+
+def _less(reader: Stage, buffer: str, sums: str, places: list[int]) -> Stage:
+    """The reader with `sums`, at these of the indices, taken off what it reads of `buffer`."""
+    values: dict[Expr, Expr] = {
+        x: x - Load(sums, tuple(x.indices[n] for n in places), x.dtype) for x in reader.op.loads_from(buffer)
+    }
+    return replace(reader, op=replace(reader.op, body=tuple(substitute(v, values) for v in reader.op.body)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autosched.ir.dots import INTRINSICS, Intrinsic, factors
 from autosched.ir.expr import Load
-from autosched.schedule import Parallel, Stage, State, Tensorize, Vectorize
+from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.tensorize import is_whole, word_dim
 from search_spaces.draft import Context, Draft
@@ -72,9 +72,24 @@ def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
     """The step for the accumulating `stage`; words of the other operand, where it needs them, are made at the root."""
     before = {s.name for s in draft.state.stages}
     draft = draft.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
-    for name in [s.name for s in draft.state.stages if s.name not in before and s.name != f"{step.packed}.words"]:
+    placed = {f"{step.packed}.words", f"{step.packed}.sums"}  # with the panels
+    for name in [s.name for s in draft.state.stages if s.name not in before | placed]:
         axes = [a.name for a in draft.state.stage(name).op.axes]
         draft = draft.apply(Vectorize(name, axes[-1]))
         draft = draft.apply(Parallel(name, tuple(axes[:-1]))) if len(axes) > 1 else draft
         draft = draft.finish(name)
     return draft
+
+
+def store_sums(draft: Draft, tensor: str, axis: str, width: str, at: tuple[str, str] | None) -> Draft:
+    """The sums of an operand's words (`schedule/tensorize.py`), where its panels are made, `width` of `axis` at a time;
+    for instructions that need none as it is."""
+    name = f"{tensor}.sums"
+    if not any(s.name == name for s in draft.state.stages):
+        return draft
+    op = draft.state.stage(name).op
+    outer = (*(a.name for a in op.axes if a.name != axis), f"{axis}.0")
+    draft = draft if at is None else draft.apply(ComputeAt(name, *at))
+    order = Reorder(name, (*outer, *(a.name for a in op.reduce_axes), f"{axis}.1"))
+    draft = draft.apply(Split(name, axis, (width,)), order, Vectorize(name, f"{axis}.1"))
+    return (draft.apply(Parallel(name, outer)) if at is None else draft).finish(name)

@@ -27,7 +27,7 @@ from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
-from search_spaces.cpu.intrinsics import store_words, tensorization
+from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
 from search_spaces.draft import Alternative, Context, Draft, choose_host
 from search_spaces.facts import (
@@ -334,7 +334,9 @@ class _Tiling:
         reads = [r for r in rows if r.load.buffer == copy.tensor]
         if self.plan.words is not None:
             dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
-            return store_in_panels(draft, f"{copy.tensor}.words", dim, self._factors(host_stage, number)[-1], at)
+            width = self._factors(host_stage, number)[-1]
+            draft = store_sums(draft, copy.tensor, axis.name, width, at)
+            return store_in_panels(draft, f"{copy.tensor}.words", dim, width, at)
         if copy.rows is not None:
             return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
         if copy.transposed:

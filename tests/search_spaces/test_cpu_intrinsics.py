@@ -8,7 +8,7 @@ import pytest
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
-from autosched.ir.dots import INTRINSICS, packed, unpacked
+from autosched.ir.dots import INTRINSICS, Dot, packed, unpacked
 from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize, initial_state, replay, steps_to_json
 from autosched.target import Target, parse_target
@@ -37,6 +37,8 @@ CASES = [
     ("matmul", (3, 19, 16), "uint8", {}),
     ("conv2d", (1, 5, 6, 3, 17, 3, 2, 1), *BFLOAT),
     ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), *BYTES),
+    ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), "int8", {}),
+    ("dense", (5, 18, 9), "uint8", {}),
     ("gmm", (2, 3, 17, 5), *BFLOAT),
 ]
 
@@ -64,7 +66,7 @@ def test_bytes_are_extended_for_products_of_16_bits(
 ) -> None:
     dag = collapse(registry.build(name, shape, settings, dtype=dtype)[0])
     rng = np.random.default_rng(sum(shape))
-    ends = {"int8": [-128, -1, 127], "uint8": [0, 200, 255]}
+    ends = {"int8": [-128, -1, 127], "uint8": [0, 200, 255], "int32": [-9, 7]}
     inputs = {t.name: rng.choice(ends[t.dtype], t.shape).astype(t.dtype) for t in dag.inputs}
     found = sketches_with_words(dag, HASWELL)
     assert found
@@ -125,6 +127,22 @@ def test_the_least_and_greatest_bytes_are_multiplied_exactly(dtype: str) -> None
     func, simplify = concretise(lower(sketch.state), {p.name: p.domain[-1] for p in sketch.params})
     for target in targets():
         check_outputs(dag, inputs, run(emit(func, simplify, target, 1), dag, inputs, target), target.mcpu)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_what_flipped_bits_add_is_taken_off_once(dtype: str) -> None:
+    """Not in every step of the reduction: its body is the instruction alone."""
+    dag = collapse(registry.build("matmul", (4, 16, 8), dtype=dtype)[0])
+    found = sketches_with_words(dag)
+    assert found
+    for sketch in found:
+        reduced, host = sketch.state.stage("matmul.acc"), sketch.state.stage("matmul")
+        (dot,) = reduced.op.body
+        assert isinstance(dot, Dot)
+        assert dot.intrinsic == "vpdpbusd"
+        (packed,) = (step.packed for step in sketch.state.steps if isinstance(step, Tensorize))
+        assert host.op.reads == {"matmul.acc", f"{packed}.sums"}
+        assert sketch.state.stage(f"{packed}.sums").at == sketch.state.stage(f"{packed}.words").at
 
 
 @pytest.mark.parametrize("K", [2, 64])

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.words import value_type
-from autosched.ir.dots import INTRINSICS, WORD_BITS, Form, Intrinsic
+from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Form, Intrinsic
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES
-
-FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
 
 if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
