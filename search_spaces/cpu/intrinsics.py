@@ -8,7 +8,10 @@ from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.tensorize import is_whole, word_dim
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import Read, extent, panel_dim
+from search_spaces.facts import Read, extent, panel_dim, reads_of, users
+
+# Points that use an element: for fewer or as many, converting it takes longer than a slow instruction.
+CONVERTED_FOR = 2
 
 
 def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
@@ -25,8 +28,7 @@ def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context
         return None
     if any(panel_dim(r, stage, axis) is None for r in rows if r.load is lanes[0]):
         return None
-    kinds = (pair[0].dtype, pair[1].dtype)
-    row = _instruction(kinds, stage.op.dtypes[0], context)
+    row = _instruction(stage, pair, rows, context)
     for k in reversed(stage.op.reduce_axes):
         if row is not None and extent(k) > 1 and all(word_dim(x, k.var) is not None for x in pair):
             return Tensorize(stage.name, k.name, row.name, lanes[0].buffer)
@@ -38,7 +40,7 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
     pair = _factors(stage)
     if pair is None:
         return None
-    row = _instruction((pair[0].dtype, pair[1].dtype), stage.op.dtypes[0], context)
+    row = _instruction(stage, pair, reads_of(state, stage), context)
     if row is None or extent(k) < row.depth * context.lanes(4):
         return None
     dims = [word_dim(x, k.var) for x in pair]
@@ -46,10 +48,10 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
     return Tensorize(stage.name, k.name, row.name, "") if whole else None
 
 
-def has_instruction(stage: Stage, context: Context) -> bool:
+def has_instruction(state: State, stage: Stage, context: Context) -> bool:
     """Whether the processor multiplies and adds up numbers of the operands' types."""
     pair = _factors(stage)
-    return pair is not None and _instruction((pair[0].dtype, pair[1].dtype), stage.op.dtypes[0], context) is not None
+    return pair is not None and _instruction(stage, pair, reads_of(state, stage), context) is not None
 
 
 def _factors(stage: Stage) -> tuple[Load, Load] | None:
@@ -61,11 +63,16 @@ def _factors(stage: Stage) -> tuple[Load, Load] | None:
     return pair if pair is not None and pair[0].buffer != pair[1].buffer else None
 
 
-def _instruction(kinds: tuple[str, str], accumulator: str, context: Context) -> Intrinsic | None:
-    """What the target has for elements of these types, either of them first."""
+def _instruction(
+    stage: Stage, pair: tuple[Load, Load], rows: tuple[Read, ...], context: Context
+) -> Intrinsic | None:  # fmt: skip
+    """What the target has for elements of these types, either of them first, where it saves time."""
+    kinds = (pair[0].dtype, pair[1].dtype)
     fitting = (row for row in INTRINSICS.values() if kinds in ((row.a, row.b), (row.b, row.a)))
-    lanes = context.lanes(4)
-    return next((r for r in fitting if r.accumulator == accumulator and r.form(context.target.has, lanes)), None)
+    found = (r for r in fitting if r.accumulator == stage.op.dtypes[0])
+    row = next((r for r in found if r.form(context.target.has, context.lanes(4))), None)
+    is_slow = row is not None and context.target.mcpu in row.slow_on
+    return None if is_slow and min(users(r, stage) for r in rows) > CONVERTED_FOR else row
 
 
 def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:

@@ -152,7 +152,7 @@ def _is_plain(parts: list[Expr]) -> bool:
 def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
     """Of operands of a reduction that many of its points read: converted in the middle of its arithmetic they would be
     once for every register tile, an element that is spread over a vector by itself."""
-    if stage.op.reducer is None or has_instruction(stage, context):
+    if stage.op.reducer is None or has_instruction(state, stage, context):
         return []
     types = widened(stage.op)
     most = {r.load.buffer: users(r, stage) for r in reads_of(state, stage)}

@@ -10,7 +10,7 @@ from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.ir.dots import INTRINSICS, Dot, packed, unpacked
 from autosched.lower import concretise, lower
-from autosched.schedule import Tensorize, initial_state, replay, steps_to_json
+from autosched.schedule import Tensorize, Widen, initial_state, replay, steps_to_json
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG, registry
 from autosched.te.collapse import collapse
@@ -143,6 +143,21 @@ def test_what_flipped_bits_add_is_taken_off_once(dtype: str) -> None:
         (packed,) = (step.packed for step in sketch.state.steps if isinstance(step, Tensorize))
         assert host.op.reads == {"matmul.acc", f"{packed}.sums"}
         assert sketch.state.stage(f"{packed}.sums").at == sketch.state.stage(f"{packed}.words").at
+
+
+def test_a_slow_instruction_is_for_what_is_used_once() -> None:
+    """Of Sapphire Rapids' VDPBF16PS: operands that many points use are converted ahead."""
+    target = parse_target("llvm -mcpu=sapphirerapids")
+    product = collapse(registry.build("matmul", (40, 64, 64), dtype="bfloat16")[0])
+    assert sketches_with_words(product)
+    assert not sketches_with_words(product, target)
+    found = cpu.sketches(product, target, 2)
+    assert any(isinstance(step, Widen) for sketch in found for step in sketch.state.steps)
+    for rows, is_used in ((1, True), (5, False)):
+        A, W = te.placeholder((rows, 256), "bfloat16", name="A"), te.placeholder((40, 256), "bfloat16", name="W")
+        k = te.reduce_axis(256, name="k")
+        dag = ComputeDAG(te.compute((rows, 40), lambda i, j, A=A, W=W, k=k: te.sum(A[i, k] * W[j, k], axis=k), "C"))
+        assert bool(sketches_with_words(dag, target)) is is_used
 
 
 @pytest.mark.parametrize("K", [2, 64])
