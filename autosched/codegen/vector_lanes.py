@@ -169,13 +169,13 @@ class Lanes:
         return self.bits(self._picked_by(words, index))
 
     def looked_up(self, numbers: Sequence[float], index: str) -> str:
-        """The number at the low bits of `index`, a float, in each lane, in AVX2: a register of float32."""
+        """The number at the low bits of `index`, a float, in each lane: a register of float32 of AVX2 or AVX-512."""
         return self._picked_by([self._word(x) for x in numbers], index)
 
     def _picked_by(self, words: Sequence[int], index: str) -> str:
         table = f"bitcast ({self.integer} <{', '.join(f'i32 {word}' for word in words)}> to {self.type})"
-        places = f"{self.integer} {self.bits(index)}"
-        return self.emit(f"call {self.type} @llvm.x86.avx2.permps({self.type} {table}, {places})")
+        name = "avx2.permps" if self.shuffled == 256 else "avx512.permvar.sf.512"
+        return self.emit(f"call {self.type} @llvm.x86.{name}({self.type} {table}, {self.integer} {self.bits(index)})")
 
     def entry(self, numbers: Sequence[float], index: str) -> str:
         """The table's entry at the low bits of `index`, a float, in each lane, in AVX-512; two registers of entries."""
