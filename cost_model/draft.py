@@ -8,19 +8,20 @@ For every statement, in cycles of one core, over the whole kernel:
 
 A block is what stands inside the loops that are neither unrolled nor vectorised. Its instructions are counted as the
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
-broadcast where it stands still, one lane at a time where it strides, and what asks for lines ahead of time. `latency`
-is what a chain of dependent accumulations takes: fewer than latency * pipes independent accumulators leave the pipes
-idle, as those of the last tile of a row may even where the others have enough. Accumulators and operands
-beyond the register file are spilled, a store and a load each in every step, which nothing hides. Nor is the first line
-hidden of each page from which the second level cache is filled: fetching ahead ends where a page does, and columns of a
-large matrix are on another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1
-times as long on Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that
-are many in each set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a
-piece counts with what lies beside it. What neighbouring outputs of a window share is loaded once where everything else
-that the window needs fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the
-busiest thread gets; every parallel region costs one fork and join. The statements of a register tile overlap, as one
-tile's arithmetic does with the next one's memory: their cores and their memory are added up before the larger is taken.
-Others follow one another.
+broadcast where it stands still, one lane at a time where it strides, and what asks for lines ahead of time. Of loads
+that arithmetic hides some of the time shows where another hyperthread may have the core too. `latency` is what a chain
+of dependent accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle, as those of
+the last tile of a row may even where the others have enough. Accumulators and operands beyond the register file are
+spilled, a store and a load each in every step, which nothing hides. Nor is the first line hidden of each page from
+which the second level cache is filled: fetching ahead ends where a page does, and columns of a large matrix are on
+another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1 times as long on
+Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that are many in each
+set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
+lies beside it. What neighbouring outputs of a window share is loaded once where everything else that the window needs
+fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest thread gets;
+every parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does
+with the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one
+another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
 """
@@ -257,6 +258,7 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     cycles = plus(inside, times(statement.border, minus(at_border, inside)))
     cycles = plus(cycles, _idle(statement, inner, busy, latency, lanes))
     cycles = plus(cycles, times(times(spills, most(1.0, length)), m.SPILL))
+    cycles = plus(cycles, times(total([vectors, elements, statement.asking]), machine.pipes.load_shown))
     return Block(
         unrolled, chunks, lanes, arithmetic, plus(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, cycles,
@@ -413,9 +415,7 @@ def _strided(access: Access, loop: Loop, stride: Expr, whole: Expr) -> Expr:
     return times(whole, 2.0 * float(stride.value)) if _is_picked(access, stride) else loop.trips
 
 
-def _chains(
-    statement: Statement, inner: Sequence[Loop], chunks: Expr, machine: Machine
-) -> tuple[Expr, Expr, Expr]:
+def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr, machine: Machine) -> tuple[Expr, Expr, Expr]:
     """(independent chains, dependent steps of each, cycles) of the accumulations in one block.
 
     Steps of the loop just outside depend on each other when they update the same place; otherwise blocks overlap.

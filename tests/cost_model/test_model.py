@@ -64,6 +64,16 @@ def test_draft_knows_what_hurts(worse: dict[str, int]) -> None:
     assert seconds(cost, **{**BASE, **worse}) > 1.3 * seconds(cost, **BASE)
 
 
+@pytest.mark.parametrize(("mcpu", "shows"), [("emeraldrapids", True), ("skylake-avx512", False), ("znver4", False)])
+def test_loads_that_arithmetic_hides_show_on_a_shared_core(mcpu: str, shows: bool) -> None:
+    """24 accumulators in tiles of 6 x 64 and 12 x 32: 10 loads a step, or 14."""
+    cost = matmul_model(1008, target=parse_target(f"llvm -mcpu={mcpu}")).sketches[0]
+    update = next(c for c in cost.latency.costs if c.statement.stage == "C")
+    rows = np.array([[1, 6, 1, 64, 256], [1, 12, 1, 32, 256]])
+    wide, narrow = Program([update.block.cycles], cost.params)(rows)[0]
+    assert (wide < narrow) == shows
+
+
 def ragged_seconds(m: int, n: int) -> float:
     """Of m x n outputs and a long reduction, in tiles of 6 x 16: with AVX2 six cycles a step, a chain takes four."""
     cost = model(nests.matmul(m, n, 256), nests.MATMUL_PARAMS, nests.AVX2)
