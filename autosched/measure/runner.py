@@ -67,6 +67,11 @@ class Runner(Slots[Held]):
         self._out_of_memory = f"no memory under the worker's limit of {setup.memory_limit >> 20} MB"
         self._timer = Timer(setup.target)
         self._data: list[DataSet] = []
+        self._quiet: timing.Witness | None = None
+        self._canary_input = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
+        self._canary_result = np.empty_like(self._canary_input)
+        arrays = (self._canary_input, self._canary_result)
+        self._canary_pointers = (ctypes.c_void_p * 2)(*(array.ctypes.data for array in arrays))
 
     def _load(self) -> None:
         self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
@@ -100,12 +105,17 @@ class Runner(Slots[Held]):
         self._data[0].hand(kernel.packing)
         return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
+    def _witness(self) -> timing.Witness:
+        if self._quiet is None:
+            self._quiet = timing.Witness(self._canary_clock())
+        return self._quiet
+
     def _canary(self) -> tuple[float, ...]:
-        given = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
-        result = np.full_like(given, np.nan)
-        pointers = (ctypes.c_void_p * 2)(given.ctypes.data, result.ctypes.data)
-        run = self._timer.clock(self._timer.canary, ctypes.addressof(pointers), 0, 1)
-        samples, _ = timing.take_samples(run, 0.0, None)
-        if not np.array_equal(result, given + given):
+        self._canary_result[:] = np.nan
+        samples, _ = timing.take_samples(self._canary_clock(), 0.0, None)
+        if not np.array_equal(self._canary_result, 2 * self._canary_input):
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")
         return samples
+
+    def _canary_clock(self) -> timing.Clock:
+        return self._timer.clock(self._timer.canary, ctypes.addressof(self._canary_pointers), 0, 1)

@@ -85,6 +85,10 @@ class Slots(ABC, Generic[K]):
     def _launch_again(self, held: K) -> None:
         """One checked launch, outputs poisoned, scratch as the timing loop left it. Raises CandidateError."""
 
+    def _witness(self) -> timing.Witness | None:
+        """What tells whether something else disturbs what is timed; None where nothing does."""
+        return None
+
     def _poisoned(self, held: K) -> Callable[[], None] | None:
         """Poisons the outputs; then what examines them after one call of the timing loop, which is then as good as a
         checked launch. None where it is not."""
@@ -94,7 +98,7 @@ class Slots(ABC, Generic[K]):
         held = self._slot(message.slot)
         run = _Counted(self._clock(held))
         examine = self._poisoned(held)
-        samples, early = timing.take_samples(run, message.floor_s, message.best_s)
+        samples, early = timing.take_samples(run, message.floor_s, message.best_s, self._witness())
         return Samples(message.id, samples, early, self._check_again(held, run, examine))
 
     def _sample(self, message: Sample) -> Message:

@@ -29,7 +29,7 @@ from autosched.measure.protocol import (
 )
 from autosched.measure.results import median_interval
 from autosched.measure.slots import Slots
-from autosched.measure.timing import MAX_SAMPLES, calibrate, take_samples, undisturbed
+from autosched.measure.timing import MAX_SAMPLES, Witness, calibrate, take_samples, undisturbed
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 
@@ -269,6 +269,34 @@ def test_a_long_call_is_a_sample_from_the_first_one_on() -> None:
     assert (samples, early) == ((0.2, 0.1, 0.1), False)
     samples, early = take_samples(counted(lambda n: 0.12 if n == 0 else 0.099), 0.05, 0.1)
     assert (samples, early) == ((0.12, 0.099, 0.099), False)
+
+
+def test_only_samples_of_quiet_moments_tell_that_a_candidate_has_lost() -> None:
+    """One as fast as the best, slower by half while another thread has a share of the core: until the tenth sample."""
+    now = [0]
+
+    def candidate(reps: int) -> float:
+        now[0] += 1
+        return reps * (1e-3 if now[0] > 10 else 1.5e-3)
+
+    witness = Witness(lambda reps: reps * (1e-6 if now[0] in (0, 10, 11) else 1.6e-6))
+    samples, early = take_samples(candidate, 0.03, 1e-3, witness)
+    assert (min(samples), early) == (1e-3, False)
+    now[0] = 0
+    assert take_samples(candidate, 0.03, 1e-3)[1]
+    samples, early = take_samples(
+        scripted(lambda _: 3e-3), 0.03, 1e-3, Witness(scripted(lambda n: 1e-6 if n < 9 else 2e-6))
+    )
+    assert (len(samples), early) == (2, True)
+
+
+def test_a_witness_leaves_a_quiet_machine_as_many_samples() -> None:
+    for call_s in (1e-3, 1.1e-3, 1.5e-3):
+        alone, with_witness = (
+            take_samples(scripted(lambda _, s=call_s: s), 0.03, 1e-3, witness)
+            for witness in (None, Witness(scripted(lambda _: 1e-6)))
+        )
+        assert alone == with_witness
 
 
 def test_calibration_survives_a_clock_that_stands_still() -> None:
