@@ -8,15 +8,18 @@
 The other operand's words are read where they lie when they are whole and adjacent and need not be extended; otherwise
 it gets a stage of words as well. What a word has beyond K is zero, so nothing is read outside of an operand.
 
-Of an intrinsic that flips an operand (`ir/dots.py`) this is the other one, and what that adds is taken off once, by
-those who read the sums, instead of in every step:
+Of an intrinsic that flips an operand (`ir/dots.py`) this is the other one, ahead, and what that adds is taken off once,
+by those who read the sums, instead of both in every step (where operands are read as they lie, the larger one is
+flipped as it is read):
 
+    A.words[i, k] = Word(A[i, d k], ..., A[i, d k + d - 1]) ^ 128's
     B.sums[j] = sum over k of Dot(128's, B.words[k, j])                                        a stage of its own
     C[i, j] - B.sums[j]                                                                        for C[i, j], where read
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from autosched.ir.dots import FIRST_BITS, INTRINSICS, Dot, Intrinsic, Word, factors
@@ -51,30 +54,33 @@ class Tensorize:
         pair = factors(op.body[0], row.accumulator) if len(op.body) == 1 and op.reducer and op.reducer.is_sum else None
         check(pair is not None, f"{where}: {self.stage} is not a sum of products in {row.accumulator}")
         assert pair is not None
-        swapped = row.flips is not None and pair[row.flips].buffer == self.packed  # both are of one type
+        kept = self.packed or min((x.buffer for x in pair), key=lambda b: _size(state, b))
+        swapped = row.flips is not None and pair[row.flips].buffer == kept  # both are of one type
         if swapped or (pair[0].dtype, pair[1].dtype) != (row.a, row.b):
             pair = (pair[1], pair[0])
         check((pair[0].dtype, pair[1].dtype) == (row.a, row.b), f"{where}: the operands are not {row.a} and {row.b}")
         names = [x.buffer for x in pair]
         packed = self.packed in names or not self.packed
         check(len(set(names)) == 2 and packed, f"{where}: {self.packed} is not one of two operands")
-        words = []
+        words: list[Expr] = []
+        with_sums = row.flips is not None and not state.is_output(stage)
         for load in pair:
             dim = word_dim(load, axis.var)
             check(dim is not None, f"{where}: {self.axis} alone is no index of {load.buffer}")
             assert dim is not None
-            lies = not (self.packed and row.is_extended) and is_whole(state, load, dim, axis, row.depth)
-            if load.buffer != self.packed and lies:
-                words.append(_word(load, dim, axis.var, row.depth, None))
+            flipped = with_sums and load.buffer != kept
+            ahead = bool(self.packed) and (row.is_extended or flipped)
+            if load.buffer != self.packed and not ahead and is_whole(state, load, dim, axis, row.depth):
+                words.append(_flipped(_word(load, dim, axis.var, row.depth, None), flipped))
                 continue
             check(bool(self.packed), f"{where}: {load.buffer} has no whole words along {self.axis}")
-            state = _with_words(where, state, load, dim, axis, row.depth, self.stage)
+            state = _with_words(where, state, load, dim, axis, row.depth, self.stage, flipped)
             words.append(Load(f"{load.buffer}.words", load.indices, "int32"))
         size = const(-(-_length(axis) // row.depth), INDEX)
         axes = tuple(replace(a, extent=size) if a is axis else a for a in op.reduce_axes)
         new = replace(op, reduce_axes=axes, body=(Dot(self.intrinsic, words[0], words[1]),))
-        if row.flips is not None and self.packed and not state.is_output(stage):
-            state, new = _with_sums(where, state, new, row, words)
+        if with_sums:
+            state, new = _with_sums(where, state, new, row, kept)
         after = replace(default_stage(new, stage.scope), at=stage.at)
         return check_readers(where, state.with_stage(after))
 
@@ -109,8 +115,10 @@ def _word(load: Load, dim: int, var: Var, depth: int, limit: int | None) -> Expr
     return word
 
 
-def _with_words(where: str, state: State, load: Load, dim: int, axis: StageAxis, depth: int, reader: str) -> State:
-    """The state with a stage that stores the operand in words along dimension `dim`."""
+def _with_words(
+    where: str, state: State, load: Load, dim: int, axis: StageAxis, depth: int, reader: str, flipped: bool
+) -> State:
+    """The state with a stage that stores the operand in words along dimension `dim`, their bits `flipped` or not."""
     name, length = f"{load.buffer}.words", _length(axis)
     check(not state.taken(name), f"{where}: {name} exists already")
     shape = list(shape_of_buffer(state, load.buffer))
@@ -118,28 +126,35 @@ def _with_words(where: str, state: State, load: Load, dim: int, axis: StageAxis,
     axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
     plain = Load(load.buffer, tuple(a.var for a in axes), load.dtype)
     body = _word(plain, dim, axes[dim].var, depth, length if length % depth else None)
-    op = StageOp(name, axes, (), (body,), None, (name,), ("int32",))
+    op = StageOp(name, axes, (), (_flipped(body, flipped),), None, (name,), ("int32",))
     return insert(state, default_stage(op), reader)
 
 
-def _with_sums(where: str, state: State, op: StageOp, row: Intrinsic, words: list[Expr]) -> tuple[State, StageOp]:
-    """`op` with one operand's bits flipped, and the state with the sums of the other one, `words`, that its readers
-    take off."""
+def _flipped(word: Expr, flipped: bool) -> Expr:
+    return word ^ const(FIRST_BITS, "int32") if flipped else word
+
+
+def _with_sums(where: str, state: State, op: StageOp, row: Intrinsic, kept: str) -> tuple[State, StageOp]:
+    """`op` with the instruction for its words, one operand's bits flipped, and the state with the sums of the other
+    one, `kept`, which its readers take off."""
     assert row.flips is not None
-    kept = words[1 - row.flips]
-    assert isinstance(kept, Load)
-    used = {v for i in kept.indices for v in free_vars(i)}
+    (dot,) = op.body
+    words = list(dot.children)
+    used = free_vars(words[1 - row.flips])
     axes = tuple(a for a in op.axes if a.var in used)
-    bits: Expr = const(FIRST_BITS, "int32")
-    flipped, alone = list(words), list(words)
-    flipped[row.flips], alone[row.flips] = words[row.flips] ^ bits, bits
-    name = f"{kept.buffer.removesuffix('.words')}.sums"
+    alone = list(words)
+    alone[row.flips] = const(FIRST_BITS, "int32")
+    name = f"{kept}.sums"
     check(not state.taken(name), f"{where}: {name} exists already")
     sums = replace(op, name=name, axes=axes, body=(Dot(row.plain, alone[0], alone[1]),), buffers=(name,))
     places = [n for n, a in enumerate(op.axes) if a in axes]
     for reader in state.consumers(state.stage(op.name)):
         state = state.with_stage(_less(reader, op.buffers[0], name, places))
-    return insert(state, default_stage(sums), op.name), replace(op, body=(Dot(row.plain, flipped[0], flipped[1]),))
+    return insert(state, default_stage(sums), op.name), replace(op, body=(Dot(row.plain, words[0], words[1]),))
+
+
+def _size(state: State, buffer: str) -> int:
+    return math.prod(int(e.value) for e in shape_of_buffer(state, buffer) if isinstance(e, Const))
 
 
 def _less(reader: Stage, buffer: str, sums: str, places: list[int]) -> Stage:

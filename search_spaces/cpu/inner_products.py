@@ -20,7 +20,7 @@ from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import points_of_dots, tile_count
-from search_spaces.cpu.intrinsics import words_along
+from search_spaces.cpu.intrinsics import sums_along, words_along
 from search_spaces.cpu.packing import pack_transposed
 from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim, users
@@ -41,7 +41,7 @@ def inner_products(draft: Draft, stage: Stage, context: Context) -> Draft | None
     draft, host_name, acc = choose_host(draft, stage)
     host = draft.state.stage(host_name)
     words = words_along(draft.state, draft.state.stage(acc), k, context)
-    draft = draft if words is None else draft.apply(words)
+    draft = draft if words is None else sums_along(draft.apply(words), draft.state, context)
     draft = _split_host(draft.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
     draft = draft.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
     draft = _split_tile(draft, host, acc, f"{k.name}.i")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autosched.ir.dots import INTRINSICS, Intrinsic, factors
 from autosched.ir.expr import Load
-from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Tensorize, Vectorize
+from autosched.ir.stmt import Scope
+from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.tensorize import is_whole, word_dim
 from search_spaces.draft import Context, Draft
@@ -100,3 +101,19 @@ def store_sums(draft: Draft, tensor: str, axis: str, width: str, at: tuple[str, 
     order = Reorder(name, (*outer, *(a.name for a in op.reduce_axes), f"{axis}.1"))
     draft = draft.apply(Split(name, axis, (width,)), order, Vectorize(name, f"{axis}.1"))
     return (draft.apply(Parallel(name, outer)) if at is None else draft).finish(name)
+
+
+def sums_along(draft: Draft, before: State, context: Context) -> Draft:
+    """The sums of an operand whose words are read as they lie, where the step for it made them after `before`: a nest
+    of its own, with lanes along the reduction."""
+    old = {s.name for s in before.stages}
+    for name in [s.name for s in draft.state.stages if s.name.endswith(".sums") and s.name not in old]:
+        op, rf = draft.state.stage(name).op, f"{name}.rf"
+        rows, k = tuple(a.name for a in op.axes), op.reduce_axes[-1].name
+        draft = draft.apply(Rfactor(name, k, context.lanes(4), "inner"))
+        rest = tuple(a.name for a in draft.state.stage(rf).op.reduce_axes)
+        steps: list[Step] = [Reorder(rf, (*rows, *rest, f"{k}.i")), Vectorize(rf, f"{k}.i"), Vectorize(name, f"{k}.i")]
+        if rows:
+            steps += [Parallel(name, rows[:1]), ComputeAt(rf, name, rows[-1], Scope.REGISTER.value)]
+        draft = draft.apply(*steps).finish(name, rf)
+    return draft

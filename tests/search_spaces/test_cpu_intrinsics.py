@@ -9,6 +9,7 @@ from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.ir.dots import INTRINSICS, Dot, packed, unpacked
+from autosched.ir.expr import Load
 from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize, Widen, initial_state, replay, steps_to_json
 from autosched.target import Target, parse_target
@@ -131,7 +132,7 @@ def test_the_least_and_greatest_bytes_are_multiplied_exactly(dtype: str) -> None
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_what_flipped_bits_add_is_taken_off_once(dtype: str) -> None:
-    """Not in every step of the reduction: its body is the instruction alone."""
+    """Not in every step of the reduction, nor are they flipped there: its body is the instruction alone."""
     dag = collapse(registry.build("matmul", (4, 16, 8), dtype=dtype)[0])
     found = sketches_with_words(dag)
     assert found
@@ -140,6 +141,7 @@ def test_what_flipped_bits_add_is_taken_off_once(dtype: str) -> None:
         (dot,) = reduced.op.body
         assert isinstance(dot, Dot)
         assert dot.intrinsic == "vpdpbusd"
+        assert {x.buffer for x in dot.children if isinstance(x, Load)} == {"A.words", "B.words"}
         (packed,) = (step.packed for step in sketch.state.steps if isinstance(step, Tensorize))
         assert host.op.reads == {"matmul.acc", f"{packed}.sums"}
         assert sketch.state.stage(f"{packed}.sums").at == sketch.state.stage(f"{packed}.words").at
