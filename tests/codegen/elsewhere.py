@@ -112,20 +112,30 @@ def _fixupimm(lanes: int, element: str) -> Body:
 def _vpermi2var(lanes: int, element: str) -> Body:
     """The element of the two tables, one behind the other, at the low bits of the index."""
     v, i, _ = _of_floats(lanes, element)
-    word = i.split()[-1].rstrip(">")
     order = ", ".join(f"i32 {n}" for n in range(2 * lanes))
-    lines = [
-        f"%table = shufflevector {v} %low, {v} %high, <{2 * lanes} x i32> <{order}>",
-        f"%place = and {i} %at, splat ({word} {2 * lanes - 1})",
-    ]
+    table = f"%table = shufflevector {v} %low, {v} %high, <{2 * lanes} x i32> <{order}>"
+    return f"{v} %low, {i} %at, {v} %high", [table, *_picked(lanes, element, 2 * lanes)]
+
+
+def _permvar(lanes: int, element: str) -> Body:
+    """The element of the table at the low bits of the index."""
+    v, i, _ = _of_floats(lanes, element)
+    return f"{v} %table, {i} %at", _picked(lanes, element, lanes)
+
+
+def _picked(lanes: int, element: str, size: int) -> list[str]:
+    """Lines that make %r: the elements of %table, of `size`, at the low bits of %at."""
+    v, i, _ = _of_floats(lanes, element)
+    word = i.split()[-1].rstrip(">")
+    lines = [f"%place = and {i} %at, splat ({word} {size - 1})"]
     for n in range(lanes):
         before, after = f"%r{n}" if n else "poison", f"%r{n + 1}" if n + 1 < lanes else "%r"
         lines += [
             f"%p{n} = extractelement {i} %place, i32 {n}",
-            f"%e{n} = extractelement <{2 * lanes} x {element}> %table, {word} %p{n}",
+            f"%e{n} = extractelement <{size} x {element}> %table, {word} %p{n}",
             f"{after} = insertelement {v} {before}, {element} %e{n}, i32 {n}",
         ]
-    return f"{v} %low, {i} %at, {v} %high", lines
+    return lines
 
 
 def _parts(name: str, lanes: int, element: str, depth: int, extended: str) -> list[str]:
@@ -187,6 +197,7 @@ BODIES: dict[str, Callable[[int, str], Body]] = {
     "avx512.mask.range": _range,
     "avx512.mask.fixupimm": _fixupimm,
     "avx512.vpermi2var": _vpermi2var,
+    "avx512.permvar": _permvar,
     "avx512.pmaddw": _pmaddwd,
     "avx512.vpdpbusd": _vpdpbusd,
     "avx512bf16.dpbf16ps": _dpbf16ps,
