@@ -88,9 +88,11 @@ def test_steps_of_a_stencil_are_stored_and_what_is_read_in_one_place_is_not(shap
             name=f"heat{step}",
         )
         now = te.compute(heat.shape, lambda i, j, x=heat: te.max(x[i, j], -x[i, j]), name=f"now{step}")
-    (sketch,) = sketches(collapse(ComputeDAG(now)), HOST, 1)
-    assert {s.name for s in sketch.state.stages} == {"heat4", "heat2", "now0"}
-    assert list(compiled(ComputeDAG(now), sketch, 1))
+    found = sketches(collapse(ComputeDAG(now)), HOST, 1)
+    assert len(found) == 1 + (columns < HOST.vector_bytes // 4), "rows shorter than a vector also as one"
+    for sketch in found:
+        assert {s.name for s in sketch.state.stages} == {"heat4", "heat2", "now0"}
+        assert list(compiled(ComputeDAG(now), sketch, 1))
 
 
 @pytest.mark.parametrize(("shape", "together"), [((96, 24), 24), ((7, 64, 16), 64), ((97, 24), 1), ((64, 4096), 1)])
