@@ -108,21 +108,35 @@ def digits(stage: Stage, regions: Mapping[str, Region], loop: Loop, var: Expr) -
     return result[::-1]
 
 
-def infer_domains(state: State, down_to: str = "") -> dict[str, Domain]:
-    """The domain of every stage; where one is named, of those behind it and its own."""
+def infer_domains(state: State, of: str = "") -> dict[str, Domain]:
+    """The domain of every stage; where one is named, its own and those that it follows from."""
     domains: dict[str, Domain] = {}
     ranges: dict[Var, Expr] = {}
+    wanted = _followed(state, state.stage(of)) if of else None
     for stage in reversed(state.stages):
+        if wanted is not None and stage.name not in wanted:
+            continue
         if stage.at is None:
             domain = _at_root(stage)
         else:
             regions = _regions(state, stage, domains, ranges)
             domain = _domain(stage, regions, _places(state, stage, domains))
         domains[stage.name] = domain
-        if stage.name == down_to:
-            break
         ranges.update((domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops)
     return domains
+
+
+def _followed(state: State, stage: Stage) -> set[str]:
+    """The stages whose domains say where `stage` runs, itself with them: its readers and those around it, up to the
+    root."""
+    found, stack = {stage.name}, [stage]
+    while stack:
+        stage = stack.pop()
+        if stage.at is not None:
+            near = {s.name: s for s in (*state.consumers(stage), state.stage(stage.at.stage))}
+            stack += [s for name, s in near.items() if name not in found]
+            found.update(near)
+    return found
 
 
 @lru_cache(maxsize=256)  # drafts and sketches have most of these in common

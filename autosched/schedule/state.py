@@ -43,16 +43,24 @@ class State:
         return state
 
     def stage(self, name: str) -> Stage:
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
-        raise ScheduleError(
-            f"the schedule has no stage {name!r}; its stages are {', '.join(s.name for s in self.stages)}"
-        )
+        stage = self._by_name.get(name)
+        if stage is None:
+            names = ", ".join(self._by_name)
+            raise ScheduleError(f"the schedule has no stage {name!r}; its stages are {names}")
+        return stage
+
+    @cached_property
+    def _by_name(self) -> dict[str, Stage]:
+        return {stage.op.name: stage for stage in self.stages}
 
     def producer(self, buffer: str) -> Stage | None:
         """The stage that writes `buffer`, None for an input."""
-        return next((s for s in self.stages if buffer in s.op.buffers), None)
+        return self._by_buffer.get(buffer)
+
+    @cached_property
+    def _by_buffer(self) -> dict[str, Stage]:
+        """The stage that writes each buffer; the first of several."""
+        return {buffer: stage for stage in reversed(self.stages) for buffer in stage.op.buffers}
 
     def consumers(self, stage: Stage) -> tuple[Stage, ...]:
         return tuple(s for s in self.stages if s is not stage and not s.op.reads.isdisjoint(stage.op.buffers))
