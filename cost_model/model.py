@@ -240,15 +240,15 @@ class CostModel:
         """Nests, or groups of them, that have parameters of their own; 1 where that is not known."""
         return max(1, len(self.sketches[i].nest_parts))
 
-    def best_rows(self, i: int, matrix: Ints) -> Ints:
-        """`[m, n_params]`: legal rows put together from what is best for each nest in the rows of `matrix`; none for
-        sketches of a single one."""
+    def draft_with_best(self, i: int, matrix: Ints) -> tuple[Floats, Ints]:
+        """`draft`, and legal rows `[m, n_params]` put together from what is best for each nest in the rows of `matrix`;
+        none for sketches of a single one."""
         sketch = self.sketches[i]
-        if self.n_parts(i) < 2 or not len(matrix):
-            return matrix[:0]
-        _, *cost = sketch.draft_program(matrix)
+        seconds, *cost = sketch.draft_program(matrix)
+        if not cost or not len(matrix):
+            return seconds, matrix[:0]
         made = best_rows(matrix, np.stack(cost), sketch.nest_parts, ROWS_OF_BEST)
-        return made[self.legal(i, made)]
+        return seconds, made[self.legal(i, made)]
 
     def features(self, i: int, matrix: Ints) -> npt.NDArray[np.float32]:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""

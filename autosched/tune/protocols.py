@@ -111,12 +111,13 @@ class CostModel(Protocol):
         """Parts of sketch `i` that have parameters of their own, at least 1."""
         ...
 
-    def best_rows(self, i: int, rows: Population) -> Population:
-        """A few legal rows that have the best of `rows`, by the draft, in each part; none where there is only one."""
-        ...
-
     def draft(self, i: int, rows: Population) -> Scores:
         """Analytic latency in seconds."""
+        ...
+
+    def draft_with_best(self, i: int, rows: Population) -> tuple[Scores, Population]:
+        """`draft`, and a few legal rows that have the best of `rows`, by it, in each part; none where there is only
+        one."""
         ...
 
     def score(self, i: int, rows: Population) -> Scores:

@@ -137,8 +137,14 @@ class Search(Generic[S]):
         rng = np.random.default_rng((self._seed, 0))
         each = max(self._policy.draft_per_sketch, self._policy.draft_rows // len(self._sketches))
         rows = [self._legal(i, -(-each // self._model.n_parts(i)), rng) for i in range(len(self._sketches))]
-        best = [self._model.best_rows(i, found) for i, found in enumerate(rows)]
-        pool = self._judged(self._analytic, [np.concatenate(pair) for pair in zip(rows, best, strict=True)])
+        best = self._rows([])
+
+        def judge(i: int, found: Population) -> Scores:
+            seconds, best[i] = self._model.draft_with_best(i, found)
+            return _rate(seconds)
+
+        pool = self._judged(judge, rows)
+        pool = pool.merge(self._judged(self._analytic, best, pool))
         for _ in range(self._policy.draft_generations):
             children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))
@@ -243,7 +249,7 @@ class Search(Generic[S]):
         return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
 
     def _analytic(self, i: int, rows: Population) -> Scores:
-        return -np.log(np.maximum(self._model.draft(i, rows), 1e-12))
+        return _rate(self._model.draft(i, rows))
 
     def _rows(self, candidates: Sequence[Candidate]) -> list[Population]:
         """The candidates as one matrix for each sketch."""
@@ -284,6 +290,11 @@ class Search(Generic[S]):
         measured = self._canonical(self._rows([t.candidate for t in self._trials]))
         seen: list[Keys] = [self._space.keys(rows) for rows in measured]
         return self._alive(pool).without(seen)
+
+
+def _rate(seconds: Scores) -> Scores:
+    """Higher is better."""
+    return -np.log(np.maximum(seconds, 1e-12))
 
 
 def _row(candidate: Candidate) -> Population:

@@ -61,15 +61,15 @@ class FakeModel:
     def n_parts(self, i: int) -> int:
         return 1
 
-    def best_rows(self, i: int, rows: Population) -> Population:
-        return rows[:0]
-
     def legal_rows(self, i: int, rows: Population) -> Population:
         return rows[self.legal(i, rows)]
 
     def draft(self, i: int, rows: Population) -> Floats:
         blur = 1.0 + 0.3 * np.sin(rows @ np.arange(1, rows.shape[1] + 1))
         return np.asarray(true_seconds(i, rows) * blur * (2.0 if i == 1 else 1.0), dtype=np.float64)
+
+    def draft_with_best(self, i: int, rows: Population) -> tuple[Floats, Population]:
+        return self.draft(i, rows), rows[:0]
 
     def score(self, i: int, rows: Population) -> Floats:
         score = -np.log(self.draft(i, rows))
