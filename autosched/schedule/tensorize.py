@@ -33,8 +33,9 @@ from autosched.schedule.state import State
 
 @dataclass(frozen=True)
 class Tensorize:
-    """Reduce `stage` over `axis` by `intrinsic`; the operand `packed` is stored in words, as stage `<packed>.words`.
-    With no name for it both operands are read as they lie, which has to be in whole words.
+    """Reduce `stage` over `axis` by `intrinsic`; the operand `packed` is stored in words, as stage `<packed>.words`,
+    and where another product has such stages already as `<packed>.words.<stage>` (`made_of`). With no name for it both
+    operands are read as they lie, which has to be in whole words.
 
     Refused for anything but one sum of products of two different buffers of the intrinsic's types.
     """
@@ -63,6 +64,7 @@ class Tensorize:
         packed = self.packed in names or not self.packed
         check(len(set(names)) == 2 and packed, f"{where}: {self.packed} is not one of two operands")
         words: list[Expr] = []
+        tag = _tag(state, self.stage, names)
         with_sums = row.flips is not None and not state.is_output(stage)
         for load in pair:
             dim = word_dim(load, axis.var)
@@ -74,15 +76,28 @@ class Tensorize:
                 words.append(_flipped(_word(load, dim, axis.var, row.depth, None), flipped))
                 continue
             check(bool(self.packed), f"{where}: {load.buffer} has no whole words along {self.axis}")
-            state = _with_words(where, state, load, dim, axis, row.depth, self.stage, flipped)
-            words.append(Load(f"{load.buffer}.words", load.indices, "int32"))
+            name = f"{load.buffer}.words{tag}"
+            state = _with_words(name, state, load, dim, axis, row.depth, self.stage, flipped)
+            words.append(Load(name, load.indices, "int32"))
         size = const(-(-_length(axis) // row.depth), INDEX)
         axes = tuple(replace(a, extent=size) if a is axis else a for a in op.reduce_axes)
         new = replace(op, reduce_axes=axes, body=(Dot(self.intrinsic, words[0], words[1]),))
         if with_sums:
-            state, new = _with_sums(where, state, new, row, kept)
+            state, new = _with_sums(f"{kept}.sums{tag}", state, new, row)
         after = replace(default_stage(new, stage.scope), at=stage.at)
         return check_readers(where, state.with_stage(after))
+
+
+def made_of(state: State, tensor: str, kind: str, reader: str) -> str:
+    """The name of what Tensorize made of `tensor` for the stage `reader`: of its "words", or of their "sums"."""
+    own = f"{tensor}.words.{reader}" in state.stage(reader).op.reads
+    return f"{tensor}.{kind}.{reader}" if own else f"{tensor}.{kind}"
+
+
+def _tag(state: State, stage: str, operands: list[str]) -> str:
+    """What tells the new stages of this product from those of one that shares an operand with it."""
+    plain = (f"{buffer}.{kind}" for buffer in operands for kind in ("words", "sums"))
+    return f".{stage}" if any(map(state.taken, plain)) else ""
 
 
 def word_dim(load: Load, axis: Var) -> int | None:
@@ -116,11 +131,11 @@ def _word(load: Load, dim: int, var: Var, depth: int, limit: int | None) -> Expr
 
 
 def _with_words(
-    where: str, state: State, load: Load, dim: int, axis: StageAxis, depth: int, reader: str, flipped: bool
+    name: str, state: State, load: Load, dim: int, axis: StageAxis, depth: int, reader: str, flipped: bool
 ) -> State:
-    """The state with a stage that stores the operand in words along dimension `dim`, their bits `flipped` or not."""
-    name, length = f"{load.buffer}.words", _length(axis)
-    check(not state.taken(name), f"{where}: {name} exists already")
+    """The state with a stage `name` that stores the operand in words along dimension `dim`, their bits `flipped` or
+    not."""
+    length = _length(axis)
     shape = list(shape_of_buffer(state, load.buffer))
     shape[dim] = const(-(-length // depth), INDEX)
     axes = tuple(StageAxis(Var(f"d{n}"), e) for n, e in enumerate(shape))
@@ -134,9 +149,9 @@ def _flipped(word: Expr, flipped: bool) -> Expr:
     return word ^ const(FIRST_BITS, "int32") if flipped else word
 
 
-def _with_sums(where: str, state: State, op: StageOp, row: Intrinsic, kept: str) -> tuple[State, StageOp]:
+def _with_sums(name: str, state: State, op: StageOp, row: Intrinsic) -> tuple[State, StageOp]:
     """`op` with the instruction for its words, one operand's bits flipped, and the state with the sums of the other
-    one, `kept`, which its readers take off."""
+    one, a stage `name`, which its readers take off."""
     assert row.flips is not None
     (dot,) = op.body
     words = list(dot.children)
@@ -144,8 +159,6 @@ def _with_sums(where: str, state: State, op: StageOp, row: Intrinsic, kept: str)
     axes = tuple(a for a in op.axes if a.var in used)
     alone = list(words)
     alone[row.flips] = const(FIRST_BITS, "int32")
-    name = f"{kept}.sums"
-    check(not state.taken(name), f"{where}: {name} exists already")
     sums = replace(op, name=name, axes=axes, body=(Dot(row.plain, alone[0], alone[1]),), buffers=(name,))
     places = [n for n, a in enumerate(op.axes) if a in axes]
     for reader in state.consumers(state.stage(op.name)):

@@ -7,7 +7,7 @@ from autosched.ir.expr import Load
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import is_whole, word_dim
+from autosched.schedule.tensorize import is_whole, made_of, word_dim
 from search_spaces.draft import Context, Draft
 from search_spaces.facts import Read, extent, panel_dim, reads_of, users
 
@@ -80,7 +80,7 @@ def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
     """The step for the accumulating `stage`; words of the other operand, where it needs them, are made at the root."""
     before = {s.name for s in draft.state.stages}
     draft = draft.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
-    placed = {f"{step.packed}.words", f"{step.packed}.sums"}  # with the panels
+    placed = {made_of(draft.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
     for name in [s.name for s in draft.state.stages if s.name not in before | placed]:
         axes = [a.name for a in draft.state.stage(name).op.axes]
         draft = draft.apply(Vectorize(name, axes[-1]))
@@ -89,10 +89,9 @@ def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
     return draft
 
 
-def store_sums(draft: Draft, tensor: str, axis: str, width: str, at: tuple[str, str] | None) -> Draft:
-    """The sums of an operand's words (`schedule/tensorize.py`), where its panels are made, `width` of `axis` at a time;
-    for instructions that need none as it is."""
-    name = f"{tensor}.sums"
+def store_sums(draft: Draft, name: str, axis: str, width: str, at: tuple[str, str] | None) -> Draft:
+    """The sums of an operand's words (`schedule/tensorize.py`), the stage `name`, where its panels are made, `width` of
+    `axis` at a time; for instructions that need none as it is."""
     if not any(s.name == name for s in draft.state.stages):
         return draft
     op = draft.state.stage(name).op
@@ -107,7 +106,7 @@ def sums_along(draft: Draft, before: State, context: Context) -> Draft:
     """The sums of an operand whose words are read as they lie, where the step for it made them after `before`: a nest
     of its own, with lanes along the reduction."""
     old = {s.name for s in before.stages}
-    for name in [s.name for s in draft.state.stages if s.name.endswith(".sums") and s.name not in old]:
+    for name in [s.name for s in draft.state.stages if ".sums" in s.name and s.name not in old]:
         op, rf = draft.state.stage(name).op, f"{name}.rf"
         rows, k = tuple(a.name for a in op.axes), op.reduce_axes[-1].name
         draft = draft.apply(Rfactor(name, k, context.lanes(4), "inner"))

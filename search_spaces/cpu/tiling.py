@@ -21,6 +21,7 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Tensorize, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
+from autosched.schedule.tensorize import made_of
 from autosched.target import PIECE_BYTES
 from autosched.te.running import step_along
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
@@ -335,8 +336,9 @@ class _Tiling:
         if self.plan.words is not None:
             dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
             width = self._factors(host_stage, number)[-1]
-            draft = store_sums(draft, copy.tensor, axis.name, width, at)
-            return store_in_panels(draft, f"{copy.tensor}.words", dim, width, at)
+            words, sums = (made_of(draft.state, copy.tensor, kind, acc) for kind in ("words", "sums"))
+            draft = store_sums(draft, sums, axis.name, width, at)
+            return store_in_panels(draft, words, dim, width, at)
         if copy.rows is not None:
             return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
         if copy.transposed:

@@ -118,6 +118,30 @@ def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, a
             )
 
 
+@pytest.mark.parametrize(("dtype", "accumulator"), [("bfloat16", "float32"), ("int8", "int32")])
+@pytest.mark.parametrize("across", [False, True])
+def test_products_that_share_an_operand_have_words_of_their_own(dtype: str, accumulator: str, across: bool) -> None:
+    """X U and X V or X' V: both make words of X, along the same axis or along another one."""
+    X, U, V = (te.placeholder((18, 18), dtype, name=name) for name in "XUV")
+
+    def product(V: te.Tensor, name: str, across: bool) -> te.Tensor:
+        k = te.reduce_axis(18, name="k")
+
+        def step(i, j):
+            x = X[k, i] if across else X[i, k]
+            return te.sum(te.cast(x, accumulator) * te.cast(V[k, j], accumulator), axis=k)
+
+        return te.compute((18, 18), step, name=name)
+
+    dag = collapse(ComputeDAG([product(U, "P", False), product(V, "Q", across)]))
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(0)
+    found = [s for s in sketches_with_words(dag) if sum(isinstance(x, Tensorize) for x in s.state.steps) == 2]
+    assert found
+    for sketch in found[::6]:
+        (row,) = little_rows(sketch, 1, rng, 128)
+        check_candidate(dag, sketch, row, inputs)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_least_and_greatest_bytes_are_multiplied_exactly(dtype: str) -> None:
     dag = collapse(registry.build("matmul", (4, 16, 8), dtype=dtype)[0])
