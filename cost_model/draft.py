@@ -138,7 +138,8 @@ def _overlapped(limits: Sequence[Expr]) -> Expr:
 @dataclass(frozen=True, eq=False)
 class _Own:
     """What a statement costs whatever other nests touch, as in `Cost`; `moved`, `memory`, and `visits` in cycles, where
-    the caches do not hold everything. `again`: cycles of beginning tiles and of finding what they read."""
+    the caches do not hold everything. `again`: cycles of beginning tiles, of waiting for what lanes make together and
+    of finding what is read."""
 
     block: Block
     blocks: Expr
@@ -156,7 +157,8 @@ def _own(statement: Statement, machine: Machine) -> _Own:
     blocks = times(statement.iterations(statement.block), statement.weight)
     accesses = statement.accesses if machine.page_visit else ()
     visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
-    again = total([_begun(statement, block, machine), *(_found_again(statement, a, machine) for a in accesses)])
+    begun = plus(_begun(statement, block, machine), _awaited(statement, machine))
+    again = total([begun, *(_found_again(statement, a, machine) for a in accesses)])
     tasks, share = _parallel(statement, machine)
     moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
     ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
@@ -192,6 +194,18 @@ def _begun(statement: Statement, block: Block, machine: Machine) -> Expr:
         return ZERO
     queue = where(block.chains > m.FMA_LATENCY * machine.pipes.fma, machine.tile_begin, 0.0)
     return times(times(queue, statement.iterations(statement.sweep + 1)), statement.weight)
+
+
+def _awaited(statement: Statement, machine: Machine) -> Expr:
+    """Cycles in which those that read what lanes make together wait for it: once for each time that its buffer, of one
+    row or of several, is filled."""
+    v, buffer = statement.vector_loop, statement.write.buffer
+    if not machine.pipes.lanes_awaited or v is None or not statement.updates or statement.write.moves(v):
+        return ZERO
+    if buffer not in statement.alive or statement.write.in_registers:
+        return ZERO
+    filled = over(statement.iterations(statement.block), real(product(list(buffer.shape))))
+    return times(times(filled, machine.pipes.lanes_awaited), statement.weight)
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:

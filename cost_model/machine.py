@@ -17,6 +17,8 @@ from autosched.target import Target
 class Pipes:
     """Full-width vector instructions a core starts in one cycle; `element`: loads of single elements, spread or not.
     `load_shown`: cycles more for each load of a block, whatever hides it, where a second hyperthread has the core too.
+    `lanes_awaited`: cycles that everything waits for a sum or an extreme of a vector's lanes, or of several vectors' in
+    a row, which overlap: four shuffles of 3 and four steps of 4 for 16 lanes, and its way through memory.
     """
 
     fma: float
@@ -24,6 +26,7 @@ class Pipes:
     store: float
     element: float
     load_shown: float = 0.0
+    lanes_awaited: float = 0.0
 
 
 # Two 512-bit FMA units, and hyperthreads that are strangers to each other where cores are lent by the half. Measured on
@@ -31,7 +34,9 @@ class Pipes:
 # neighbour some of the time, multiply-adds alone keep 0.96 of their rate (with 10 empty instructions to 24 of them as
 # well), beside 0.42, 0.46, 0.58 and 1.04 loads each (tiles of 6 x 64, 8 x 48, 12 x 32 and 24 x 16) 0.82, 0.80, 0.75 and
 # 0.56, which is 0.2 to 0.35 cycles a load. While nobody disturbs, all but the last reach 1.00: hence less.
-GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15)
+# Softmax of rows of 64 to 4096: one by one, each takes 25 to 250 cycles more, with its two sums and extremes of lanes,
+# than where eight are taken together.
+GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15, lanes_awaited=48.0)
 
 # LLVM processor name -> pipes at the target's vector width; others go by width.
 PIPES: dict[str, Pipes] = {

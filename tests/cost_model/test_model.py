@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,10 +20,14 @@ from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model import metrics
+from cost_model.analysis import analyse
+from cost_model.draft import draft
 from cost_model.features import DRAFT_COLUMN, FEATURES
+from cost_model.machine import machine
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
 from search_spaces.cpu import sketches
+from search_spaces.cpu.domains import ROW_BLOCK
 from search_spaces.space import sample
 from tests.cost_model import nests
 from tests.helpers import copies_of
@@ -72,6 +77,21 @@ def test_loads_that_arithmetic_hides_show_on_a_shared_core(mcpu: str, shows: boo
     rows = np.array([[1, 6, 1, 64, 256], [1, 12, 1, 32, 256]])
     wide, narrow = Program([update.block.cycles], cost.params)(rows)[0]
     assert (wide < narrow) == shows
+
+
+@pytest.mark.parametrize(("mcpu", "cycles"), [("emeraldrapids", 48), ("skylake-avx512", 0), ("znver4", 0)])
+def test_sums_of_lanes_are_awaited_once_for_the_rows_that_are_taken_together(mcpu: str, cycles: int) -> None:
+    """Softmax of 64 rows: a maximum and a sum of the lanes, for each row or for eight at a time."""
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    (sketch,) = sketches(collapse(build("sfm", (64, 200))[0]), target, 1)
+    cpu, excess = machine(target, 1), []
+    costless = replace(cpu, pipes=replace(cpu.pipes, lanes_awaited=0.0))
+    params = tuple(p.name for p in sketch.params)
+    for rows in (1, 8):
+        ours, others = ([c.core for c in draft(analyse(lower(sketch.state)), which).costs] for which in (cpu, costless))
+        values = np.array([[rows if p.name.endswith(ROW_BLOCK) else p.domain[0] for p in sketch.params]])
+        excess.append(Program(ours, params)(values).sum() - Program(others, params)(values).sum())
+    assert excess == pytest.approx([2 * 64 * cycles, 2 * 8 * cycles])
 
 
 def ragged_seconds(m: int, n: int) -> float:
