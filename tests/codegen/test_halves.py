@@ -163,24 +163,26 @@ def test_bfloat16_is_rounded_without_a_choice_on_avx2():
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
-def test_bfloat16_is_taken_in_pairs_where_lanes_need_no_order():
+@pytest.mark.parametrize(("mcpu", "together"), [("haswell", "vpblendw"), ("cooperlake", "vcvtne2ps2bf16")])
+def test_bfloat16_is_taken_in_pairs_where_lanes_need_no_order(mcpu: str, together: str) -> None:
     """The sum's registers and the scaled row; not a row that is float32 in memory as well."""
-    target = parse_target("llvm -mcpu=haswell")
+    target = parse_target(f"llvm -mcpu={mcpu}")
     dag, _ = registry.build("rms_norm", (3, 64), dtype="bfloat16")
     texts = []
     for sketch in cpu.sketches(dag, target, 1):
         row = {p.name: p.domain[len(p.domain) // 2] for p in sketch.params}
         texts.append(emit_assembly(emit(*concretise(lower(sketch.state), row), target, 1).ir, target))
-    assert any("vpblendw" in text and "vpmovzxwd" not in text and "vpackus" not in text for text in texts)
+    assert any(together in text and "vpmovzxwd" not in text and "vpackus" not in text for text in texts)
 
     a, b = te.placeholder((64,), "bfloat16", name="A"), te.placeholder((64,), name="B")
     state = initial_state(ComputeDAG(te.compute((64,), lambda i: a[i] * b[i], name="C")))
     assert "vpmovzxwd" in emit_assembly(build(state.apply(Vectorize("C", "i")), target, 1).ir, target)
 
 
+@pytest.mark.parametrize("mcpu", ["haswell", "cooperlake"])
 @pytest.mark.parametrize(("name", "shape"), [("layer_norm", (3, 96)), ("softmax", (2, 64))])
-def test_pairs_of_bfloat16_in_every_sketch(name: str, shape: tuple[int, ...]) -> None:
-    target = parse_target("llvm -mcpu=haswell")
+def test_pairs_of_bfloat16_in_every_sketch(name: str, shape: tuple[int, ...], mcpu: str) -> None:
+    target = parse_target(f"llvm -mcpu={mcpu}")
     if not can_run(target):
         pytest.skip("not here")
     dag, _ = registry.build(name, shape, dtype="bfloat16")

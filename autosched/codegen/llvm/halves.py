@@ -8,8 +8,8 @@ those of F. Giesen, "float->half variants", https://gist.github.com/rygorous/215
 
 Such a loop need not know which lane is which. Where it does not (`paired_loops`), a register of bfloat16 becomes two of
 float32 by a shift and a mask, the numbers at even places and those at odd ones, and two become one by a shift and a
-blend; in their own order each half is shuffled across the register before its shift, or after it. Buffers of a nest
-that only such loops use (A) hold their lanes in that order.
+blend, or by a conversion and a shuffle of AVX512-BF16; in their own order each half is shuffled across the register
+before its shift, or after it. Buffers of a nest that only such loops use (A) hold their lanes in that order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.words import literal, splat, value_type
 from autosched.codegen.storage import flat_index
+from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
@@ -53,14 +54,17 @@ def widen(m: Arithmetic, a: Val) -> Val:
 
 def narrow(m: Arithmetic, a: Val, dtype: str) -> Val:
     """The float16 or bfloat16 nearest to a float32."""
-    if _has(m, dtype):
+    pairs = dtype == "bfloat16" and m.writer.paired and a.lanes > 1
+    if pairs and _has(m, dtype) and a.lanes * 2 == m.target.vector_bytes == 64:
+        return _narrow_registers(m, a)
+    if _has(m, dtype) and not pairs:
         kind = "half" if dtype == "float16" else "bfloat"
         return m.converted("bitcast", m.converted("fptrunc", a, kind), "i16", dtype)
     word = m.converted("bitcast", a, "i32", "int32")
     if dtype == "float16":
         return m.converted("trunc", _float16(m, word), "i16", dtype)
     rounded = _rounded(m, a, word)
-    if m.writer.paired and a.lanes > 1:
+    if pairs:
         return _narrow_pairs(m, rounded)
     return m.converted("trunc", _down(m, rounded, 16), "i16", dtype)
 
@@ -101,6 +105,23 @@ def _narrow_pairs(m: Arithmetic, rounded: Val) -> Val:
     picks = ", ".join(f"i32 {n + n % 2 * lanes}" for n in range(lanes))
     name = m.writer.value(f"shufflevector {short} {parts[0]}, {short} {parts[1]}, <{lanes} x i32> <{picks}>")
     return _like(rounded, name, "bfloat16")
+
+
+def _narrow_registers(m: Arithmetic, a: Val) -> Val:
+    """Two registers of numbers in that order to one of bfloat16 in their own, by AVX512-BF16: converted together, then
+    shuffled."""
+    half, kind = a.lanes // 2, value_type("float32", a.lanes)
+    text, parts = value_type("float32", half), []
+    for first in (half, 0):  # the second operand's are the lower ones of the result
+        picks = ", ".join(f"i32 {n}" for n in range(first, first + half))
+        parts.append(m.writer.value(f"shufflevector {kind} {a.name}, {kind} poison, <{half} x i32> <{picks}>"))
+    operands = ", ".join(f"{text} {part}" for part in parts)
+    both = m.writer.value(f"call <{a.lanes} x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512({operands})")
+    short = value_type("bfloat16", a.lanes)
+    words = m.writer.value(f"bitcast <{a.lanes} x bfloat> {both} to {short}")
+    picks = ", ".join(f"i32 {n // 2 + n % 2 * half}" for n in range(a.lanes))
+    name = m.writer.value(f"shufflevector {short} {words}, {short} poison, <{a.lanes} x i32> <{picks}>")
+    return _like(a, name, "bfloat16")
 
 
 def _rounded(m: Arithmetic, a: Val, word: Val) -> Val:
@@ -155,7 +176,7 @@ def paired_loops(body: Stmt, params: Mapping[str, Buffer], simplify: Simplifier,
     """The variables of the vectorised loops of a nest whose lanes are taken in pairs, 2 bytes each: those that convert
     bfloat16, and those that use the same buffers of the nest."""
     buffers = {**params, **{s.buffer.name: s.buffer for s in walk(body) if isinstance(s, Allocate)}}
-    if target.arch != "x86_64" or _converts(target, "bfloat16"):
+    if target.arch != "x86_64":
         return frozenset()
     if not any(b.dtype == "bfloat16" for b in buffers.values()):
         return frozenset()
@@ -213,6 +234,8 @@ class _Pairs:
     def _fits_value(self, e: Expr, lane: Var, lanes: _Lanes) -> bool:
         if lane not in free_vars(e):
             return True
+        if isinstance(e, Word | Dot):
+            return False
         if isinstance(e, Load):
             return not is_looked_up(e) and self._is_element(e.buffer, e.indices, lane)
         if isinstance(e, Cast) and {e.dtype, e.a.dtype} == {"float32", "bfloat16"}:
