@@ -142,6 +142,14 @@ class Lanes:
         """x * 2**n, n rounded down, in AVX-512; rounded once however small the result is, infinite beyond the range."""
         return self._avx512("scalef", x, n, f"{self.type} {x}")
 
+    def exponent(self, x: str) -> str:
+        """The largest e with 2**e <= |x|, in AVX-512; -infinity for 0, infinity for infinities."""
+        return self._avx512_of("getexp", x, "")
+
+    def fraction(self, x: str) -> str:
+        """|x| / 2**e of that e, in AVX-512; 1 for 0 and infinity, NaN for what is negative."""
+        return self._avx512_of("getmant", x, "i32 12, ")  # 8: no negative numbers, 4: nor -0's sign
+
     def bounded(self, x: str, limit: float) -> str:
         """x between -limit and limit, in AVX-512; some number between them for NaN."""
         return self._avx512("range", x, self.number(limit), f"i32 2, {self.type} {x}")  # 2: smaller, with the sign of x
@@ -191,6 +199,11 @@ class Lanes:
         return self.emit(
             f"call {t} @llvm.x86.avx512.mask.{name}.{kind}.512({t} {x}, {t} {y}, {rest}, i{self.lanes} -1, i32 4)"
         )
+
+    def _avx512_of(self, name: str, x: str, rule: str) -> str:
+        t, kind = self.type, "ps" if self.form.bits == 32 else "pd"
+        rest = f"{t} zeroinitializer, i{self.lanes} -1, i32 4"
+        return self.emit(f"call {t} @llvm.x86.avx512.mask.{name}.{kind}.512({t} {x}, {rule}{rest})")
 
     def bits(self, x: str) -> str:
         return self.emit(f"bitcast {self.type} {x} to {self.integer}")

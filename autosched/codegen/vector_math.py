@@ -16,14 +16,15 @@ NaN gives NaN, and infinities give the limits (NaN for sin and cos). Reductions:
 Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.4 cycles on Zen 3, or 14 and 6.0 where x is at most 0,
 `exp_negative`; other widths are computed in whole registers there, so that every lane gives the same bits); log by x =
 2**e m with sqrt(1/2) <= m < sqrt(2), float32 in AVX2 with m near one of eight numbers whose logarithms are looked up:
-26 instructions instead of 42, 13 cycles on Zen 3 instead of 19; pow from exp(y log x), of float32 in float64, in AVX2
-no more of it than 2**-32 of y log x needs; tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a
-polynomial (float32) or 1 - exp(log erfc), float32 from polynomials that are looked up as well: in AVX2 one of eight of
-degree 6, 31 instructions instead of 47, in AVX-512 one of 16 of degree 5 (a GELU takes 12 cycles for 16 elements on
-Emerald Rapids instead of 17); sin and cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a
-weighted minimax fit in 400-bit arithmetic, those of the 16 pieces in float64; the relative errors of the fits are below
-2**-26 and 2**-54 (2**-24 between the 32 powers, 2**-25 between the 8 and, but for 2**-24.7 in AVX2, in the pieces of
-erf). Those of erf above 1 in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
+26 instructions instead of 42, 13 cycles on Zen 3 instead of 19, in AVX-512 one of sixteen, 13 instructions, 8 cycles on
+Emerald Rapids instead of 18; pow from exp(y log x), of float32 in float64, in AVX2 no more of it than 2**-32 of y log x
+needs; tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial (float32) or 1 - exp(log
+erfc), float32 from polynomials that are looked up as well: in AVX2 one of eight of degree 6, 31 instructions instead of
+47, in AVX-512 one of 16 of degree 5 (a GELU takes 12 cycles for 16 elements on Emerald Rapids instead of 17); sin and
+cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a weighted minimax fit in 400-bit
+arithmetic, those of the 16 pieces in float64; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24
+between the 32 powers, 2**-25 between the 8 and, but for 2**-24.7 in AVX2, in the pieces of erf). Those of erf above 1
+in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from autosched.codegen.math_tables import (
     FORMATS,
     LOG_NEAR,
     LOG_NEARER,
+    LOG_OF_SIXTEENTH,
     LOG_PIECES,
+    LOG_SIXTEENTHS,
 )
 from autosched.codegen.vector_lanes import Lanes
 
@@ -235,7 +238,20 @@ def _log_looked_up(v: Lanes, x: str) -> str:
     return v.select(v.compare("oeq", x, v.number(0.0)), v.number(-math.inf), value)
 
 
+def _log_scaled(v: Lanes, x: str) -> str:
+    """log in AVX-512, float32, in whole registers: the instructions that take a number apart know subnormals, 0,
+    infinities and negative numbers. The last sixteenth below 2 is near 1/2, whose logarithm cancels an e of -1."""
+    e, m = v.exponent(x), v.fraction(x)
+    piece = v.float(v.iop("lshr", v.bits(m), v.whole(v.form.fraction - 4)))
+    s, c = (v.looked_up(column, piece) for column in zip(*LOG_SIXTEENTHS, strict=True))
+    r = v.fma(m, s, v.number(-1.0))
+    near = v.fma(v.op("fmul", r, r), v.polynomial(r, LOG_OF_SIXTEENTH), r)
+    return v.op("fadd", v.fma(e, v.number(math.log(2.0)), c), near)
+
+
 def _log(v: Lanes, x: str) -> str:
+    if v.shuffled == 512 and v.form.bits == 32 and v.fused:
+        return v.in_registers(_log_scaled, x)
     if _looks_up_logarithms(v):
         return v.in_registers(_log_looked_up, x)
     e, m = _split(v, x)

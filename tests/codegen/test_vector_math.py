@@ -172,7 +172,7 @@ def test_error_bounds(dtype: str, fn: str, fma: bool) -> None:
 
 
 @pytest.mark.parametrize("shuffled", [0, 256, 512])
-@pytest.mark.parametrize("fn", ["exp", "exp_negative", "log", "sigmoid", "erf"])
+@pytest.mark.parametrize("fn", ["exp", "exp_negative", "log", "tanh", "sigmoid", "erf"])
 def test_error_bounds_with_the_shuffles_of_each_instruction_set(fn: str, shuffled: int) -> None:
     if shuffled > shuffled_bits(HOST):
         pytest.skip("no such shuffles here")
@@ -232,9 +232,9 @@ def test_erf_looks_up_its_coefficients_where_that_is_one_shuffle_each() -> None:
 
 def test_log_looks_up_what_its_argument_is_near() -> None:
     lines = {mcpu: _lines_for("log", mcpu) for mcpu in ("sandybridge", "haswell", "skylake-avx512")}
-    assert [sum("avx2.permps" in line for line in lines[mcpu]) for mcpu in lines] == [0, 2, 0]
+    assert [sum("avx2.permps" in line or "permvar.sf" in line for line in lines[mcpu]) for mcpu in lines] == [0, 2, 2]
     products = [sum("llvm.fma" in line or "fmul" in line for line in lines[mcpu]) for mcpu in lines]
-    assert products == [15, 8, 15]
+    assert products == [15, 8, 7]
 
 
 @pytest.mark.parametrize(("fn", "most"), [("erf", 29), ("exp", 18)])
