@@ -92,6 +92,33 @@ def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
     assert "phi <" not in source.ir, "no branch for a read"
 
 
+def in_rows(name: str, target: Target, pad: int = 1, width: int = 20, k: int = 3) -> tuple[ComputeDAG, Sketch]:
+    """The operator on images whose channels are first, so that the lanes go along the window."""
+    settings = {"N": 1, "C": 3, "H": 9, "W": width, "k": k, "stride": 1, "pad": pad, "layout": "NCHW"}
+    dag = collapse(workload(name, settings=settings, dtype="float32")[0])
+    return dag, next(s for s in sketches(dag, target, 1) if not pad or s.name.endswith("pad@inline"))
+
+
+@pytest.mark.parametrize("name", ["depthwise", "max_pool2d"])
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+def test_padding_beside_lanes_is_what_the_reference_says(name, target):
+    dag, sketch = in_rows(name, target)
+    data = make_inputs(dag, 0, "normal")
+    for values in (tile(sketch, 4, 1, 1), tile(sketch, 2, 1, 2), tile(sketch, 3, 1, 1, steps=1)):
+        check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_a_masked_load_fills_the_padding_itself():
+    """A blend after the load waits for the ports of the multiply-adds."""
+    target = parse_target("llvm -mcpu=znver4")
+    _, sketch = in_rows("depthwise", target)
+    assembly = emit_assembly(build(sketch.state, target, 1, tile(sketch, 2, 1, 2)).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    assert re.search(r"\n\tvmovups\t[^\n]*\{z\}", body)
+    assert not re.search(r"\n\tv(?:p?and|p?blendm)\w*\t", body)
+
+
 @pytest.mark.parametrize("column", range(3))
 @pytest.mark.parametrize("row", range(6), ids=lambda n: "-".join(OPERATORS[n]))
 def test_outputs_that_pass_by_are_what_the_reference_says(row, column):

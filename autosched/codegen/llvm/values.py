@@ -279,9 +279,9 @@ class Values:
         """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
         return next((b for b in self.bindings.env.values() if isinstance(b, Lanes)), None)
 
-    def _masked_load(self, access: Access, dtype: str, mask: str | None = None) -> str:
+    def _masked_load(self, access: Access, dtype: str, mask: str | None = None, fill: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
-        filler = splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
+        filler = fill or (splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer")
         return self.writer.value(
             f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype][1]} "
             f"{self.addresses.at(access, dtype)}, <{self.lanes} x i1> {mask or self.mask}, {kind} {filler})"
@@ -326,6 +326,8 @@ class Values:
         there = read if self._store is None else [*read, (self._store.indices, self._shape(self._store.buffers[0]))]
         if self._is_harmless(expr.a, there):
             a = self.emit(expr.a)
+        elif filled := self._filled_lanes(cond, expr):
+            return filled
         else:
             with self._under(cond.name):
                 a = self.emit(expr.a)
@@ -412,6 +414,23 @@ class Values:
             return self._emit_load(load, Access(either, 0, access.lane_stride))
 
         return self.once(load.buffer, (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill), chosen)
+
+    def _filled_lanes(self, cond: Val, expr: Select) -> Val | None:
+        """Padding in some lanes: the load leaves them out and fills them itself; None for other selects."""
+        load, fill = expr.a, expr.b
+        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype not in ("float32", "float64"):
+            return None
+        access = self.addresses.access(load.buffer, load.indices)
+        register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
+        if register or is_looked_up(load) or access.lane_stride != 1:
+            return None
+        mask = cond.name if self.mask is None else masks.both(self.writer, self.mask, cond.name, self.lanes)
+        filler = splat(literal(fill.value, fill.dtype), fill.dtype, self.lanes)
+
+        def loaded() -> Val:
+            return Val(self._masked_load(access, load.dtype, mask, filler), load.dtype, self.lanes)
+
+        return self.once(load.buffer, (access, mask, self.lanes, load.dtype, fill), loaded)
 
     def _branch(self, cond: Val, expr: Select) -> Val:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""
