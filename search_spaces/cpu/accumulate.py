@@ -7,7 +7,7 @@ from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vector
 from search_spaces.cpu.domains import unroll
 from search_spaces.draft import Draft
 
-WINDOW = 32  # points of a reduction that is a window: each of its loops may be written out
+WINDOW = 128  # points of a reduction that is a window: each of its loops may be written out
 
 
 def unroll_name(stage: str, axis: str) -> str:

@@ -108,6 +108,32 @@ def test_padding_beside_lanes_is_what_the_reference_says(name, target):
         check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
 
 
+@pytest.mark.parametrize(("pad", "k"), [(3, 7), (0, 5)])
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+def test_a_window_of_many_points_goes_step_by_step(target, pad, k):
+    """Along rows where the lanes lie along rows, along either where they are channels."""
+    rows = in_rows("depthwise", target, pad, k=k)
+    channels = window("dep", target, N=1, H=9, W=7, C=19, k=k, stride=1, pad=k // 2)
+    for dag, sketch in (rows, channels):
+        data = make_inputs(dag, 0, "normal")
+        for values in (tile(sketch, 5, 1, 1, steps=k), tile(sketch, 3, 2, 2, steps=k)):
+            check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_a_step_of_a_large_window_reads_each_row_once():
+    """7 x 7 points of W do not fit beside 14 accumulators, a column of them does."""
+    target = parse_target("llvm -mcpu=znver4")
+    _, sketch = in_rows("depthwise", target, pad=0, width=38, k=7)
+    values = tile(sketch, 3, 1, 2, steps=7)
+    assembly = emit_assembly(build(sketch.state, target, 1, values).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    assert not re.search(r"vmov\w+\t%zmm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd", body)) == 49 * 3 * 2
+    images = re.findall(r"\n\tv(?:movups|fmadd\w+)\t[^\n%]*\([^)]*\), ?%zmm", body)
+    assert len(images) <= 7 * 9 * 2, "each vector of X once for a column of W"
+
+
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
 def test_a_masked_load_fills_the_padding_itself():
     """A blend after the load waits for the ports of the multiply-adds."""

@@ -65,14 +65,17 @@ class Result:
 
 
 def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
-    """Emits the unrolled loops from `stmt` on, if they are a window: in the order of what it reads where its operands
-    fit into registers, else step by step of its reduction, each of which loads what it needs. What clears the
-    accumulators may come before."""
+    """Emits the unrolled loops from `stmt` on, if they are a window: in the order of what it reads where its operands,
+    or those of the steps of one loop, fit into registers, else step by step of its reduction, each of which loads what
+    it needs. What clears the accumulators may come before."""
     window = _window(emitter, stmt) if isinstance(stmt, For) and _is_unrolled(stmt) else None
     if window is None:
         return False
-    if window.fits(_n_vectors(emitter, window), emitter.target.n_vector_registers):
+    room = _n_vectors(emitter, window), emitter.target.n_vector_registers
+    if window.fits(*room):
         _emit(emitter, window, lambda n, first: None, _clears(before, window, emitter.addresses))
+    elif parts := window.parts(*room):
+        _emit_parts(emitter, parts)
     else:
         _emit_steps(emitter, window)
     return True
@@ -254,6 +257,15 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
     emitter.values.in_window = False
     for var in window.loops:
         emitter.bindings.env.pop(var, None)  # all points may be outside
+
+
+def _emit_parts(emitter: Emitter, parts: Sequence[Window]) -> None:
+    """One window after another, with nothing held from one to the next, see `_emit_steps`."""
+    for n, part in enumerate(parts):
+        if n:
+            emitter.writer.emit('fence syncscope("singlethread") acq_rel')
+            emitter.values.forget()
+        _emit(emitter, part, lambda n, first: None)
 
 
 def _emit_steps(emitter: Emitter, window: Window) -> None:

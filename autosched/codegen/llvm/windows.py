@@ -4,8 +4,10 @@
 
 In the order of the loops an element of X is needed again when a whole tile of others has passed. Here the vectors are
 outermost, and the copies go along X: each of its elements is read once, used by all outputs that it belongs to, and its
-register is free. What must stay in registers are accumulators and W; where they do not fit, the loops keep their order.
-It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
+register is free. What must stay in registers are accumulators and W. Of a window that is too large for that, as one of
+7 by 7 points is, the steps of one loop follow one another, each a window of its own: those along a row, where the lanes
+lie along rows, since vectors of X that overlap are different ones. Where they do not fit either, the loops keep their
+order. It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
 
 A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
 that belongs to it, so that many more outputs than registers can pass (`passing.py`). How many are needed at a time
@@ -44,13 +46,18 @@ class Window:
     outputs: tuple[Var, ...]  # the loops that move the accumulator
     shared: Steps  # of the access along which the copies go, X
     itemsize: int  # of X
-    operands: int  # of a point's vector: what the copies along X read besides it
+    others: tuple[Steps, ...]  # of what the copies along X read besides it
 
     @cached_property
     def places(self) -> tuple[Point, ...]:
         """Of each point: the values of those loops that move its accumulator."""
         moving = [n for n, v in enumerate(self.loops) if v in self.outputs]
         return tuple(tuple(p[n] for n in moving) for p in self.points)
+
+    @cached_property
+    def operands(self) -> int:
+        """Registers of a point's vector: what the copies along X read besides it."""
+        return sum(len({_offset(steps, p) for p in self.points}) for steps in self.others)
 
     def fits(self, vectors: int, registers: int) -> bool:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
@@ -65,6 +72,26 @@ class Window:
             change[n] += 1
             change[last[place] + 1] -= 1
         return max(accumulate(change)) + self.operands < registers
+
+    def parts(self, vectors: int, registers: int) -> tuple[Window, ...]:
+        """A window for each step of one loop of the reduction, where each fits: of such loops the one that leaves the
+        fewest elements of X to be read. None where it does not fit, or has an order of its own."""
+        assert isinstance(self.inner.body, Store)
+        if len(self.inner.body.values) > 1:
+            return ()
+        found: list[tuple[Window, ...]] = []
+        for n in (n for n, v in enumerate(self.loops) if v not in self.outputs):
+            steps = sorted({p[n] for p in self.points})
+            parts = tuple(replace(self, points=tuple(p for p in self.points if p[n] == step)) for step in steps)
+            if all(part.fits(vectors, registers) for part in parts):
+                found.append(parts)
+        best = min(found, key=lambda parts: sum(part.elements for part in parts), default=())
+        return best if sum(part.elements for part in best) < len(self.points) else ()
+
+    @cached_property
+    def elements(self) -> int:
+        """How many elements of X a vector's copies read."""
+        return len({_offset(self.shared, p) for p in self.points})
 
     def sweeps(self) -> Iterator[Window]:
         """The window, and the same in the order of each axis of the outputs before the others.
@@ -119,9 +146,9 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
         return None
     shared, itemsize = found
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
-    operands = sum(len({_offset(s, p) for p in points}) for s, _, _ in read if s != shared)
+    others = tuple(s for s, _, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    window = Window(variables, ordered, body, outputs, shared, itemsize, operands)
+    window = Window(variables, ordered, body, outputs, shared, itemsize, others)
     return window if _keeps_order(window.points, window.places) else None
 
 
