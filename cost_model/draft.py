@@ -19,9 +19,9 @@ Zen 3); nor finding again, for each tile, more pages than address translation ha
 set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
 lies beside it. What neighbouring outputs of a window share is loaded once where everything else that the window needs
 fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest thread gets;
-every parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does
-with the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one
-another.
+where cores are not equally fast at a time, the others wait for half a task in the mean, whatever can be divided. Every
+parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does with
+the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; constants are in `cost_model.machine`.
 """
@@ -479,4 +479,7 @@ def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
     inner = [x for x in statement.loops if x.kind is not ForKind.PARALLEL and x.trips is not real(x.bound)]
     whole = factor(over(real(x.bound), x.trips) for x in inner)  # work of a task away from the borders, in mean ones
     uneven = over(plus(tasks, times(whole, threads - 1.0)), threads)  # who has nothing left takes of the others' tasks
-    return tasks, least(1.0, over(least(times(waves, whole), uneven), tasks))
+    half = most(whole, over(plus(tasks, times(whole, (threads - 1.0) / 2.0)), threads))  # in the mean it is half of one
+    share = machine.pipes.unequal
+    busiest = plus(times(least(times(waves, whole), uneven), 1.0 - share), times(half, share))
+    return tasks, least(1.0, over(busiest, tasks))

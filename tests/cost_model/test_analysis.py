@@ -310,6 +310,19 @@ def test_the_longer_of_two_tasks_is_what_both_threads_wait_for() -> None:
     assert found == pytest.approx([160 / 256, 128 / 256, 160 / 256, 192 / 256, 1])
 
 
+def test_where_cores_are_not_equally_fast_half_a_task_is_waited_for() -> None:
+    """In 0.3 of the time; of 16 tasks it is a 64th of the whole more, of two a quarter, one is on one thread anyway."""
+    target = parse_target("llvm -mcpu=emeraldrapids")
+    sketch = next(s for s in sketches(collapse(build("gmm", (1, 64, 256, 32))[0]), target, 2) if ":v1-panel" in s.name)
+    update = next(s for s in analyse(lower(sketch.state)).statements if s.updates)
+    cpu = machine(target, 2)
+    share = statement_cost(update, cpu).share
+    sizes = {p.name: p.domain[0] for p in sketch.params} | {"matmul.i.m": 8, "matmul.i.r": 8, "matmul.j.r": 16}
+    found = [evaluate([share], sizes | {"matmul.j.m": m})[0] for m in (1, 4, 8, 16)]
+    assert cpu.pipes.unequal == 0.3
+    assert found == pytest.approx([0.5 + 0.3 / 64, 0.5 + 0.3 / 16, 0.5 + 0.3 / 8, 1])
+
+
 def test_a_nest_of_one_task_asks_no_thread() -> None:
     """Two tasks of two threads begin later than one; as many as there are in one thread cost the same."""
     sizes = {"mr": 4, "nc": 4, "nr": 16, "kc": 8}
