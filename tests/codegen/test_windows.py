@@ -135,6 +135,22 @@ def test_a_step_of_a_large_window_reads_each_row_once():
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_elements_that_lanes_share_do_not_wait_for_the_next_vector():
+    """A first layer: 3 channels, and two vectors of output channels for each element of the image."""
+    target = parse_target("llvm -mcpu=znver4")
+    lanes = target.vector_bytes // 4
+    dag, sketch = window("c2d", target, N=1, H=17, W=17, CI=3, CO=2 * lanes, k=3, stride=2, pad=0)
+    values = tile(sketch, 2, 2, 2)
+    kernel = build(sketch.state, target, 1, values)
+    body = emit_assembly(kernel.ir, target)
+    body = body[: body.index(".size\tkernel.nest0")]
+    assert len(re.findall(r"vmov\w+\t%zmm\d+, [^\n]*\(%rsp", body)) < 5, "22 if each waits for the next vector"
+    if HOST.vector_bytes == target.vector_bytes:
+        data = make_inputs(dag, 0, "normal")
+        check_outputs(dag, data, run(kernel, dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
 def test_a_masked_load_fills_the_padding_itself():
     """A blend after the load waits for the ports of the multiply-adds."""
     target = parse_target("llvm -mcpu=znver4")

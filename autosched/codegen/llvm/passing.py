@@ -203,9 +203,9 @@ def _is_unrolled(stmt: Stmt) -> bool:
 
 def _window(emitter: Emitter, stmt: For) -> Window | None:
     window = find_window(stmt, emitter.addresses)
-    if window is None or reduces_lanes(window.inner) or _n_vectors(emitter, window) > MAX_CHUNKS:
+    if window is None or reduces_lanes(window.inner):
         return None
-    return window
+    return window if _n_vectors(emitter, window) <= (1 if window.is_spread else MAX_CHUNKS) else None
 
 
 def _extent(window: Window) -> int:

@@ -8,6 +8,8 @@ register is free. What must stay in registers are accumulators and W. Of a windo
 7 by 7 points is, the steps of one loop follow one another, each a window of its own: those along a row, where the lanes
 lie along rows, since vectors of X that overlap are different ones. Where they do not fit either, the loops keep their
 order. It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
+Elements of X that all lanes share are no window where there are several vectors, as of output channels: each would wait
+in a register for the next vector, or on the stack. In the order of the loops one load of it serves all vectors.
 
 A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
 that belongs to it, so that many more outputs than registers can pass (`passing.py`). How many are needed at a time
@@ -47,6 +49,7 @@ class Window:
     shared: Steps  # of the access along which the copies go, X
     itemsize: int  # of X
     others: tuple[Steps, ...]  # of what the copies along X read besides it
+    is_spread: bool  # whether all lanes share an element of X
 
     @cached_property
     def places(self) -> tuple[Point, ...]:
@@ -141,14 +144,14 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     variables = tuple(v for v, _ in unrolled)
     points = list(product(*(range(n) for _, n in unrolled)))
     read = _reads(store, variables, body.var, addresses)
-    found = next(((s, size) for s, lane, size in read or () if _shares(s, lane, spatial, points)), None)
+    found = next(((s, lane, size) for s, lane, size in read or () if _shares(s, lane, spatial, points)), None)
     if read is None or found is None:
         return None
-    shared, itemsize = found
+    shared, lane, itemsize = found
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
     others = tuple(s for s, _, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    window = Window(variables, ordered, body, outputs, shared, itemsize, others)
+    window = Window(variables, ordered, body, outputs, shared, itemsize, others, not lane)
     return window if _keeps_order(window.points, window.places) else None
 
 
