@@ -165,7 +165,7 @@ def _own(statement: Statement, machine: Machine) -> _Own:
     dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
     memory = (
         times(times(total(_fetched(statement, a, machine) for a in statement.accesses), 1.0 / m.L2_BANDWIDTH), share),
-        times(times(ahead[0], 1.0 / m.L3_BANDWIDTH), share),
+        times(times(ahead[0], 1.0 / machine.pipes.l3), share),
         times(times(ahead[1], 1.0 / m.DRAM_BANDWIDTH), dram_share),
     )
     visits = times(visits, machine.page_visit)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from autosched.target import Target
 
+L3_BANDWIDTH = 24.0  # bytes a cycle from L3 into L2, one core of Zen 3 and 4
+
 
 @dataclass(frozen=True)
 class Pipes:
@@ -20,6 +22,7 @@ class Pipes:
     `lanes_awaited`: cycles that everything waits for a sum or an extreme of a vector's lanes, or of several vectors' in
     a row, which overlap: four shuffles of 3 and four steps of 4 for 16 lanes, and its way through memory.
     `unequal`: how often one core is slower than another, by half where a second hyperthread has it.
+    `l3`: bytes a cycle from L3 into L2.
     """
 
     fma: float
@@ -29,6 +32,7 @@ class Pipes:
     load_shown: float = 0.0
     lanes_awaited: float = 0.0
     unequal: float = 0.0
+    l3: float = L3_BANDWIDTH
 
 
 # Two 512-bit FMA units, and hyperthreads that are strangers to each other where cores are lent by the half. Measured on
@@ -37,11 +41,11 @@ class Pipes:
 # well), beside 0.42, 0.46, 0.58 and 1.04 loads each (tiles of 6 x 64, 8 x 48, 12 x 32 and 24 x 16) 0.82, 0.80, 0.75 and
 # 0.56, which is 0.2 to 0.35 cycles a load. While nobody disturbs, all but the last reach 1.00: hence less.
 # Softmax of rows of 64 to 4096: one by one, each takes 25 to 250 cycles more, with its two sums and extremes of lanes,
-# than where eight are taken together.
+# than where eight are taken together. 3 to 12 MB are read again and again with 9 to 10 bytes a cycle, 1 MB with 40.
 # Beside other work on the machine one of two such cores was slow and the other was not in 0.05 to 0.45 of the time; as
 # two tasks work would have taken 1.05 to 1.09 times as long as in many small ones. The draft's first picks with and
 # without `unequal`, 31 cases, two threads, in turn: 0.88 of the time in the median, 0.945 in the minimum.
-GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15, lanes_awaited=48.0, unequal=0.3)
+GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15, lanes_awaited=48.0, unequal=0.3, l3=10.0)
 
 # LLVM processor name -> pipes at the target's vector width; others go by width.
 PIPES: dict[str, Pipes] = {
@@ -100,7 +104,6 @@ LOOP_STEP = 1.0  # cycles of one iteration of an outer loop (counter, compare, a
 LOOP_ENTRY = 6.0  # cycles of entering and leaving a loop (set-up, a branch mispredicted now and then)
 L2_BANDWIDTH = 40.0  # bytes a cycle from L2 into L1
 CROWDED_FETCH = 2.0  # times as long where the vectors of a block are more than the ways of their sets; on Zen 4
-L3_BANDWIDTH = 24.0  # from L3 into L2, one core
 # Cycles until a page is found and fetching ahead begins in it, by the bytes of a vector: on Zen 3 14 to 18. Twice the
 # bytes and, in two passes, the cycles of the instructions in flight hide it on Zen 4: nothing is gained by counting it.
 PAGE_VISIT = {16: 14.0, 32: 14.0, 64: 0.0}

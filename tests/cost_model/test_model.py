@@ -21,7 +21,7 @@ from autosched.te.collapse import collapse
 from autosched.te.registry import build
 from cost_model import metrics
 from cost_model.analysis import analyse
-from cost_model.draft import draft
+from cost_model.draft import draft, statement_cost
 from cost_model.features import DRAFT_COLUMN, FEATURES
 from cost_model.machine import machine
 from cost_model.model import CostModel
@@ -92,6 +92,16 @@ def test_sums_of_lanes_are_awaited_once_for_the_rows_that_are_taken_together(mcp
         values = np.array([[rows if p.name.endswith(ROW_BLOCK) else p.domain[0] for p in sketch.params]])
         excess.append(Program(ours, params)(values).sum() - Program(others, params)(values).sum())
     assert excess == pytest.approx([2 * 64 * cycles, 2 * 8 * cycles])
+
+
+@pytest.mark.parametrize(("mcpu", "cycles_a_byte"), [("emeraldrapids", 1 / 10), ("znver4", 1 / 24)])
+def test_what_comes_from_l3_takes_as_long_as_it_was_measured(mcpu: str, cycles_a_byte: float) -> None:
+    """64 MB of a matrix in reach of L3 alone."""
+    target = replace(parse_target(f"llvm -mcpu={mcpu}"), l3_bytes=1 << 28)
+    update = next(s for s in analyse(nests.row_maximum(4096, 4096)).statements if s.updates)
+    cost = statement_cost(update, machine(target, 1))
+    moved, cycles = Program([cost.moved[1], cost.memory[1]], nests.ROW_PARAMS)(np.array([[16]]))
+    assert cycles / moved == pytest.approx(cycles_a_byte)
 
 
 def ragged_seconds(m: int, n: int) -> float:
