@@ -21,7 +21,7 @@ from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.lookup import gathered, known_indices
 from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.conditions import ORDERINGS, conjuncts, is_ordering
+from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
@@ -326,7 +326,7 @@ class Values:
         there = read if self._store is None else [*read, (self._store.indices, self._shape(self._store.buffers[0]))]
         if self._is_harmless(expr.a, there):
             a = self.emit(expr.a)
-        elif filled := self._filled_lanes(cond, expr):
+        elif filled := self._filled_lanes(left, expr.a, expr.b):
             return filled
         else:
             with self._under(cond.name):
@@ -415,22 +415,31 @@ class Values:
 
         return self.once(load.buffer, (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill), chosen)
 
-    def _filled_lanes(self, cond: Val, expr: Select) -> Val | None:
-        """Padding in some lanes: the load leaves them out and fills them itself; None for other selects."""
-        load, fill = expr.a, expr.b
+    def _filled_lanes(self, cond: Expr, load: Expr, fill: Expr) -> Val | None:
+        """Padding in some lanes: the load leaves them out and fills them itself; None for other selects. What all lanes
+        share of the condition chooses the address instead, which costs no mask."""
         if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype not in ("float32", "float64"):
             return None
         access = self.addresses.access(load.buffer, load.indices)
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
         if register or is_looked_up(load) or access.lane_stride != 1:
             return None
-        mask = cond.name if self.mask is None else masks.both(self.writer, self.mask, cond.name, self.lanes)
+        parts = list(conjuncts(cond))
+        shared, own = (self.emit(every(p for p in parts if self._has_lanes(p) is lanes)) for lanes in (False, True))
+        if shared.lanes > 1 or own.lanes == 1:
+            return None
+        mask = own.name if self.mask is None else masks.both(self.writer, self.mask, own.name, self.lanes)
         filler = splat(literal(fill.value, fill.dtype), fill.dtype, self.lanes)
 
         def loaded() -> Val:
-            return Val(self._masked_load(access, load.dtype, mask, filler), load.dtype, self.lanes)
+            place = access
+            if shared.name != "true":
+                constant, there = fill_name(fill.value, fill.dtype), self.addresses.at(access, load.dtype)
+                either = self.writer.value(f"select i1 {shared.name}, ptr {there}, ptr {constant}", "p")
+                place = Access(either, 0, 1)
+            return Val(self._masked_load(place, load.dtype, mask, filler), load.dtype, self.lanes)
 
-        return self.once(load.buffer, (access, mask, self.lanes, load.dtype, fill), loaded)
+        return self.once(load.buffer, (access, shared.name, mask, self.lanes, load.dtype, fill), loaded)
 
     def _branch(self, cond: Val, expr: Select) -> Val:
         """A condition that is the same in all lanes: only the branch taken is evaluated."""
