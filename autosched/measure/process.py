@@ -99,12 +99,16 @@ class Worker:
         return self._next_id
 
     def request(self, message: Message, seconds: float) -> None:
-        """Begins to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks."""
+        """Begins to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks.
+
+        What the pipe has room for goes at once: a worker that starts has its imports done before anybody polls it.
+        """
         self._outgoing = memoryview(protocol.encode(message))
         self._waiting_for = message.id
         self._seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.n_requests += 1
+        self._write()
 
     def descriptors(self) -> tuple[list[int], list[int]]:
         """(to wait for reading, to wait for writing)."""

@@ -36,6 +36,7 @@ def fake_worker(directory: Path, program: str) -> Worker:
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        cwd=directory,
         start_new_session=True,
         bufsize=0,
     )
@@ -75,6 +76,17 @@ def test_second_answer_is_refused(tmp_path: Path) -> None:
     assert worker.ask(Drop(worker.next_id()), 8.0) == Done(1)
     with pytest.raises(WorkerError, match="request 1 instead of 2"):
         worker.ask(Drop(worker.next_id()), 8.0)
+
+
+def test_request_is_on_its_way_before_anybody_polls(tmp_path: Path) -> None:
+    """A worker that starts has its imports done while the tuner makes sketches."""
+    worker = fake_worker(tmp_path, "got = os.read(0, 1 << 16); open('got', 'wb').write(got); os.rename('got', 'whole')")
+    worker.request(Drop(worker.next_id()), 8.0)
+    give_up = time.monotonic() + 8.0
+    while not (tmp_path / "whole").exists() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert b'"Drop"' in (tmp_path / "whole").read_bytes()
+    worker.kill()
 
 
 def test_interrupt_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
