@@ -155,8 +155,8 @@ class _Own:
 def _own(statement: Statement, machine: Machine) -> _Own:
     block = make_block(statement, machine)
     blocks = times(statement.iterations(statement.block), statement.weight)
-    accesses = statement.accesses if machine.page_visit else ()
-    visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in accesses)
+    visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in statement.accesses if machine.page_visit)
+    accesses = statement.accesses if machine.finds_again else ()
     begun = plus(_begun(statement, block, machine), _awaited(statement, machine))
     again = total([begun, *(_found_again(statement, a, machine) for a in accesses)])
     tasks, share = _parallel(statement, machine)

@@ -22,7 +22,7 @@ class Pipes:
     `lanes_awaited`: cycles that everything waits for a sum or an extreme of a vector's lanes, or of several vectors' in
     a row, which overlap: four shuffles of 3 and four steps of 4 for 16 lanes, and its way through memory.
     `unequal`: how often one core is slower than another, by half where a second hyperthread has it.
-    `l3`: bytes a cycle from L3 into L2.
+    `l3`: bytes a cycle from L3 into L2. `page_visit`: cycles until a page is found, where PAGE_VISIT has others.
     """
 
     fma: float
@@ -33,6 +33,7 @@ class Pipes:
     lanes_awaited: float = 0.0
     unequal: float = 0.0
     l3: float = L3_BANDWIDTH
+    page_visit: float | None = None
 
 
 # Two 512-bit FMA units, and hyperthreads that are strangers to each other where cores are lent by the half. Measured on
@@ -45,7 +46,7 @@ class Pipes:
 # Beside other work on the machine one of two such cores was slow and the other was not in 0.05 to 0.45 of the time; as
 # two tasks work would have taken 1.05 to 1.09 times as long as in many small ones. The draft's first picks with and
 # without `unequal`, 31 cases, two threads, in turn: 0.88 of the time in the median, 0.945 in the minimum.
-GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15, lanes_awaited=48.0, unequal=0.3, l3=10.0)
+GOLDEN_COVE = Pipes(2.0, 2.0, 1.0, 2.0, load_shown=0.15, lanes_awaited=48.0, unequal=0.3, l3=10.0, page_visit=14.0)
 
 # LLVM processor name -> pipes at the target's vector width; others go by width.
 PIPES: dict[str, Pipes] = {
@@ -106,6 +107,7 @@ L2_BANDWIDTH = 40.0  # bytes a cycle from L2 into L1
 CROWDED_FETCH = 2.0  # times as long where the vectors of a block are more than the ways of their sets; on Zen 4
 # Cycles until a page is found and fetching ahead begins in it, by the bytes of a vector: on Zen 3 14 to 18. Twice the
 # bytes and, in two passes, the cycles of the instructions in flight hide it on Zen 4: nothing is gained by counting it.
+# On Golden Cove something is.
 PAGE_VISIT = {16: 14.0, 32: 14.0, 64: 0.0}
 # Of rows that each tile reads again, on Zen 3 (96 x 16 columns x 128 to 512 rows of 128 to 1040): pages that the first
 # level of address translation holds beside those of other operands, cycles of finding one that it does not; lines of a
@@ -155,7 +157,13 @@ class Machine:
     @property
     def page_visit(self) -> float:
         """Cycles of going to a page that the second level cache does not hold."""
-        return PAGE_VISIT.get(self.target.vector_bytes, 0.0)
+        known = self.pipes.page_visit
+        return PAGE_VISIT.get(self.target.vector_bytes, 0.0) if known is None else known
+
+    @property
+    def finds_again(self) -> bool:
+        """Whether finding pages and lines that tile after tile reads is counted."""
+        return self.target.vector_bytes < 64
 
     @property
     def nan_test(self) -> float:
