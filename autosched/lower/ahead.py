@@ -7,8 +7,8 @@ takes to have asked for all. Where the loop reads one box again and again (a pan
 that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
 input's end is never touched: a hint cannot fault.
 
-The stage around a tile writes what belongs to it. The box of an output that it writes with a later one is asked for in
-the same way, to be written; rows that do not begin where lines do end on one more.
+The stage around a tile writes what belongs to it. The box of an output, or of a buffer of its own, that it writes with
+a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Var, ceildiv, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
-from autosched.ir.stmt import For, ForKind, Prefetch, Seq, Stmt
+from autosched.ir.stmt import For, ForKind, Prefetch, Scope, Seq, Stmt
 from autosched.ir.visit import free_vars, substitute
 from autosched.lower.domains import Domain
 from autosched.schedule.stage import Loop, Stage
@@ -70,16 +70,19 @@ def _read(domain: Domain, buffer: str) -> list[Box]:
 
 
 def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
-    """What the stage that the tile is computed in writes of the buffer, an output; nothing where it goes around the
-    caches."""
+    """What the stage that the tile is computed in writes of the buffer; nothing where it goes around the caches, or
+    stays in registers."""
     assert tile.at is not None
     host = state.stage(tile.at.stage)
-    if buffer not in host.op.buffers or not state.is_output(host) or host.streamed or not host.op.axes:
+    if buffer not in host.op.buffers or host.streamed or not host.op.axes:
         return []
     domain, dtype = domains[host.name], host.op.dtypes[host.op.buffers.index(buffer)]
+    if host.scope in (Scope.REGISTER, Scope.SHARED) or domain.places:
+        return []
     inside = host.loops[host.position(tile.at.loop) + 1 :]
     ranging = {domain.loop_var(x): domain.bounds[x.name] for x in inside}
-    sides = [interval(domain.values[a.var], ranging) for a in host.op.axes]
+    places = [(domain.regions[a.name], domain.values[a.var]) for a in host.op.axes]
+    sides = [interval(place if host.at is None else region.local(place), ranging) for region, place in places]
     row = host.op.axes[-1].extent
     whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype][1] % LINE_BYTES == 0
     return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]

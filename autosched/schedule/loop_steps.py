@@ -257,8 +257,8 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class FetchAhead:
-    """While one tile is computed, ask for what the next one reads of `buffer`, an input; or, where that is the output
-    that the stage writes that `reader` is computed in, for what is written with the next one.
+    """While one tile is computed, ask for what the next one reads of `buffer`, an input; or, where that is what the
+    stage writes that `reader` is computed in, for what is written with the next one.
 
     `reader` is computed inside a loop, once a tile; `distance` iterations of that loop later, or of the innermost one
     around it that moves what it reads, it reads other lines of `buffer`. Before every iteration of `loop` of stage
@@ -277,7 +277,7 @@ class FetchAhead:
         stage, reader = state.stage(self.stage), state.stage(self.reader)
         where = f"fetch_ahead({self.reader}, {self.buffer})"
         host = None if reader.at is None else state.stage(reader.at.stage)
-        if host is None or self.buffer not in host.op.buffers or not state.is_output(host):
+        if host is None or self.buffer not in host.op.buffers:
             check(self.buffer in reader.op.reads, f"{where}: the stage does not read {self.buffer}")
             check(state.producer(self.buffer) is None, f"{where}: {self.buffer} is not an input")
         check(reader.at is not None, f"{where}: it is not computed in a loop")

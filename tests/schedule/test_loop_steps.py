@@ -11,6 +11,7 @@ from autosched.ir.stmt import For, Func, Prefetch, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import (
     CacheRead,
+    CacheWrite,
     ComputeAt,
     FetchAhead,
     Fuse,
@@ -234,6 +235,17 @@ def test_a_tile_asks_for_the_next_place_in_the_output():
     assert str(hint) == f"prefetch D[{row} + min(3, C.k)//2, {column} + min(3, C.k)%2*16] to write"
     (hint,) = prefetches(check(dense_relu(5, 97, 7), *tiles, *tile))
     assert str(hint.indices[1]) == "(D.j.0 + 1)%4*32 + min(31, min(5, C.k)%3*16)"
+
+
+def test_a_tile_asks_for_the_next_place_in_a_buffer_of_its_own():
+    """Rows of 32 floats of a copy of 2 rows, two lines each; indices are those in the copy."""
+    outer = CacheWrite("D"), Split("D", "i", (2,)), Reorder("D", ("i.0", "i.1", "j")), ComputeAt("D.acc", "D", "i.0")
+    tiles = Split("D.acc", "j", (32,)), Reorder("D.acc", ("j.0", "i", "j.1"))
+    tile = ComputeAt("C", "D.acc", "j.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "D.acc", 1)
+    func = nest(dense_relu(5, 96, 7), *outer, *tiles, *tile)
+    check_nest(func, dense_relu(5, 96, 7))
+    (hint,) = prefetches(func)
+    assert str(hint) == "prefetch D.acc[min(3, C.k)//2, (D.acc.j.0 + 1)%3*32 + min(3, C.k)%2*16] to write"
 
 
 def test_an_output_that_goes_around_the_caches_is_not_fetched():

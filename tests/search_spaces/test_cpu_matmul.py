@@ -126,6 +126,20 @@ def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
     assert not any(stage.ahead or stage.prefetches for s in sketches(dag, target, 2) for stage in s.state.stages)
 
 
+@pytest.mark.parametrize("columns", [67, 64])
+def test_the_next_place_in_sums_of_blocks_is_asked_for(columns):
+    """Where the second level cache holds the sums it is not."""
+    dag = product(13, columns, 300, "float32")
+    asked = {}
+    for l2_bytes in (1 << 10, WIDE.l2_bytes):
+        (blocked,) = [s for s in sketches(dag, replace(WIDE, l2_bytes=l2_bytes), 1) if s.name.endswith("-blocked")]
+        asked[l2_bytes] = {h.buffer for h in blocked.state.stage("matmul.acc.rf").ahead}
+        for values in space.sample(blocked, 3, np.random.default_rng(columns)):
+            check(blocked, dag, values)
+    assert "matmul.acc" in asked[1 << 10]
+    assert not asked[WIDE.l2_bytes]
+
+
 def test_the_weights_of_a_convolution_are_asked_for():
     """Panels copied or not, and the next place in the output; of the image, whose windows overlap, nothing."""
     dag = collapse(build("conv2d", settings={"H": 3, "W": 4, "CI": 7, "CO": 17})[0])
