@@ -6,7 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, ch
 from autosched.measure.protocol import Done, Failed, Hold, Message, Setup
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
+from autosched.runtime.tensors import address_of, aligned_empty
 from autosched.target import Target
 
 _TIMER = ctypes.CFUNCTYPE(
@@ -58,6 +59,29 @@ class Held:
     reps: int = 0
 
 
+class KnownKernel:
+    """The canary, with arrays for so many threads."""
+
+    def __init__(self, timer: Timer, threads: int) -> None:
+        self._input = aligned_empty((threads * timing.CANARY_ELEMENTS,), "float32")
+        self._input[:] = np.arange(len(self._input))
+        self._result = aligned_empty(self._input.shape, "float32")
+        self._pointers = (ctypes.c_void_p * 2)(address_of(self._input), address_of(self._result))
+        self.clock = timer.clock(timer.canary, ctypes.addressof(self._pointers), 0, threads)
+
+    @cached_property
+    def witness(self) -> timing.Witness:
+        """Of all the cores that as many threads run on."""
+        self.clock(1)  # makes the threads
+        return timing.Witness(self.clock)
+
+    def forget(self) -> None:
+        self._result[:] = np.nan
+
+    def is_right(self) -> bool:
+        return np.array_equal(self._result, 2 * self._input)
+
+
 class Runner(Slots[Held]):
     """State of a running worker: the compiled timing loop, the data sets, the kernels held by slot."""
 
@@ -67,11 +91,7 @@ class Runner(Slots[Held]):
         self._out_of_memory = f"no memory under the worker's limit of {setup.memory_limit >> 20} MB"
         self._timer = Timer(setup.target)
         self._data: list[DataSet] = []
-        self._quiet: timing.Witness | None = None
-        self._canary_input = np.arange(timing.CANARY_ELEMENTS, dtype=np.float32)
-        self._canary_result = np.empty_like(self._canary_input)
-        arrays = (self._canary_input, self._canary_result)
-        self._canary_pointers = (ctypes.c_void_p * 2)(*(array.ctypes.data for array in arrays))
+        self._canaries: dict[int, KnownKernel] = {}  # by threads
 
     def _load(self) -> None:
         self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
@@ -105,17 +125,18 @@ class Runner(Slots[Held]):
         self._data[0].hand(kernel.packing)
         return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
-    def _witness(self) -> timing.Witness:
-        if self._quiet is None:
-            self._quiet = timing.Witness(self._canary_clock())
-        return self._quiet
+    def _witness(self, held: Held) -> timing.Witness:
+        return self._canary_of(held.kernel.threads).witness
 
     def _canary(self) -> tuple[float, ...]:
-        self._canary_result[:] = np.nan
-        samples, _ = timing.take_samples(self._canary_clock(), 0.0, None)
-        if not np.array_equal(self._canary_result, 2 * self._canary_input):
+        canary = self._canary_of(1)
+        canary.forget()
+        samples, _ = timing.take_samples(canary.clock, 0.0, None)
+        if not canary.is_right():
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")
         return samples
 
-    def _canary_clock(self) -> timing.Clock:
-        return self._timer.clock(self._timer.canary, ctypes.addressof(self._canary_pointers), 0, 1)
+    def _canary_of(self, threads: int) -> KnownKernel:
+        if threads not in self._canaries:
+            self._canaries[threads] = KnownKernel(self._timer, threads)
+        return self._canaries[threads]

@@ -85,7 +85,7 @@ class Slots(ABC, Generic[K]):
     def _launch_again(self, held: K) -> None:
         """One checked launch, outputs poisoned, scratch as the timing loop left it. Raises CandidateError."""
 
-    def _witness(self) -> timing.Witness | None:
+    def _witness(self, held: K) -> timing.Witness | None:
         """What tells whether something else disturbs what is timed; None where nothing does."""
         return None
 
@@ -98,7 +98,7 @@ class Slots(ABC, Generic[K]):
         held = self._slot(message.slot)
         run = _Counted(self._clock(held))
         examine = self._poisoned(held)
-        samples, early = timing.take_samples(run, message.floor_s, message.best_s, self._witness())
+        samples, early = timing.take_samples(run, message.floor_s, message.best_s, self._witness(held))
         return Samples(message.id, samples, early, self._check_again(held, run, examine))
 
     def _sample(self, message: Sample) -> Message:

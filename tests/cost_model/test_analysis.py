@@ -311,7 +311,7 @@ def test_the_longer_of_two_tasks_is_what_both_threads_wait_for() -> None:
 
 
 def test_where_cores_are_not_equally_fast_half_a_task_is_waited_for() -> None:
-    """In 0.3 of the time; of 16 tasks it is a 64th of the whole more, of two a quarter, one is on one thread anyway."""
+    """In 0.3 of the time; of 16 tasks it is a 64th of the whole, of two an eighth; one is on one thread anyway."""
     target = parse_target("llvm -mcpu=emeraldrapids")
     sketch = next(s for s in sketches(collapse(build("gmm", (1, 64, 256, 32))[0]), target, 2) if ":v1-panel" in s.name)
     update = next(s for s in analyse(lower(sketch.state)).statements if s.updates)

@@ -28,6 +28,7 @@ from autosched.measure.protocol import (
     encode,
 )
 from autosched.measure.results import median_interval
+from autosched.measure.runner import KnownKernel, Timer
 from autosched.measure.slots import Slots
 from autosched.measure.timing import MAX_SAMPLES, Witness, calibrate, take_samples, undisturbed
 from autosched.runtime.spec import ArraySpec
@@ -288,6 +289,21 @@ def test_only_samples_of_quiet_moments_tell_that_a_candidate_has_lost() -> None:
         scripted(lambda _: 3e-3), 0.03, 1e-3, Witness(scripted(lambda n: 1e-6 if n < 9 else 2e-6))
     )
     assert (len(samples), early) == (2, True)
+
+
+def test_a_witness_that_has_been_woken_looks_twice() -> None:
+    seconds = iter([1e-3, 1e-3, 2e-3, 1e-3, 2e-3, 2e-3])
+    witness = Witness(lambda _: next(seconds))
+    assert [witness.is_quiet() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_canary_runs_on_as_many_threads_as_a_kernel(threads: int) -> None:
+    canary = KnownKernel(Timer(parse_target("cpu")), threads)
+    canary.forget()
+    assert not canary.is_right()
+    assert canary.clock(2) > 0
+    assert canary.is_right()
 
 
 def test_a_witness_leaves_a_quiet_machine_as_many_samples() -> None:
