@@ -92,9 +92,11 @@ def test_what_is_beyond_the_border_is_read_from_a_constant(name, fill):
     assert "phi <" not in source.ir, "no branch for a read"
 
 
-def in_rows(name: str, target: Target, pad: int = 1, width: int = 20, k: int = 3) -> tuple[ComputeDAG, Sketch]:
+def in_rows(
+    name: str, target: Target, pad: int = 1, width: int = 20, k: int = 3, height: int = 9
+) -> tuple[ComputeDAG, Sketch]:
     """The operator on images whose channels are first, so that the lanes go along the window."""
-    settings = {"N": 1, "C": 3, "H": 9, "W": width, "k": k, "stride": 1, "pad": pad, "layout": "NCHW"}
+    settings = {"N": 1, "C": 4, "H": height, "W": width, "k": k, "stride": 1, "pad": pad, "layout": "NCHW"}
     dag = collapse(workload(name, settings=settings, dtype="float32")[0])
     return dag, next(s for s in sketches(dag, target, 1) if not pad or s.name.endswith("pad@inline"))
 
@@ -132,6 +134,21 @@ def test_a_step_of_a_large_window_reads_each_row_once():
     assert len(re.findall(r"\n\tvfmadd", body)) == 49 * 3 * 2
     images = re.findall(r"\n\tv(?:movups|fmadd\w+)\t[^\n%]*\([^)]*\), ?%zmm", body)
     assert len(images) <= 7 * 9 * 2, "each vector of X once for a column of W"
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+def test_images_of_several_channels_pass_one_after_another(target):
+    """The weights of one channel wait in registers at a time."""
+    dag, sketch = in_rows("depthwise", target, width=14, height=14)
+    values = tile(sketch, 14, 1, 1)
+    values.update({name: 4 for name in values if name.endswith(".c.r")})
+    kernel = build(sketch.state, target, 1, values)
+    data = make_inputs(dag, 0, "normal")
+    check_outputs(dag, data, run(kernel, dag, data, target), f"{values}")
+    if target.n_vector_registers == 32 and host_arch() == "x86_64":
+        assembly = emit_assembly(kernel.ir, target)
+        body = assembly[: assembly.index(".size\tkernel.nest0")]
+        assert not re.search(r"vmov\w+\t%[yz]mm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")

@@ -136,9 +136,9 @@ def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: St
     if not (isinstance(update, For) and isinstance(result, For) and _is_unrolled(update) and _is_unrolled(result)):
         return False
     found, registers = _window(emitter, update), emitter.target.n_vector_registers
-    if found is None or found.fits(_n_vectors(emitter, found), registers):
+    if found is None or found.fits(vectors := _n_vectors(emitter, found), registers):
         return False
-    window = next((w for w in found.sweeps() if w.passes(registers)), None)
+    window = next((w for w in found.sweeps() if w.passes(vectors, registers)), None)
     line = emitter.target.line_bytes
     if window is None or (emitter.target.vector_bytes < line and window.crowds(line)):
         return False

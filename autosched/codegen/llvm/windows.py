@@ -19,7 +19,7 @@ window, and three in the order of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, product
@@ -59,22 +59,21 @@ class Window:
 
     @cached_property
     def operands(self) -> int:
-        """Registers of a point's vector: what the copies along X read besides it."""
+        """Registers for all that a vector's copies read besides X."""
         return sum(len({_offset(steps, p) for p in self.points}) for steps in self.others)
+
+    def operands_in_turn(self, vectors: int) -> int:
+        """The same, each from its first point to its last, or until the next of `vectors` needs it."""
+        used = ([_offset(steps, p) for p in self.points] for steps in self.others)
+        return sum(map(_most_at_a_time, used)) if vectors == 1 else self.operands
 
     def fits(self, vectors: int, registers: int) -> bool:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
         return len(set(self.places)) * vectors + self.operands < registers
 
-    def passes(self, registers: int) -> bool:
-        """Whether it fits if each accumulator is there from its first point to its last."""
-        first = {place: n for n, place in reversed(list(enumerate(self.places)))}
-        last = self.last
-        change = [0] * (len(self.places) + 1)
-        for place, n in first.items():
-            change[n] += 1
-            change[last[place] + 1] -= 1
-        return max(accumulate(change)) + self.operands < registers
+    def passes(self, vectors: int, registers: int) -> bool:
+        """Whether it fits if each value is there from its first point to its last; `vectors` one by one."""
+        return _most_at_a_time(self.places) + self.operands_in_turn(vectors) < registers
 
     def parts(self, vectors: int, registers: int) -> tuple[Window, ...]:
         """A window for each step of one loop of the reduction, where each fits: of such loops the one that leaves the
@@ -175,6 +174,17 @@ def _reads(
 
 def _offset(steps: Steps, point: Point) -> int:
     return sum(a * b for a, b in zip(steps, point, strict=True))
+
+
+def _most_at_a_time(used: Sequence[Hashable]) -> int:
+    """How many values are needed at a time, each from the first to the last step that uses it."""
+    first = {value: n for n, value in reversed(list(enumerate(used)))}
+    last = {value: n for n, value in enumerate(used)}
+    change = [0] * (len(used) + 1)
+    for value, n in first.items():
+        change[n] += 1
+        change[last[value] + 1] -= 1
+    return max(accumulate(change))
 
 
 def _shares(steps: Steps, lane: int, spatial: list[bool], points: list[Point]) -> bool:
