@@ -152,6 +152,17 @@ def test_images_of_several_channels_pass_one_after_another(target):
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_a_window_that_would_hardly_pass_comes_apart():
+    """25 weights and 5 outputs are 30 registers of 32; of a column's weights 5, beside all 14 outputs."""
+    target = parse_target("llvm -mcpu=znver4")
+    _, sketch = in_rows("depthwise", target, pad=0, width=20, k=5, height=18)
+    assembly = emit_assembly(build(sketch.state, target, 1, tile(sketch, 14, 1, 1, steps=5)).ir, target)
+    body = assembly[: assembly.index(".size\tkernel.nest0")]
+    assert not re.search(r"vmov\w+\t%zmm\d+, [^\n]*\(%rsp", body), "nothing is spilled"
+    assert len(re.findall(r"\n\tvfmadd", body)) == 25 * 14
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
 def test_elements_that_lanes_share_do_not_wait_for_the_next_vector():
     """A first layer: 3 channels, and two vectors of output channels for each element of the image."""
     target = parse_target("llvm -mcpu=znver4")
