@@ -1,10 +1,10 @@
 """`in_blocks`: a running reduction in about as many operations as there are elements.
 
-    Y[i] = sum over k of (X[k] where k <= i, else 0)              with i = 128 h + 8 j + l, for n = 4096
+    Y[i] = sum over k of (X[k] where k <= i, else 0)              with i = 256 h + 16 j + l, for n = 4096
 
-    Y.s2[h, j] = sum over k < 8 of X[128 h + 8 j + k]                 Y.s1[h] = sum over k < 16 of Y.s2[h, k]
+    Y.s2[h, j] = sum over k < 16 of X[256 h + 16 j + k]              Y.s1[h] = sum over k < 16 of Y.s2[h, k]
     Y.w0[h] = sum over k < h of Y.s1[k]     Y.w1[h, j] = sum over k < j of Y.s2[h, k]
-    Y.w2[h, j, l] = sum over k <= l of X[128 h + 8 j + k]             Y[i] = Y.w0[h] + Y.w1[h, j] + Y.w2[h, j, l]
+    Y.w2[h, j, l] = sum over k <= l of X[256 h + 16 j + k]             Y[i] = Y.w0[h] + Y.w1[h, j] + Y.w2[h, j, l]
 
 Places are written in digits: what comes before a block in the block of blocks around it, for each level, and what comes
 before an element in its block. All of these are sums of a few elements, whose conditions vectors know. Digits are
@@ -24,7 +24,8 @@ from autosched.te.dag import ComputeDAG
 from autosched.te.running import Running, combined, elements, running
 from autosched.te.tensor import Axis, ComputeOp, Tensor, fresh_name
 
-VECTOR = 8  # elements of a block of neighbours, to which one is added after the other
+VECTOR = 16  # elements of a block of neighbours, a vector or two that are added to themselves, shifted
+EVEN = 8  # what numbers of elements are divided by if they can
 BLOCK = 16  # elements of other blocks: rows, or blocks
 LONGEST = 32  # elements for which a condition is enough
 
@@ -49,7 +50,7 @@ def digits_of(n: int, contiguous: bool) -> tuple[int, ...]:
     while n > LONGEST:
         size = VECTOR if contiguous and not found else BLOCK
         exact = [d for d in range(size // 2, 2 * size + 1) if n % d == 0]
-        found.insert(0, min(exact, key=lambda d: (d % VECTOR > 0, abs(d - size))) if exact else size)
+        found.insert(0, min(exact, key=lambda d: (d % EVEN > 0, abs(d - size))) if exact else size)
         n = -(-n // found[0])
     return (n, *found)
 

@@ -7,9 +7,9 @@
         a block's elements in registers: each element k is added to those after it, under conditions on k < j
         the host adds what comes before the block and writes
 
-Along contiguous data a block is one or two vectors, to which an element is added under a mask. Along another axis lanes
-are of the last axis and conditions are none: all j and k are written out, and as results j and j + 1 begin with the
-same sums, the compiler makes these once. So each element is added once, in the order of a loop.
+Along contiguous data a block is one or two vectors, which code generation adds to themselves, shifted. Along another
+axis lanes are of the last axis and conditions are none: all j and k are written out, and as results j and j + 1 begin
+with the same sums, the compiler makes these once. So each element is added once, in the order of a loop.
 """
 
 from __future__ import annotations

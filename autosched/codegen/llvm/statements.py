@@ -16,6 +16,7 @@ from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import Lanes, Runtime
 from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
+from autosched.codegen.llvm.running import emit_running
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
@@ -118,7 +119,7 @@ class Statements:
     def _tile(self, stmt: For) -> bool:
         """Emits unrolled loops that have a better order than their own."""
         nest = vector_tile(stmt)
-        if nest is not None and emit_across(self, *nest):
+        if nest is not None and (emit_running(self, *nest) or emit_across(self, *nest)):
             return True
         return emit_window(self, None, stmt) or (nest is not None and emit_ordered(self, *nest))
 

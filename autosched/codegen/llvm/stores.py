@@ -58,6 +58,17 @@ class Stores:
         for name, value in zip(stmt.buffers, results, strict=True):
             self._write(name, stmt.indices, value, blend=True)
 
+    def combined(self, stmt: Store, a: Val, b: Val) -> Val:
+        """What the reducer of an update with one operand makes of two values; either may be the same in all lanes."""
+        lanes = max(a.lanes, b.lanes)
+        a, b = (self.arithmetic.spread(x, lanes) for x in (a, b))
+        return self._combine(stmt, [a], [b])[0]
+
+    def update(self, stmt: Store, value: Val) -> None:
+        """An update of the lanes' elements with a value for each of them."""
+        (result,) = self._combine(stmt, [self.values.emit(e) for e in self._old(stmt)], [value])
+        self._write(stmt.buffers[0], stmt.indices, result, blend=True)
+
     def _written(self, stmt: Store) -> tuple[Expr, ...] | None:
         """What is stored, an update as one expression; None where that would compute a value twice."""
         known = self._results.get(id(stmt))
