@@ -109,6 +109,46 @@ def _fixupimm(lanes: int, element: str) -> Body:
     ]
 
 
+def _getexp(lanes: int, element: str) -> Body:
+    """The exponent of x as a number of the same type; -infinity for 0, infinity for infinities."""
+    v, _, s = _of_floats(lanes, element)
+    return f"{v} %x, {v}, i{lanes}, i32", [
+        *_taken_apart(lanes, element),
+        f"%power = sitofp <{lanes} x i32> %e to {v}",
+        f"%e.1 = fsub {v} %power, splat ({element} 1.0)",
+        f"%log = call {v} @llvm.log2.{s}({v} %a)",  # of 0, infinities and NaN
+        f"%r = select <{lanes} x i1> %usual, {v} %e.1, {v} %log",
+    ]
+
+
+def _getmant(lanes: int, element: str) -> Body:
+    """x / 2**getexp(x), from 1 to 2; 1 for 0 and infinity, NaN for what is negative: what control 12 says."""
+    v, _, _ = _of_floats(lanes, element)
+    return f"{v} %x, i32, {v}, i{lanes}, i32", [
+        *_taken_apart(lanes, element),
+        f"%twice = fadd {v} %m, %m",
+        f"%one = select <{lanes} x i1> %usual, {v} %twice, {v} splat ({element} 1.0)",
+        f"%none = fcmp ult {v} %x, zeroinitializer",
+        f"%r = select <{lanes} x i1> %none, {v} splat ({element} 0x7FF8000000000000), {v} %one",
+    ]
+
+
+def _taken_apart(lanes: int, element: str) -> list[str]:
+    """Lines that make %a, |x|, %m and %e with a = m * 2**e and m from 1/2 to 1, and %usual: where x has them."""
+    v, _, s = _of_floats(lanes, element)
+    both, ends = f"{{ {v}, <{lanes} x i32> }}", f"{s}.v{lanes}i32"
+    infinity = f"splat ({element} 0x7FF0000000000000)"
+    return [
+        f"%a = call {v} @llvm.fabs.{s}({v} %x)",
+        f"%parts = call {both} @llvm.frexp.{ends}({v} %a)",
+        f"%m = extractvalue {both} %parts, 0",
+        f"%e = extractvalue {both} %parts, 1",
+        f"%some = fcmp ogt {v} %a, zeroinitializer",
+        f"%finite = fcmp olt {v} %a, {infinity}",
+        f"%usual = and <{lanes} x i1> %some, %finite",
+    ]
+
+
 def _vpermi2var(lanes: int, element: str) -> Body:
     """The element of the two tables, one behind the other, at the low bits of the index."""
     v, i, _ = _of_floats(lanes, element)
@@ -192,13 +232,25 @@ def _dpbf16ps(lanes: int, element: str) -> Body:
     ]
 
 
+def _cvtne2ps2bf16(lanes: int, element: str) -> Body:
+    """The numbers of `low` and, behind them, of `high`, rounded to nearest."""
+    v, order = f"<{lanes // 2} x float>", ", ".join(f"i32 {n}" for n in range(lanes))
+    return f"{v} %high, {v} %low", [
+        f"%both = shufflevector {v} %low, {v} %high, <{lanes} x i32> <{order}>",
+        f"%r = fptrunc <{lanes} x float> %both to <{lanes} x bfloat>",
+    ]
+
+
 BODIES: dict[str, Callable[[int, str], Body]] = {
     "avx512.mask.scalef": _scalef,
     "avx512.mask.range": _range,
     "avx512.mask.fixupimm": _fixupimm,
+    "avx512.mask.getexp": _getexp,
+    "avx512.mask.getmant": _getmant,
     "avx512.vpermi2var": _vpermi2var,
     "avx512.permvar": _permvar,
     "avx512.pmaddw": _pmaddwd,
     "avx512.vpdpbusd": _vpdpbusd,
     "avx512bf16.dpbf16ps": _dpbf16ps,
+    "avx512bf16.cvtne2ps2bf16": _cvtne2ps2bf16,
 }
