@@ -20,7 +20,7 @@ from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
 
 FEW_ROWS = 8  # that vectors are added to: comparing with each of so many takes about as long
-FEW_ELEMENTS = 64  # the same of single elements
+FEW_ELEMENTS = 32  # the same of single elements
 
 
 class Arrivals:

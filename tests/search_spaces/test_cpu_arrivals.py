@@ -99,7 +99,7 @@ def test_data_say_where_an_element_belongs(number: int) -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: histogram(bins=64),  # as soon compared with in vectors
+        lambda: histogram(bins=32),  # as soon compared with in vectors
         lambda: segments(places=8),
         lambda: segments(reducer="sum", none=1),  # elements of other segments count as well
     ],
