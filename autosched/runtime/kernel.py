@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_object, load_object
-from autosched.runtime.results import Spares
+from autosched.runtime.results import Spare, Spares
 from autosched.runtime.spec import ArraySpec, in_order, largest
 from autosched.runtime.tensors import (
     ALIASED_BYTES,
@@ -23,9 +23,13 @@ from autosched.runtime.tensors import (
     as_numpy,
     as_output,
     check_apart,
+    is_torch,
     new_outputs,
+    settled,
 )
 from autosched.target import Target
+
+_Workspace: TypeAlias = tuple[int, Array]  # its address, and what owns it
 
 
 class Kernel:
@@ -59,8 +63,7 @@ class Kernel:
         self._loaded = loaded
         self._fixed = tuple(fixed or (None,) * len(self._specs))
         self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
-        self._workspaces: list[Array] = []  # as many as there were calls at a time
-        self._idle: list[int] = []  # the addresses of those that no call uses; append and pop are atomic
+        self._idle: list[_Workspace] = []  # as many as there were calls at a time; append and pop are atomic
 
     def __repr__(self) -> str:
         taken, given = (", ".join(f"{s.name}: {s}" for s in specs) for specs in (self.inputs, self.outputs))
@@ -89,17 +92,17 @@ class Kernel:
                 self._run(arrays, given)
             return out
         key = id(arrays[self._largest]) if arrays else 0
-        results = self._spares.take(key)
-        is_plain = results is not None and self._passes((*arrays, *results))
-        if results is None or not is_plain:
+        spare = self._spares.take(key)
+        if spare is None or not self._passes((*arrays, *spare.results)):
             results = new_outputs(self.outputs, self._beside(arrays) if self._apart else 0)
-            is_plain = self._passes((*arrays, *results))
-        if not is_plain:
-            self._run(arrays, results)
-        wrapped = tuple(results if is_plain else like_inputs(arrays, results))
-        if is_plain:
-            self._spares.keep(key, results)
-        return wrapped[0] if len(wrapped) == 1 else wrapped
+            if not self._passes((*arrays, *results)):
+                self._run(arrays, results)
+                wrapped = like_inputs(arrays, results)
+                return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+            spare = Spare(key, results)
+        given = tuple(spare.results)  # holds them from before they can be taken again
+        self._spares.keep(spare)
+        return given[0] if len(given) == 1 else given
 
     def _beside(self, arrays: Sequence[object]) -> int:
         """Where the largest input lies; 0 if that takes more than a glance."""
@@ -111,7 +114,7 @@ class Kernel:
         if self._gate is None:
             return False
         workspace = self._workspace()
-        code = self._gate(arrays, workspace)
+        code = self._gate(arrays, workspace[0])
         self._idle.append(workspace)
         if code and code != REFUSED:
             raise self._failure(code)
@@ -121,13 +124,14 @@ class Kernel:
         """With arrays of any kind that `runtime.tensors` accepts."""
         if len(results) != len(self.outputs):
             raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(results)}")
-        views = tuple([as_numpy(spec, array) for spec, array in zip(self._specs, (*arrays, *results), strict=True)])
+        given = (*map(settled, arrays), *results)
+        views = tuple([as_numpy(spec, array) for spec, array in zip(self._specs, given, strict=True)])
         if self._passes(views):
             return
         n = len(arrays)
-        given = [as_input(spec, view) for spec, view in zip(self.inputs, views[:n], strict=True)]
+        read = [as_input(spec, view) for spec, view in zip(self.inputs, views[:n], strict=True)]
         written = [as_output(spec, view) for spec, view in zip(self.outputs, views[n:], strict=True)]
-        addresses = [address_of(array) for array in (*given, *written)]  # the lists hold the memory until the end
+        addresses = [address_of(array) for array in (*read, *written)]  # the lists hold the memory until the end
         check_apart(self._specs, addresses, n)
         self._launch(addresses)
 
@@ -139,18 +143,18 @@ class Kernel:
     def _start(self, pointers: Sequence[int]) -> None:
         block = (ctypes.c_size_t * len(pointers))(*pointers)
         workspace = self._workspace()
-        code = self._loaded(ctypes.addressof(block), workspace)
+        code = self._loaded(ctypes.addressof(block), workspace[0])
         self._idle.append(workspace)
         if code:
             raise self._failure(code)
 
-    def _workspace(self) -> int:
+    def _workspace(self) -> _Workspace:
+        """One that no other call uses. A call that ends by an exception, of a signal's handler say, drops it."""
         try:
             return self._idle.pop()
         except IndexError:
             made = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
-            self._workspaces.append(made)
-            return address_of(made)
+            return address_of(made), made
 
     def _failure(self, code: int) -> DeviceError:
         return DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
@@ -178,13 +182,8 @@ def build_kernel(
 
 
 def torch_of(arrays: Sequence[object]) -> Any:
-    """The module torch when every one of `arrays` is its tensor, else None; torch is never imported for it."""
-    torch = sys.modules.get("torch")
-    if torch is None or not arrays:
-        return None
-    if any(type(array) is np.ndarray or type(array).__module__.partition(".")[0] != "torch" for array in arrays):
-        return None
-    return torch
+    """The module torch when every one of `arrays` is its tensor, else None."""
+    return sys.modules["torch"] if arrays and all(map(is_torch, arrays)) else None
 
 
 def like_inputs(arrays: Sequence[object], results: Sequence[Array]) -> list[Any]:

@@ -7,15 +7,19 @@ references says that no array, view, tensor or buffer holds it.
 
 Of a small result it is the array that takes long: 8000 cycles of Python, where the C library's memory took 1000 and
 PyTorch does all of relu for 56 x 56 numbers in 5700. So each kernel keeps its last two (`Spares`).
+
+Both ask the object that owns the memory, since a view need not hold the array that it was made of: NumPy gives it the
+owner of that array's memory as its base. An array itself is asked as well where it is to be used again.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections import deque
+from sys import getrefcount
 from typing import Any, Final, TypeAlias
+from weakref import getweakrefcount
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +43,7 @@ def result_memory(n_bytes: int) -> Memory:
             memory = _kept.popleft()
         except IndexError:  # another thread has it
             break
-        is_free = memory.nbytes == n_bytes and sys.getrefcount(memory) == _ALONE
+        is_free = memory.nbytes == n_bytes and getrefcount(memory) == _ALONE and not getweakrefcount(memory)
         _kept.append(memory)  # `memory` holds it: no other thread can take it for free
         if is_free:
             return memory
@@ -58,45 +62,66 @@ def _forget_oldest() -> None:
             return
 
 
+class Spare:
+    """The results of a call, each with the memory that it lies in. `key` says where they lie best."""
+
+    __slots__ = ("key", "owned", "results")
+
+    def __init__(self, key: int, results: list[Array]) -> None:
+        self.key = key
+        self.results = results
+        self.owned = [(array, array.base) for array in results]
+
+
 class Spares:
     """The last results of one kernel that makes `n_bytes` at a call, two at most: a caller in a loop still holds one
-    while it asks for the next. They belong to a key, which says where they lie best. Whoever uses them again looks at
-    their form first: an owner may have changed it."""
+    while it asks for the next. Whoever uses them again looks at their form first: an owner may have changed it."""
+
+    __slots__ = ("_kept",)
 
     def __init__(self, n_bytes: int) -> None:
         n = 2 if n_bytes <= SPARE_BYTES and _COUNTS_TELL else 0
-        self._kept: deque[tuple[int, list[Array]]] = deque(maxlen=n)  # threads share it
+        self._kept: deque[Spare] = deque(maxlen=n)  # threads share it
 
-    def take(self, key: int) -> list[Array] | None:
-        """The results of an earlier call, of any content, that nobody else holds."""
-        for _ in range(len(self._kept)):
+    def take(self, key: int) -> Spare | None:
+        """The results of an earlier call, of any content, when nobody else holds one of them or its memory, and each
+        still lies where it did."""
+        kept = self._kept
+        for _ in range(len(kept)):
             try:
-                kept = self._kept.popleft()
+                spare = kept.popleft()
             except IndexError:  # another thread has it
                 break
-            if kept[0] == key and _references(kept[1]) == _ALONE_IN_LIST * len(kept[1]):
-                return kept[1]
-            self._kept.append(kept)
+            if spare.key == key:
+                for array, memory in spare.owned:
+                    if getrefcount(array) != _ALONE_IN_SPARE or getrefcount(memory) != _ALONE_AS_BASE:
+                        break
+                    if array.base is not memory or getweakrefcount(array) or getweakrefcount(memory):
+                        break
+                else:
+                    return spare
+            kept.append(spare)
         return None
 
-    def keep(self, key: int, results: list[Array]) -> None:
-        """The caller must have the arrays elsewhere than in this list, as long as it uses them."""
-        self._kept.append((key, results))
-
-
-def _references(results: list[Array]) -> int:
-    """What counting says of all arrays together, weak references included."""
-    found = 0
-    for array in results:
-        found += sys.getrefcount(array) + weakref.getweakrefcount(array)
-    return found
+    def keep(self, spare: Spare) -> None:
+        """The caller must have the arrays elsewhere than in the spare, as long as it uses them."""
+        self._kept.append(spare)
 
 
 def _references_of_one() -> int:
     """What counting says in `result_memory` of memory that only its variable holds; it differs among versions."""
     memory = np.empty(1, np.uint8)
-    return sys.getrefcount(memory)
+    return getrefcount(memory)
 
 
-_ALONE, _ALONE_IN_LIST = _references_of_one(), _references([np.empty(1)])
+def _references_in_spare() -> tuple[int, int]:
+    """What counting says in `Spares.take` of an array, and of its memory, that only a spare holds."""
+    spare = Spare(0, [np.ndarray(1, np.uint8, np.empty(1, np.uint8))])
+    for array, memory in spare.owned:
+        return getrefcount(array), getrefcount(memory)
+    raise AssertionError("a spare of one result holds one")
+
+
+_ALONE = _references_of_one()
+_ALONE_IN_SPARE, _ALONE_AS_BASE = _references_in_spare()
 _COUNTS_TELL = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -79,7 +80,7 @@ def address_of(array: Array) -> int:
 
 def as_input(spec: ArraySpec, value: object) -> Array:
     """`value` as a contiguous array that fits `spec`; copied only where its layout demands it."""
-    array = as_numpy(spec, value)
+    array = as_numpy(spec, settled(value))
     check_type(spec, "input", array.shape, array.dtype)
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
@@ -118,6 +119,23 @@ def check_type(spec: ArraySpec, role: str, shape: tuple[int, ...], dtype: np.dty
         raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
 
 
+def is_torch(value: object) -> bool:
+    """Whether it is a tensor of torch or of a subclass; torch is never imported to find out."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while another thread imports it
+    return tensor is not None and isinstance(value, tensor)
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether it is a torch tensor whose memory does not hold its elements: torch puts off some negations, and has
+    zeros without memory. Shared by their memory, as by DLPack, they would be other numbers."""
+    return is_torch(value) and bool(value.is_neg() or value._is_zerotensor())
+
+
+def settled(value: Any) -> Any:
+    """`value`, or a copy of it whose memory holds its elements."""
+    return value.clone() if is_lazy(value) else value
+
+
 class _Held:
     """Memory that a DLPack capsule describes, for as long as NumPy looks at it."""
 
@@ -145,11 +163,14 @@ def as_numpy(spec: ArraySpec, value: Any) -> Array:
         return value
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
-    if type(value).__module__ == "torch" and spec.dtype != "bfloat16":
-        with suppress(AttributeError, RuntimeError, TypeError):  # DLPack will say why
-            array: Array = value.numpy()  # no copy, in a quarter of the time of DLPack
-            return array
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if is_torch(value):
+        if is_lazy(value):
+            raise UsageError(f"{spec.name} is a {kind} whose memory does not hold its elements; give its clone()")
+        if spec.dtype != "bfloat16":
+            with suppress(RuntimeError, TypeError):  # DLPack will say why
+                array: Array = value.numpy()  # no copy, in a quarter of the time of DLPack
+                return array
     if hasattr(value, "__dlpack__"):
         try:
             if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:

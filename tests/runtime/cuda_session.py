@@ -94,15 +94,21 @@ def stand_in_for_torch(stream: int) -> type[Interface]:
     class TorchTensor(Interface):
         device = types.SimpleNamespace(index=0)
 
+        def is_neg(self) -> bool:
+            return False
+
+        def _is_zerotensor(self) -> bool:
+            return False
+
         def __dlpack_device__(self) -> tuple[int, int]:
             return (dlpack.CUDA, 0)
 
-    TorchTensor.__module__ = "torch"
 
     def empty(shape: tuple[int, ...], dtype: Any, device: object) -> Interface:
         assert device is TorchTensor.device
         return TorchTensor(aligned_empty(shape, dtype))
 
+    torch.Tensor = TorchTensor
     torch.empty, torch.float32 = empty, np.dtype("float32")
     torch.from_dlpack = lambda array: ("from_dlpack", array)
     torch.cuda = types.SimpleNamespace(current_stream=lambda index: types.SimpleNamespace(cuda_stream=stream))

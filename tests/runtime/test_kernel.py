@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
+import tracemalloc
 import types
 from typing import Any
 
@@ -54,9 +56,9 @@ SHAPE = (4, 6)
 A, B, C, D = (ArraySpec(name, SHAPE, "float32") for name in "ABCD")
 
 
-def _kernel(outputs: tuple[ArraySpec, ...] = (C,), status: int = 0) -> Kernel:
+def _kernel(outputs: tuple[ArraySpec, ...] = (C,), status: int = 0, workspace_bytes: int = 64) -> Kernel:
     ir = ADD.format(n=24, last=len(outputs) + 1, status=status)
-    return build_kernel(ir, "add", parse_target("cpu"), (A, B), outputs, workspace_bytes=64, threads=1)
+    return build_kernel(ir, "add", parse_target("cpu"), (A, B), outputs, workspace_bytes, threads=1)
 
 
 @pytest.fixture(scope="module", params=["gate", "python"])
@@ -201,29 +203,98 @@ def test_device_memory_is_refused(add: Kernel, arrays: tuple[Any, Any]) -> None:
         add(Nowhere(), arrays[1])
 
 
-def test_torch_in_torch_out(add: Kernel, arrays: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tensor:
-        def __init__(self, array: Any) -> None:
-            self.array = array
+class Tensor:
+    """Stands for torch's where that is not installed. `sign` is what torch has put off."""
 
-        def __dlpack__(self, **options: Any) -> object:
-            return self.array.__dlpack__(**options)
+    def __init__(self, array: Any, sign: int = 1, has_memory: bool = True) -> None:
+        self.array, self.sign, self.has_memory = array, sign, has_memory
 
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
+    def __dlpack__(self, **options: Any) -> object:
+        return self.array.__dlpack__(**options)
 
-    Tensor.__module__ = "torch"
-    torch = types.ModuleType("torch")
-    torch.from_numpy = Tensor  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def numpy(self) -> Any:
+        if self.sign < 0 or not self.has_memory:
+            raise RuntimeError("its memory does not hold its elements")
+        return self.array
+
+    def is_neg(self) -> bool:
+        return self.sign < 0
+
+    def _is_zerotensor(self) -> bool:
+        return not self.has_memory
+
+    def clone(self) -> Tensor:
+        return Tensor(self.sign * self.array if self.has_memory else np.zeros_like(self.array))
+
+
+class Subclass(Tensor):
+    pass
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Any = types.ModuleType("torch")
+    made.Tensor, made.from_numpy = Tensor, Tensor
+    monkeypatch.setitem(sys.modules, "torch", made)
+
+
+def test_torch_in_torch_out(add: Kernel, arrays: tuple[Any, Any], torch: None) -> None:
     a, b = arrays
-    result = add(Tensor(a), Tensor(b))
-    assert type(result) is Tensor
-    np.testing.assert_array_equal(result.array, a + b)
+    for kind in (Tensor, Subclass):
+        result = add(kind(a), Tensor(b))
+        assert type(result) is Tensor
+        np.testing.assert_array_equal(result.array, a + b)
     assert type(add(Tensor(a), b)) is np.ndarray  # mixed callers get NumPy
     out = Tensor(np.empty(SHAPE, np.float32))
     assert add(a, b, out=out) is out
     np.testing.assert_array_equal(out.array, a + b)
+
+
+def test_what_torch_has_put_off_is_done_first(add: Kernel, arrays: tuple[Any, Any], torch: None) -> None:
+    a, b = arrays
+    np.testing.assert_array_equal(add(Tensor(a), Tensor(b, sign=-1)).array, a - b)
+    np.testing.assert_array_equal(add(Tensor(a), Tensor(b, has_memory=False)).array, a)
+    with pytest.raises(
+        UsageError, match=r"C is a .*Tensor whose memory does not hold its elements; give its clone\(\)"
+    ):
+        add(a, b, out=Tensor(b, sign=-1))
+
+
+def test_tensors_of_torch_itself(add: Kernel) -> None:
+    torch = pytest.importorskip("torch")
+    complex_numbers = torch.randn(SHAPE, dtype=torch.complex64)
+    a, b = torch.randn(SHAPE), complex_numbers.conj().imag
+    assert b.is_neg()
+    assert torch.equal(add(a, b), a + b)
+    assert torch.equal(add(a, torch._efficientzerotensor(SHAPE)), a)
+    assert type(add(a.as_subclass(type("Own", (torch.Tensor,), {})), a)) is torch.Tensor
+    with pytest.raises(UsageError, match="whose memory does not hold its elements"):
+        add(a, a, out=b)
+    with pytest.raises(UsageError, match="require"):
+        add(torch.nn.Parameter(a), a)
+
+
+def test_a_call_that_an_exception_ends_takes_no_workspace_along(arrays: tuple[Any, Any]) -> None:
+    kernel = _kernel(workspace_bytes=1 << 20)
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt  # as a signal's handler may
+
+    gate, kernel._gate = kernel._gate, interrupted
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            with pytest.raises(KeyboardInterrupt):
+                kernel(*arrays)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    kernel._gate = gate
+    np.testing.assert_array_equal(kernel(*arrays), arrays[0] + arrays[1])
 
 
 def test_calls_from_several_threads_have_their_own_workspace(add: Kernel) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from autosched.runtime import results
-from autosched.runtime.results import LARGE_BYTES, SPARE_BYTES, Spares, result_memory
+from autosched.runtime.results import LARGE_BYTES, SPARE_BYTES, Spare, Spares, result_memory
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIASED_BYTES, SHIFT, address_of, aligned_empty, new_outputs
 
@@ -62,6 +62,7 @@ def test_a_loop_that_holds_its_last_result_needs_two_pieces() -> None:
         lambda array: array.__dlpack__(),
         lambda array: array.ctypes.data_as,
         lambda array: iter(array),
+        lambda array: weakref.ref(array.base),
     ],
 )
 def test_memory_that_something_looks_at_is_not_given_out(look: Callable[[Any], object]) -> None:
@@ -104,32 +105,60 @@ def test_threads_never_share_a_piece() -> None:
         assert all(pool.map(use, range(6)))
 
 
+def _small(n: int = 16) -> npt.NDArray[Any]:
+    return new_outputs([ArraySpec("Y", (n,), "float32")])[0]
+
+
 def test_small_results_of_a_kernel_are_given_out_again() -> None:
-    spares, array = Spares(64), np.empty(16, np.float32)
-    place, other = id(array), np.empty(16, np.float32)
-    spares.keep(1, [array])
+    spares, array, other = Spares(64), _small(), _small()
+    place = id(array)
+    spares.keep(Spare(1, [array]))
     assert spares.take(1) is None, "the caller has it"
-    spares.keep(1, [other])
+    spares.keep(Spare(1, [other]))
     del array
     assert spares.take(2) is None, "it lies best beside another input"
-    assert [id(found) for found in spares.take(1) or ()] == [place]
+    found = spares.take(1)
+    assert found is not None
+    assert [id(result) for result in found.results] == [place]
     assert spares.take(1) is None, "one is taken, the other in use"
 
 
-@pytest.mark.parametrize("look", [np.ravel, memoryview, weakref.ref, lambda array: array.__dlpack__()])
-def test_small_results_that_something_looks_at_are_not_given_out(look: Callable[[Any], object]) -> None:
-    spares, array = Spares(64), np.empty(16, np.float32)
-    held = look(array)
-    spares.keep(1, [array])
-    del array
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda array: array,
+        lambda array: array[3:],
+        lambda array: array.base,
+        lambda array: weakref.ref(array.base),
+        np.ravel,
+        memoryview,
+        weakref.ref,
+        lambda array: array.__dlpack__(),
+        lambda array: array[2:].__dlpack__(),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_small_results_that_something_looks_at_are_not_given_out(which: int, look: Callable[[Any], object]) -> None:
+    spares, arrays = Spares(128), [_small(), _small()]
+    held = look(arrays[which])
+    spares.keep(Spare(1, arrays))
+    del arrays
     assert spares.take(1) is None
     del held
     assert spares.take(1) is not None
 
 
+def test_an_array_that_was_given_other_memory_is_not_given_out() -> None:
+    spares, array = Spares(64), _small()
+    spares.keep(Spare(1, [array]))
+    array.__setstate__((1, (16,), array.dtype, False, bytes(64)))
+    del array
+    assert spares.take(1) is None
+
+
 def test_results_that_take_long_are_not_kept() -> None:
     spares = Spares(SPARE_BYTES + 1)
-    spares.keep(1, [np.empty(SPARE_BYTES + 1, np.uint8)])
+    spares.keep(Spare(1, [_small(SPARE_BYTES // 4 + 1)]))
     assert spares.take(1) is None
 
 

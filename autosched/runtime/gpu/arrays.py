@@ -22,6 +22,7 @@ from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
 from autosched.runtime.gpu.devices import DRIVERS, shared_device
 from autosched.runtime.gpu.foreign import Foreign, Place, borrow, describe, is_dense, place_of
+from autosched.runtime.tensors import settled
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
         if value.device == kind:
             return value
         value = value.numpy()
+    value = settled(value)
     place = place_of(value)
     if place.kind == "cpu":
         host = _host_array(value)

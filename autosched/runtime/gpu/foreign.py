@@ -19,7 +19,7 @@ from autosched.errors import UsageError
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import Device, Memory, Stream
 from autosched.runtime.spec import ArraySpec
-from autosched.runtime.tensors import check_type
+from autosched.runtime.tensors import check_type, is_lazy, is_torch
 
 VECTOR_BYTES = 16  # the widest access of generated code, which must be aligned
 _INTERFACE = "__cuda_array_interface__"
@@ -58,7 +58,7 @@ def place_of(value: Any) -> Place:
     """Objects that say nothing about a device are taken to be on the host, where reading them finds out."""
     if type(value) is np.ndarray:
         return Place("cpu")
-    if _library(value) == "pyopencl":
+    if _is_pyopencl(value):
         return Place("opencl")
     if hasattr(value, "__dlpack_device__"):
         device, number = map(int, value.__dlpack_device__())
@@ -105,10 +105,9 @@ def callers_stream(device: Device, values: Iterable[Any]) -> Stream:
 
 
 def _owners_stream(value: Any) -> Any:
-    library = _library(value)
-    if library == "torch":
+    if is_torch(value):
         return sys.modules["torch"].cuda.current_stream(value.device.index).cuda_stream
-    if library == "pyopencl":
+    if _is_pyopencl(value):
         return getattr(value, "queue", None)
     return _interface(value).get("stream")
 
@@ -116,11 +115,12 @@ def _owners_stream(value: Any) -> Any:
 def borrow(device: Device, name: str, value: Any, stream: Stream) -> Foreign:
     """The memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
     try:
-        library = _library(value)
-        if library == "pyopencl":
+        if _is_pyopencl(value):
             return _of_pyopencl(device, value)
-        form = getattr(value, _INTERFACE) if library == "torch" else _interface(value)
-        owner = _owners_stream(value) if library == "torch" else form.get("stream")
+        if is_lazy(value):
+            raise ValueError("its memory does not hold its elements; give its clone()")
+        form = getattr(value, _INTERFACE) if is_torch(value) else _interface(value)
+        owner = _owners_stream(value) if is_torch(value) else form.get("stream")
         if owner is not None or not hasattr(value, "__dlpack__"):
             return _of_interface(device, value, form, dlpack.LEGACY_STREAM if owner is None else owner)
         return _of_dlpack(device, value, stream)
@@ -220,8 +220,8 @@ def is_dense(found: Foreign) -> bool:
     return True
 
 
-def _library(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
+def _is_pyopencl(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "pyopencl"
 
 
 def _interface(value: Any) -> dict[str, Any]:

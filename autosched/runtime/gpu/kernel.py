@@ -34,7 +34,7 @@ from autosched.runtime.gpu.foreign import (
 )
 from autosched.runtime.kernel import like_inputs, torch_of
 from autosched.runtime.spec import ArraySpec, in_order
-from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs
+from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs, settled
 from autosched.target import Target
 
 
@@ -73,6 +73,7 @@ class GpuKernel:
     def __call__(self, *arrays: object, out: object = None, stream: object = None, **named: object) -> Any:
         if named or len(arrays) != len(self.inputs):
             arrays = in_order(self.inputs, arrays, named)
+        arrays = tuple(map(settled, arrays))
         items = () if out is None else self._out_items(out)
         on_host = self._place((*arrays, *items))
         handle = None if stream is None else stream_handle(self._device, stream)
