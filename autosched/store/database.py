@@ -14,6 +14,7 @@ from typing import TypeVar
 from autosched.errors import StoreError
 from autosched.store import jsonl, rows
 from autosched.store.records import (
+    LOST,
     MAX_MESSAGE,
     RUN_STATES,
     Candidate,
@@ -258,7 +259,7 @@ class Database:
         return self._runs[run_id]
 
     def _lines(self) -> Iterator[jsonl.Line]:
-        """Every readable candidate as a line of its own, with the workload, target and runs that it needs."""
+        """Every record as a line of its own, with the workload, target and runs that it needs."""
         workloads = {w.hash: w for w in self.workloads()}
         targets = self.targets()
         runs = {run.id: run for run in self.runs()}
@@ -266,13 +267,14 @@ class Database:
         for start in range(1, last + 1, BATCH):
             with one_sentence(self.path):
                 found = self._salvage(start, min(start + BATCH - 1, last))
-            for candidate, outcomes in found:
-                if outcomes:
+            for candidate, attempts in found:
+                if to_record(candidate, attempts) is not None:
+                    outcomes = tuple(o for o in attempts if o.failure != LOST)
                     workload = workloads.get(candidate.workload, Workload(candidate.workload, "unknown", "{}"))
                     needed = {candidate.run_id, *(o.run_id for o in outcomes)}
                     own_runs = tuple(runs.get(i) or jsonl.lost_run(candidate, i) for i in sorted(needed))
                     target_json = targets.get(candidate.target, "{}")
-                    yield jsonl.Line(workload, target_json, own_runs, candidate, tuple(outcomes))
+                    yield jsonl.Line(workload, target_json, own_runs, candidate, outcomes)
 
     def _last_id(self) -> int:
         """The largest candidate id, bounded by the file's size in case that number itself is damaged."""

@@ -8,6 +8,9 @@ that counts:
 2. Otherwise, if a measurement is certified (the interleaved re-measurement at the end of a search, with an
    interval), the latest certified one counts: it is the only kind whose comparison between candidates is fair.
 3. Otherwise the latest measurement counts.
+
+An outcome whose row is damaged may have been a failure, and is taken for one: the candidate is no record until it has
+been measured again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ MAX_MESSAGE = 4_000  # a failure's message is cut here: enough for a compiler's 
 
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
+LOST = "lost"  # the failure class of what stands for outcomes that cannot be read; never written
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,17 @@ class Record:
         return self.ci is not None
 
 
+def lost_outcome(order: int) -> Outcome:
+    return Outcome(order, 0, None, (), None, LOST, "", "")
+
+
 def to_record(candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | None:
-    """The record of a candidate, or None where no readable outcome is left."""
+    """The record of a candidate, or None where no outcome is left or the one that counts is lost."""
     if not outcomes:
         return None
     counts = _counting(sorted(outcomes, key=lambda o: o.order))
+    if counts.failure == LOST:
+        return None
     result = {name: getattr(counts, name) for name in ("seconds", "samples", "failure", "message", "ci")}
     return Record(**vars(candidate), **result)
 

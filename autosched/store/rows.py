@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
-from autosched.store.records import Candidate, Outcome, Run, Workload, canonical_json, digest
+from autosched.store.records import Candidate, Outcome, Run, Workload, canonical_json, digest, lost_outcome
 
 T = TypeVar("T")
 Damage = Callable[[str, object], None]  # called with (table, row key) for a row whose hash does not fit
@@ -63,9 +63,13 @@ def _insert(connection: sqlite3.Connection, table: str, columns: str, row: tuple
 def select(
     connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
 ) -> list[tuple[Candidate, list[Outcome]]]:
-    """Candidates in id order with their readable outcomes in order of attempts. `where` is BY_TASK or BY_ID_RANGE."""
+    """Candidates in id order with their outcomes in order of attempts. `where` is BY_TASK or BY_ID_RANGE.
+
+    Of outcomes that cannot be read a stand-in takes the last place (see `records.LOST`).
+    """
     candidates = connection.execute(f"SELECT {CANDIDATE_COLUMNS} FROM candidates WHERE {where} ORDER BY id", keys)
     found: dict[int, tuple[Candidate, list[Outcome]]] = {}
+    n_rows: dict[object, int] = {}
     for row in candidates:
         candidate = checked(row, HASHED, _candidate)
         if candidate is None:
@@ -76,14 +80,26 @@ def select(
     for table, columns, read in outcomes:
         query = f"SELECT {columns} FROM {table} WHERE candidate IN (SELECT id FROM candidates WHERE {where})"
         for row in connection.execute(query, keys):
+            n_rows[row["candidate"]] = n_rows.get(row["candidate"], 0) + 1
             outcome = checked(row, HASHED, read)
             if outcome is None:
                 damage(table, row["id"])
             elif row["candidate"] in found:
                 found[row["candidate"]][1].append(outcome)
-    for _, attempts in found.values():
+    for number, (_, attempts) in found.items():
+        attempts.extend(_lost(attempts, n_rows.get(number, 0)))
         attempts.sort(key=lambda o: o.order)
     return list(found.values())
+
+
+def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
+    """A stand-in for the last outcome that is not among the readable ones: attempts are numbered 0, 1, 2, ... without
+    gaps, so a missing number tells of a row that is damaged or gone. What a damaged row says of itself is not asked."""
+    places = {o.order for o in outcomes}
+    place = max(n_rows, 1 + max(places, default=-1)) - 1
+    while place in places:
+        place -= 1
+    return [lost_outcome(place)] if place >= 0 else []
 
 
 def insert_task(connection: sqlite3.Connection, workload: Workload, target: str, target_json: str) -> None:

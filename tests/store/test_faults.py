@@ -235,3 +235,85 @@ def test_an_interrupt_in_a_transaction_leaves_nothing_behind(
             add(database, run, 1)
     assert database.records(*TASK) == []
     assert add(database, run, 1) == 1
+
+
+def damage(path: Path, statement: str) -> None:
+    with sqlite3.connect(path) as raw:
+        raw.execute(statement)
+    raw.close()
+
+
+def flip(path: Path, text: bytes) -> None:
+    """One bit of `text`, in the pages of a database that is not open."""
+    content = bytearray(path.read_bytes())
+    content[content.index(text)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE failures SET message = 'x'",
+        "UPDATE failures SET class = x'ff'",
+        "UPDATE failures SET attempt = 0",
+        "UPDATE failures SET attempt = 7",
+        "UPDATE failures SET sha256 = ''",
+    ],
+)
+def test_a_damaged_failure_does_not_revive_its_kernel(path: Path, database: Database, run: int, statement: str) -> None:
+    wrong, right = add(database, run, 1, 1e-6), add(database, run, 2)
+    database.certify(wrong, 1e-6, (1e-6, 1e-6))
+    add(database, run, 1, None, "wrong_result")
+    damage(path, statement)
+    assert [r.id for r in database.best(*TASK, n=9)] == [right]
+    assert [r.id for r in database.records(*TASK)] == [right]
+    assert database.damaged == 1
+    with pytest.raises(StoreError, match="no record 1"):
+        database.record(wrong)
+
+
+def test_a_failure_that_a_flipped_bit_gives_to_another_candidate(path: Path) -> None:
+    """SQLite's index still knows whose it is."""
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        for n in range(30):
+            add(database, run, n)
+        add(database, run, 28, None, "wrong_result")
+    content = bytearray(path.read_bytes())
+    number = content.rindex(29, 0, content.index(b"wrong_result"))  # the candidate's, in the row of the failure
+    content[number] ^= 64
+    path.write_bytes(content)
+    with Database(path) as database:
+        assert 29 not in {r.id for r in database.best(*TASK, n=99)}
+        assert not database.check().ok
+
+
+def test_two_outcomes_of_one_number_are_not_to_be_told_apart(path: Path, database: Database, run: int) -> None:
+    row, other = add(database, run, 1), add(database, run, 2)
+    add(database, run, 1, None, "wrong_result")
+    damage(path, f"UPDATE failures SET candidate = {other}, attempt = 0")
+    assert [r.id for r in database.records(*TASK)] == [row]
+
+
+def test_what_was_measured_after_a_lost_outcome_counts(path: Path, database: Database, run: int) -> None:
+    row = add(database, run, 1)
+    add(database, run, 1, None, "wrong_result")
+    damage(path, "UPDATE failures SET message = 'x'")
+    assert database.records(*TASK) == []
+    add(database, run, 1, 3e-3)
+    assert database.record(row).seconds == 3e-3
+    assert [r.id for r in database.best(*TASK)] == [row]
+
+
+def test_an_export_does_not_revive_what_has_a_damaged_failure(tmp_path: Path, path: Path) -> None:
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        add(database, run, 1)
+        add(database, run, 2)
+        database.append(run, "sketch0", '[["split", "C", 1]]', {"C.i": 1}, 0, None, (), "wrong_result", "element 77")
+    flip(path, b"element 77")
+    with Database(path) as database, Database(tmp_path / "other.db") as other:
+        assert database.export_jsonl(tmp_path / "out.jsonl") == 1
+        assert other.import_jsonl(tmp_path / "out.jsonl") == (1, 0)
+        assert len(other.records(*TASK)) == 1
+        assert not database.check().ok
