@@ -35,6 +35,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(YOUNG, 10, 10)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def data_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The key of this installation, and the default database, are not the user's."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+
+
 @dataclass(frozen=True)
 class Answer:
     """Of a command: its exit code, and what it printed."""

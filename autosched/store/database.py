@@ -30,6 +30,7 @@ from autosched.store.records import (
     to_record,
 )
 from autosched.store.schema import absolute_path, default_path, one_sentence, open_connection, write_transaction
+from autosched.store.signing import installation_key, is_signed, signature
 
 BATCH = 256  # candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
@@ -65,6 +66,7 @@ class Database:
             self._inode = self.path.stat().st_ino
         self._damaged: set[tuple[str, object]] = set()
         self._runs: dict[int, Run] = {}
+        self._key = installation_key()
 
     def __enter__(self) -> Database:
         return self
@@ -120,38 +122,48 @@ class Database:
         failure: str | None = None,
         message: str = "",
     ) -> int:
-        """Adds one outcome of a candidate and returns the record's id.
+        """Adds one outcome of a candidate, found by a worker here, and returns the record's id.
 
         `seconds` is the median time, or None with a `failure` class. A candidate of the same identity (workload,
         target, threads, sketch, steps) keeps its id and gets one more outcome.
         """
         seconds = None if seconds is None else float(seconds)
         times = tuple(float(s) for s in samples)
-        checked_outcome(seconds, times, failure)
         steps, plain = canonical_steps(steps_json), checked_values(values)
         run = self._run(run_id)
         candidate = Candidate(
             0, run_id, run.workload, run.target, run.threads, sketch, steps, plain, int(round), created := now()
         )
-        outcome = Outcome(0, run_id, seconds, times, None, failure, message[:MAX_MESSAGE], created)
+        outcome = self._signed(candidate, Outcome(0, run_id, seconds, times, None, failure, message, created))
         with self._write():
             candidate_id = rows.insert_candidate(self._connection, candidate)
             rows.insert_outcome(self._connection, candidate_id, outcome)
         return candidate_id
 
+    def append_to(
+        self, record: Record, seconds: float | None, samples: Sequence[float], failure: str | None, message: str = ""
+    ) -> None:
+        """Adds to a record what a worker here has found of it now; otherwise as `append`."""
+        times = tuple(float(s) for s in samples)
+        outcome = Outcome(0, record.run_id, seconds, times, None, failure, message, now())
+        signed = self._signed(record, outcome)
+        with self._write():
+            rows.insert_outcome(self._connection, record.id, signed)
+
     def certify(self, record_id: int, seconds: float, ci: tuple[float, float], run_id: int | None = None) -> None:
         """Adds the final, interleaved measurement of a record: median and interval (lo, hi) in seconds."""
-        lo, hi = float(ci[0]), float(ci[1])
-        checked_outcome(float(seconds), (lo, hi), None)
-        run = self.record(record_id).run_id if run_id is None else run_id
+        record = self.record(record_id)
+        run = record.run_id if run_id is None else run_id
+        interval = (float(ci[0]), float(ci[1]))
+        outcome = self._signed(record, Outcome(0, run, float(seconds), (), interval, None, "", now()))
         with self._write():
-            outcome = Outcome(0, run, float(seconds), (), (lo, hi), None, "", now())
             rows.insert_outcome(self._connection, record_id, outcome)
 
     # Reading
 
     def best(self, workload_hash: str, target: str, threads: int, n: int | None = 1) -> list[Record]:
-        """The n best records, best first: certified ones by time, then the others by time; failures never."""
+        """The n best records, best first: those verified here, then the others; of both certified ones by time, then
+        the rest by time; failures never."""
         measured = [r for r in self.records(workload_hash, target, threads) if r.seconds is not None]
         return sorted(measured, key=rank)[:n]
 
@@ -159,7 +171,7 @@ class Database:
         """All records of a task, failures included, in the order in which they were first tried."""
         with one_sentence(self.path):
             found = rows.select(self._connection, rows.BY_TASK, (workload_hash, target, threads), self._damage)
-        return [r for r in (to_record(*pair) for pair in found) if r is not None]
+        return [r for r in (self._record(*pair) for pair in found) if r is not None]
 
     def record(self, record_id: int) -> Record:
         """Raises StoreError where there is none with this id, or where its row is damaged."""
@@ -168,7 +180,7 @@ class Database:
                 found = rows.select(self._connection, rows.BY_ID_RANGE, (record_id, record_id), self._damage)
             except OverflowError:  # beyond the integers of SQLite
                 found = []
-        record = to_record(*found[0]) if found else None
+        record = self._record(*found[0]) if found else None
         if record is None:
             raise StoreError(f"there is no record {record_id} in {self.path}: `autosched best` lists the ids")
         return record
@@ -247,6 +259,19 @@ class Database:
                     found.append(made)
         return found
 
+    def _signed(self, candidate: Candidate | Record, outcome: Outcome) -> Outcome:
+        """Checked, its message cut, and signed with the key of this installation, which is made when first needed."""
+        checked_outcome(outcome.seconds, (*outcome.samples, *(outcome.ci or ())), outcome.failure)
+        outcome = replace(outcome, message=outcome.message[:MAX_MESSAGE])
+        self._key = self._key or installation_key(make=True)
+        if self._key is None:
+            return outcome
+        return replace(outcome, signature=signature(self._key, candidate.identity, outcome))
+
+    def _record(self, candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | None:
+        identity = candidate.identity
+        return to_record(candidate, outcomes, lambda outcome: is_signed(self._key, identity, outcome))
+
     def _damage(self, table: str, key: object) -> None:
         self._damaged.add((table, key))
 
@@ -268,7 +293,7 @@ class Database:
             with one_sentence(self.path):
                 found = self._salvage(start, min(start + BATCH - 1, last))
             for candidate, attempts in found:
-                if to_record(candidate, attempts) is not None:
+                if self._record(candidate, attempts) is not None:
                     outcomes = tuple(o for o in attempts if o.failure != LOST)
                     workload = workloads.get(candidate.workload, Workload(candidate.workload, "unknown", "{}"))
                     needed = {candidate.run_id, *(o.run_id for o in outcomes)}
@@ -318,8 +343,8 @@ class Database:
         candidate = replace(line.candidate, run_id=run_ids[line.candidate.run_id])
         candidate_id = rows.insert_candidate(self._connection, candidate)
         found = rows.select(self._connection, rows.BY_ID_RANGE, (candidate_id, candidate_id), self._damage)
-        known = {replace(o, order=0) for _, outcomes in found for o in outcomes}
+        known = {replace(o, order=0, signature=None) for _, outcomes in found for o in outcomes}
         for outcome in line.outcomes:
             own = replace(outcome, order=0, run_id=run_ids[outcome.run_id])
-            if own not in known:
+            if replace(own, signature=None) not in known:
                 rows.insert_outcome(self._connection, candidate_id, own)

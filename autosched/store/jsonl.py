@@ -7,6 +7,7 @@ joined, a tail). Every line is input from outside: types, ranges and hash are ch
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from autosched.store.schema import SCHEMA_VERSION, one_sentence
 
 FORMAT = "autosched records"
 MAX_NAME = 1_000
+SIGNATURE = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def _encode(line: Line) -> dict[str, object]:
                 "failure": o.failure,
                 "message": o.message,
                 "created": o.created,
+                **({} if o.signature is None else {"signature": o.signature}),
             }
             for o in line.outcomes
         ],
@@ -196,7 +199,10 @@ def _outcome(outcome: Mapping[str, object], n_runs: int) -> Outcome:
         ci = (lo, hi)
     message = _text(outcome["message"], MAX_MESSAGE)
     run = _int(outcome["run"], 0, n_runs - 1)
-    return Outcome(0, run, seconds, samples, ci, failure, message, _text(outcome["created"]))
+    signature = None if outcome.get("signature") is None else _text(outcome["signature"])
+    if signature is not None and not SIGNATURE.fullmatch(signature):
+        raise ValueError("a signature is a sha256 in hex")
+    return Outcome(0, run, seconds, samples, ci, failure, message, _text(outcome["created"]), signature)
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -2,9 +2,12 @@
 
 A *candidate* is a sketch with integers put in, stored as schedule steps (canonical JSON: data, never code). Each time
 it is built and timed there is one *outcome*: a measurement or a failure. A `Record` is a candidate with the outcome
-that counts:
+that counts. Where outcomes are of this installation (see `signing`) only these are asked, and the record is
+`verified`: nobody elsewhere makes our kernels slow, fast or bad. Where there is none, the others are, and the record is
+what somebody claims. Among them:
 
-1. If the latest outcome is a failure, the record is a failure (a kernel that was caught being wrong once is out).
+1. If the latest outcome is a failure, the record is a failure (a kernel that was caught being wrong once is out). A
+   measurement is later that has a greater number and was not made before: merging files may bring an old one in last.
 2. Otherwise, if a measurement is certified (the interleaved re-measurement at the end of a search, with an
    interval), the latest certified one counts: it is the only kind whose comparison between candidates is fair.
 3. Otherwise the latest measurement counts.
@@ -18,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import NoReturn
@@ -64,7 +67,7 @@ class Outcome:
     """One attempt at a candidate. Exactly one of `seconds` (median) and `failure` (class) is set.
 
     `order` counts the attempts at this candidate from 0; `ci` is set for certified measurements only: (lo, hi) in
-    seconds.
+    seconds. `signature`: of the installation that made the attempt, None where it had no key.
     """
 
     order: int
@@ -75,6 +78,7 @@ class Outcome:
     failure: str | None
     message: str
     created: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,7 @@ class Candidate:
 
     @property
     def identity(self) -> str:
-        """sha256 (hex) of everything that makes two candidates the same; not of the run, the round or the time."""
-        return digest(self.workload, self.target, self.threads, self.sketch, self.steps)
+        return identity_of(self)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class Record:
     """A candidate and the outcome that counts (see the module's docstring).
 
     `workload` is a content hash, `target` a fingerprint, `steps` canonical JSON, `seconds` a median or None for a
-    failure, `samples` seconds, `created` the UTC time of the candidate's first outcome in ISO 8601.
+    failure, `samples` seconds, `created` the UTC time of the candidate's first outcome in ISO 8601. `verified`: a
+    worker of this installation found this outcome; of any other record it is a claim from elsewhere.
     """
 
     id: int
@@ -121,39 +125,54 @@ class Record:
     round: int
     created: str
     ci: tuple[float, float] | None = None
+    verified: bool = False
 
     @property
     def certified(self) -> bool:
         return self.ci is not None
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self)
+
+
+def identity_of(what: Candidate | Record) -> str:
+    """sha256 (hex) of everything that makes two candidates the same; not of the run, the round or the time."""
+    return digest(what.workload, what.target, what.threads, what.sketch, what.steps)
 
 
 def lost_outcome(order: int) -> Outcome:
     return Outcome(order, 0, None, (), None, LOST, "", "")
 
 
-def to_record(candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | None:
-    """The record of a candidate, or None where no outcome is left or the one that counts is lost."""
-    if not outcomes:
-        return None
-    counts = _counting(sorted(outcomes, key=lambda o: o.order))
-    if counts.failure == LOST:
+def to_record(candidate: Candidate, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool]) -> Record | None:
+    """The record of a candidate, or None where no outcome is left or the one that counts is lost.
+
+    A lost one may have been ours.
+    """
+    ordered = sorted(outcomes, key=lambda o: o.order)
+    ours = [o for o in ordered if o.failure == LOST or is_ours(o)]
+    counts = _counting(ours or ordered)
+    if counts is None or counts.failure == LOST:
         return None
     result = {name: getattr(counts, name) for name in ("seconds", "samples", "failure", "message", "ci")}
-    return Record(**vars(candidate), **result)
+    return Record(**vars(candidate), **result, verified=bool(ours))
 
 
-def _counting(outcomes: Sequence[Outcome]) -> Outcome:
-    latest = outcomes[-1]
-    if latest.failure is not None:
-        return latest
-    certified = [o for o in outcomes if o.ci is not None]
-    return certified[-1] if certified else latest
+def _counting(outcomes: Sequence[Outcome]) -> Outcome | None:
+    measured = [o for o in outcomes if o.failure is None]
+    for failure in (o for o in reversed(outcomes) if o.failure is not None):
+        if not any(o.order > failure.order and o.created >= failure.created for o in measured):
+            return failure
+    certified = [o for o in measured if o.ci is not None]
+    return (certified or measured or [None])[-1]
 
 
-def rank(record: Record) -> tuple[bool, float, str]:
-    """Sort key of measured records, best first: certified ones lead, ties are broken by content, never by luck."""
+def rank(record: Record) -> tuple[bool, bool, float, str]:
+    """Sort key of measured records, best first: verified ones lead, then certified ones; ties are broken by content,
+    never by luck."""
     seconds = math.inf if record.seconds is None else record.seconds
-    return (not record.certified, seconds, digest(record.sketch, record.steps))
+    return (not record.verified, not record.certified, seconds, digest(record.sketch, record.steps))
 
 
 def now() -> str:

@@ -6,16 +6,28 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import index
 from typing import TypeVar
 
-from autosched.store.records import Candidate, Outcome, Run, Workload, canonical_json, digest, lost_outcome
+from autosched.errors import StoreError
+from autosched.store.records import (
+    Candidate,
+    Outcome,
+    Run,
+    Workload,
+    canonical_json,
+    checked_outcome,
+    digest,
+    lost_outcome,
+)
 
 T = TypeVar("T")
 Damage = Callable[[str, object], None]  # called with (table, row key) for a row whose hash does not fit
 
 CANDIDATE_COLUMNS = "id, run_id, workload, target, threads, sketch, steps, bindings, round, created, identity, sha256"
-MEASUREMENT_COLUMNS = "id, candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, sha256"
-FAILURE_COLUMNS = "id, candidate, attempt, run_id, class, message, created, sha256"
+MEASUREMENT_COLUMNS = "id, candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, signature, sha256"
+FAILURE_COLUMNS = "id, candidate, attempt, run_id, class, message, created, signature, sha256"
+SIGNED_SINCE = 2  # the schema version that has the column `signature`
 
 HASHED = slice(1, -1)  # all but the row's id and the hash itself
 
@@ -45,17 +57,30 @@ def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: O
     key = (candidate_id, attempt, outcome.run_id)
     if outcome.failure is None:
         ci = outcome.ci or (None, None)
-        row = (*key, outcome.seconds, canonical_json(outcome.samples), *ci, outcome.created)
-        _insert(connection, "measurements", MEASUREMENT_COLUMNS, row)
+        row = (*key, outcome.seconds, canonical_json(outcome.samples), *ci, outcome.created, outcome.signature)
+        _insert(connection, "measurements", MEASUREMENT_COLUMNS, row, outcome_digest)
     else:
-        _insert(connection, "failures", FAILURE_COLUMNS, (*key, outcome.failure, outcome.message, outcome.created))
+        row = (*key, outcome.failure, outcome.message, outcome.created, outcome.signature)
+        _insert(connection, "failures", FAILURE_COLUMNS, row, outcome_digest)
 
 
-def _insert(connection: sqlite3.Connection, table: str, columns: str, row: tuple[object, ...]) -> int:
+def outcome_digest(*columns: object) -> str:
+    """The hash of an outcome's row. The last of `columns`, the signature, is part of it where there is one: rows of
+    schema version 1 have none."""
+    return digest(*(columns[:-1] if columns[-1] is None else columns))
+
+
+def _insert(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: str,
+    row: tuple[object, ...],
+    hashing: Callable[..., str] = digest,
+) -> int:
     """The id of a new row of all `columns`: the first is the id, the last the hash, and `row` is between them."""
     _, names = columns.split(", ", 1)
     places = ", ".join("?" * (len(row) + 1))
-    cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", (*row, digest(*row)))
+    cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", (*row, hashing(*row)))
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
@@ -76,12 +101,15 @@ def select(
             damage("candidates", row["id"])
         else:
             found[candidate.id] = (candidate, [])
+    has_signatures = connection.execute("PRAGMA user_version").fetchone()[0] >= SIGNED_SINCE
     outcomes = (("measurements", MEASUREMENT_COLUMNS, _measurement), ("failures", FAILURE_COLUMNS, _failure))
     for table, columns, read in outcomes:
+        if not has_signatures:  # a file of version 1 that may not be written
+            columns = columns.replace("signature", "NULL AS signature")
         query = f"SELECT {columns} FROM {table} WHERE candidate IN (SELECT id FROM candidates WHERE {where})"
         for row in connection.execute(query, keys):
             n_rows[row["candidate"]] = n_rows.get(row["candidate"], 0) + 1
-            outcome = checked(row, HASHED, read)
+            outcome = checked(row, HASHED, read, outcome_digest)
             if outcome is None:
                 damage(table, row["id"])
             elif row["candidate"] in found:
@@ -120,11 +148,14 @@ def insert_run(connection: sqlite3.Connection, run: Run) -> int:
     return int(connection.execute("SELECT id FROM runs WHERE uid = ?", (run.uid,)).fetchone()[0])
 
 
-def checked(row: sqlite3.Row, hashed: slice, read: Callable[[sqlite3.Row], T]) -> T | None:
-    """What `read` makes of a row; None where the hash (last column) over the columns `hashed` does not fit."""
+def checked(
+    row: sqlite3.Row, hashed: slice, read: Callable[[sqlite3.Row], T], hashing: Callable[..., str] = digest
+) -> T | None:
+    """What `read` makes of a row; None where the hash (last column) over the columns `hashed` does not fit, or where it
+    holds what nobody here writes."""
     try:
-        return read(row) if digest(*row[hashed]) == row["sha256"] else None
-    except (TypeError, ValueError, RecursionError):  # a flipped bit changed a column's type
+        return read(row) if hashing(*row[hashed]) == row["sha256"] else None
+    except (TypeError, ValueError, RecursionError, StoreError):  # a flipped bit changed a column's type
         return None
 
 
@@ -136,8 +167,11 @@ def _candidate(row: sqlite3.Row) -> Candidate:
 def _measurement(row: sqlite3.Row) -> Outcome:
     ci = None if row["ci_lo"] is None else (row["ci_lo"], row["ci_hi"])
     samples = tuple(json.loads(row["samples"]))
-    return Outcome(row["attempt"], row["run_id"], row["seconds"], samples, ci, None, "", row["created"])
+    checked_outcome(row["seconds"], (*samples, *(ci or ())), None)
+    made = (row["created"], row["signature"])
+    return Outcome(index(row["attempt"]), row["run_id"], row["seconds"], samples, ci, None, "", *made)
 
 
 def _failure(row: sqlite3.Row) -> Outcome:
-    return Outcome(row["attempt"], row["run_id"], None, (), None, row["class"], row["message"], row["created"])
+    made = (row["created"], row["signature"])
+    return Outcome(index(row["attempt"]), row["run_id"], None, (), None, row["class"], row["message"], *made)

@@ -18,10 +18,11 @@ from pathlib import Path
 from autosched.errors import StoreError
 
 APPLICATION_ID = 0x61736368  # "asch"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 30.0
 
 # Every row carries a sha256 over its other columns (a run: over those that never change), checked when it is read.
+# These are the tables of version 1.
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE workloads (hash TEXT PRIMARY KEY, name TEXT NOT NULL, spec TEXT NOT NULL, sha256 TEXT NOT NULL)",
@@ -45,6 +46,9 @@ TABLES = (
         class TEXT NOT NULL, message TEXT NOT NULL, created TEXT NOT NULL,
         sha256 TEXT NOT NULL, UNIQUE (candidate, attempt))""",
 )
+
+# What each later version adds: a new file takes all these steps too.
+UPGRADES = {2: ("ALTER TABLE measurements ADD COLUMN signature TEXT", "ALTER TABLE failures ADD COLUMN signature TEXT")}
 
 DAMAGED = (
     "the database {path} is damaged: rescue what can be read of it with `autosched db export` and import it anew, "
@@ -128,6 +132,7 @@ def open_connection(path: Path, *, create: bool) -> sqlite3.Connection:
             _use_write_ahead_log(connection)
             if is_new:
                 _create_tables(connection, path)
+            _upgrade(connection)
         except BaseException:
             connection.close()
             raise
@@ -188,7 +193,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
     Called inside a transaction: another process may be making the tables between two of these reads.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _version(connection)
     n_objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application == 0 and version == 0 and n_objects == 0:
         return True
@@ -223,4 +228,24 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(statement)
         connection.execute("INSERT INTO meta VALUES ('format', 'autosched records')")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("PRAGMA user_version = 1")
+        _take_steps(connection)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """A file of an older version becomes one of this, in one transaction. Its records stay as they are."""
+    if _version(connection) < SCHEMA_VERSION:
+        with write_transaction(connection):
+            _take_steps(connection)
+
+
+def _take_steps(connection: sqlite3.Connection) -> None:
+    """From inside a transaction: another process may have been first."""
+    for version in range(_version(connection) + 1, SCHEMA_VERSION + 1):
+        for statement in UPGRADES[version]:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,0 +1,82 @@
+"""Which outcomes this installation has seen with its own eyes: those that are signed with its key.
+
+Records move between machines, and a file that says "verified, 3 us" proves nothing. So every outcome of a worker here
+is signed (HMAC-SHA256, over the candidate's identity and all that the outcome says) with a key that never leaves the
+user's data directory. The key is not of a database: an export that is imported again is still ours.
+
+There may be no key: the directory cannot be written, the file has another size, is somebody else's or can be read by
+others. Nothing counts as ours then, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from autosched.errors import StoreError
+from autosched.store.records import Outcome, canonical_json
+from autosched.store.schema import default_path, make_directories
+
+KEY_NAME = "installation.key"
+KEY_BYTES = 32
+PURPOSE = "autosched outcome 1"  # part of what is signed, so that a signature means nothing else
+
+
+def key_path() -> Path:
+    """Beside the default database, whichever is used. Raises StoreError without a home directory."""
+    return default_path().with_name(KEY_NAME)
+
+
+def installation_key(*, make: bool = False) -> bytes | None:
+    """The key, made where it is missing and `make` says so; None where there is none to be had."""
+    try:
+        path = key_path()
+        if make and not os.path.lexists(path):
+            _make_key(path)
+        return _read_key(path)
+    except (OSError, StoreError):
+        return None
+
+
+def signature(key: bytes, identity: str, outcome: Outcome) -> str:
+    """`identity` is the candidate's. Not signed are the numbers of attempt and run: another database has its own."""
+    o = outcome
+    content = (PURPOSE, identity, o.seconds, o.samples, o.ci, o.failure, o.message, o.created)
+    return hmac.new(key, canonical_json(content).encode(), hashlib.sha256).hexdigest()
+
+
+def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
+    """Whether `outcome` is of the installation with this key."""
+    if key is None or outcome.signature is None:
+        return False
+    return hmac.compare_digest(signature(key, identity, outcome).encode(), outcome.signature.encode())
+
+
+def _read_key(path: Path) -> bytes | None:
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        is_mine = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o077
+        key = file.read(KEY_BYTES + 1) if is_mine else b""
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key(path: Path) -> None:
+    """Whole or not at all, and of several processes at once only one makes it: a file beside it gets its name."""
+    make_directories(path.parent)
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):  # another process was first
+            os.link(partial, path)
+    finally:
+        os.unlink(partial)
