@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autosched.device import Device, find_device, peak_gflops
-from autosched.errors import NoValidCandidate, ScheduleError, UsageError
+from autosched.errors import NoValidCandidate, UsageError
 from autosched.kernels import Request
-from autosched.stored import explain, export, show, stored_source, verify
+from autosched.stored import explain, export, show, verify
 from autosched.tasks import Space, make_task, start_run, task_key
+from autosched.trust import stored_kernel
 from autosched.tune.definition import Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
@@ -130,15 +130,18 @@ def compile(
     """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
     the analytic model likes best.
 
-    The latter takes no measurement and has not been verified. With `weights` it is the best with these inputs as
-    weights, and has a `bind` that packs them once. Raises NoValidCandidate if there is neither.
+    What this installation has not verified, a record from elsewhere or of a version without signatures, is used where
+    there is no other, and a worker verifies it first. A RecordWarning tells of that, and of records that were passed
+    over because they are wrong, cannot be built or do not fit. The analytic best takes no measurement and has not been
+    verified. With `weights` it is the best with these inputs as weights, and has a `bind` that packs them once. Raises
+    NoValidCandidate if there is neither.
     """
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     request = Request(problem, find_device(target, threads), target or "cpu")
     request.check()
-    for record in _stored(request, db, n=None):
-        with suppress(ScheduleError):  # one that another version made
-            return request.load(stored_source(record, request))
+    kernel = stored_kernel(request, _stored(request, db, n=None), db)
+    if kernel is not None:
+        return kernel
     task, _ = make_task(request)
     return request.load(_analytic_best(task, 1)[0][1])
 
@@ -157,7 +160,10 @@ def best(
     db: Path | str | None = None,
     n: int = 1,
 ) -> list[Record]:
-    """The `n` best stored records of `workload`, best first; empty where nothing is stored."""
+    """The `n` best stored records of `workload`, best first; empty where nothing is stored.
+
+    Those that this installation has not verified (`Record.verified`) come last: they are claims.
+    """
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     return _stored(Request(problem, find_device(target, threads)), db, n)
 

@@ -1,7 +1,8 @@
 """Every error a user can meet, each with the exit code the command line gives it.
 
 A message is one sentence: what, where, expected, got, what to do. Failures of candidates are not
-errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug.
+errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug. What is no error,
+but worth a sentence, is a warning.
 """
 
 from __future__ import annotations
@@ -55,3 +56,7 @@ class Interrupted(AutoschedError):
     """Ctrl-C: everything measured so far is saved."""
 
     exit_code = 130
+
+
+class RecordWarning(UserWarning):
+    """Something about stored records that does not stop anything: one is verified first, or was passed over."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.device import Device, check_runs_here, find_device, peak_gflops
-from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError, UsageError, VerificationError
+from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
 from autosched.kernels import Request, specs
+from autosched.store.schema import command
 from autosched.target import Target, parse_target
+from autosched.trust import stored_nest, stored_source, tell_of_claims, verify_here
 from autosched.tune.definition import Workload, redefine
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from autosched.measure import Measurement
     from autosched.roofline import Fact
     from autosched.store import Record
-    from autosched.te import ComputeDAG
     from autosched.tune.definition import Definition
 
 FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
@@ -77,25 +78,21 @@ def verify(
 ) -> Measurement:
     """Builds a stored candidate again, checks it on fresh data derived from `seed` and times it.
 
-    Raises VerificationError if it fails in any way.
+    What comes of it is recorded: the record is one of this installation from then on. Raises VerificationError if it
+    fails in any way; it is a failure then, and `best` and `compile` do not know it any more.
     """
-    from autosched.measure import Failure, Job, Measurer, make_problem
-    from autosched.measure.host import ScratchDirectory
-    from autosched.tune.room import check_room
+    from autosched.measure import Failure
 
     number: object = seed
     if not isinstance(number, Integral) or int(number) < 0:
         raise UsageError(f"seed must be a whole number of at least 0, got {seed!r}")
     found = _read(record_id, db, workload, target)
     found.check_present()
-    problem, device = found.problem, found.device
-    with ScratchDirectory() as scratch:
-        check_room(problem.dag, scratch)
-        data = make_problem(problem.dag, scratch, int(seed))
-        with Measurer(data, device.target, device.threads) as measurer:
-            (answer,) = measurer.measure([Job("record", found.source())])
+    (answer,) = verify_here(found.request, [(found.record, found.source())], db, int(seed))
     if isinstance(answer, Failure):
-        raise VerificationError(f"record {record_id} ({problem.name}) failed with {answer.kind}: {answer.message}")
+        raise VerificationError(
+            f"record {record_id} ({found.problem.name}) failed with {answer.kind}: {answer.message}"
+        )
     return answer
 
 
@@ -145,7 +142,8 @@ def export(
     GPU as `cuda` or `opencl` source or as a `cubin`; see `deploy`.
 
     Code comes with its header beside it. Returns what was written. The default names are those of the function,
-    `autosched_<workload>_<record>`.
+    `autosched_<workload>_<record>`. A record that this installation has not verified is verified first. Raises
+    VerificationError for one that failed, DeviceError for one from elsewhere whose device is not here.
     """
     from autosched import deploy
     from autosched.store import named_path
@@ -153,6 +151,7 @@ def export(
     deploy.check_kind(kind)
     path = None if out is None else named_path(out)
     found = _read(record_id, db, workload, target, needs_device=kind not in deploy.GPU_KINDS)
+    found.check_verified(db)
     problem, device = found.problem, found.device
     name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
     if kind in deploy.GPU_KINDS:
@@ -169,28 +168,6 @@ def export(
         problem.dag.weights,
     )
     return deploy.write_files(kernel, kind, path)
-
-
-def stored_nest(record: Record, dag: ComputeDAG) -> Func:
-    """The loop nest of a record's schedule of the (collapsed) `dag`.
-
-    Raises ScheduleError where the steps do not fit: `collapse` may have come to see more in the workload since.
-    """
-    from autosched.lower import lower
-    from autosched.schedule import replay
-
-    try:
-        state = replay(dag, record.steps)
-    except ScheduleError as error:
-        raise ScheduleError(
-            f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
-        ) from error
-    return lower(state)
-
-
-def stored_source(record: Record, request: Request) -> KernelSource | GpuSource:
-    """A record's code, generated anew from its steps."""
-    return request.source(stored_nest(record, request.dag), {}, record.steps)
 
 
 @dataclass(frozen=True)
@@ -249,6 +226,25 @@ class _Found:
                     f"record {self.record.id} was measured on {self.record.target}, but this machine has {here}: "
                     f"tune here with --target {self.device.target.kind}"
                 )
+
+    def check_verified(self, db: Path | str | None) -> None:
+        """Returns when this installation has verified the record; has a worker do it for a claim from elsewhere."""
+        record = self.record
+        if not record.verified:
+            try:
+                self.check_present()
+            except DeviceError as error:
+                raise DeviceError(
+                    f"record {record.id} is from elsewhere and can be verified only there: run "
+                    f"`{command(f'verify {record.id}', db)}` and the export on that machine ({error})"
+                ) from error
+            tell_of_claims([record])
+            (answer,) = verify_here(self.request, [(record, self.source())], db)
+            record = replace(record, failure=getattr(answer, "kind", None))
+        if record.failure is not None:
+            raise VerificationError(
+                f"record {record.id} failed with {record.failure}: `{command('best', db)}` lists others"
+            )
 
 
 def _read(

@@ -88,7 +88,10 @@ def task_key(request: Request) -> tuple[str, str, int]:
 def start_run(
     database: Database, request: Request, task: Task, sketches: tuple[Sketch, ...], seed: int, resume: bool
 ) -> DatabaseRecorder:
-    """A new run in the database, starting from all records of its task if it resumes."""
+    """A new run in the database, starting from all records of its task if it resumes.
+
+    What was not verified here is no record to beat: it only says where to look first.
+    """
     from autosched.schedule import steps_to_json
     from autosched.tune.recorder import DatabaseRecorder
 
@@ -97,13 +100,15 @@ def start_run(
 
     problem, device, key = request.problem, request.device, task_key(request)
     resumed = tuple(database.records(*key)) if resume else ()
-    known = database.best(*key)
+    known = database.best(*key, n=None)
+    ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
     target_json = json.dumps(asdict(device.target), sort_keys=True)
     workload_hash, fingerprint, threads = key
     near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
-    others = tuple(tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near)
+    relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
+    others = (claims[:BEST_OF_RELATIVE], *relatives)
     run_id = database.start_run(workload_hash, problem.name, problem.spec, fingerprint, target_json, threads, seed)
-    return DatabaseRecorder(database, run_id, task, steps, resumed, known[0].seconds if known else None, others)
+    return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
 
 
 def nearest_shapes(spec: str, workloads: Iterable[Workload]) -> list[Workload]:

@@ -165,7 +165,7 @@ def _counting(outcomes: Sequence[Outcome]) -> Outcome | None:
         if not any(o.order > failure.order and o.created >= failure.created for o in measured):
             return failure
     certified = [o for o in measured if o.ci is not None]
-    return (certified or measured or [None])[-1]
+    return certified[-1] if certified else measured[-1] if measured else None
 
 
 def rank(record: Record) -> tuple[bool, bool, float, str]:

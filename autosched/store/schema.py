@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from autosched.errors import StoreError
 
@@ -92,6 +93,21 @@ def absolute_path(path: Path | str) -> Path:
     """`named_path` from the root; a relative one needs a working directory that is still there."""
     with one_sentence(named := named_path(path)):
         return named.absolute()
+
+
+def command(words: str, path: Path | str | None = None) -> str:
+    """A command for the user to type, which names the database at `path` where that is not the default one."""
+    return f"autosched {words}{_named(path)}"
+
+
+def _named(path: Path | str | None) -> str:
+    if path is None:
+        return ""
+    try:
+        is_default = absolute_path(path) == default_path()
+    except StoreError:  # no home: it has to be named
+        is_default = False
+    return "" if is_default else f" --db {quote(str(path))}"
 
 
 @contextmanager

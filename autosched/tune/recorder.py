@@ -18,7 +18,8 @@ NOT_BUILT = "build_error"  # a class of `measure.results.FAULTS`
 @dataclass(frozen=True)
 class DatabaseRecorder:
     """`steps` gives a candidate's schedule steps as JSON; `resumed` are the records that the session starts from,
-    `others` the best of the operator's other shapes, for each shape the best first."""
+    `others` the best claims about this shape, which are to be measured here, and the best of the operator's other
+    shapes, for each shape the best first."""
 
     database: Database
     run_id: int
@@ -31,12 +32,13 @@ class DatabaseRecorder:
     def history(self) -> Sequence[Trial]:
         """The resumed records that are candidates of this search space, by name, numbers and steps, oldest first.
 
-        One that could not be built counts for nothing and may be tried again: that is a fault of the code generator,
-        which may have been mended since. It has taken no time on the device either.
+        What this installation has not verified counts for nothing: it may be measured here. Nor does one that could not
+        be built: that is a fault of the code generator, which may have been mended since. It has taken no time on the
+        device either.
         """
         from autosched.store.records import canonical_steps
 
-        counted = [r for r in self.resumed if r.failure != NOT_BUILT]
+        counted = [r for r in self.resumed if r.verified and r.failure != NOT_BUILT]
         found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
         return [
             Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)
@@ -45,7 +47,7 @@ class DatabaseRecorder:
         ]
 
     def relatives(self) -> Sequence[Candidate]:
-        """Of each other shape the best record that this search space has something like."""
+        """Of the claims and of each other shape the best record that this search space has something like."""
         found = ([c for r in best if (c := self.task.nearest(r.sketch, r.values))] for best in self.others)
         return [candidates[0] for candidates in found if candidates]
 
