@@ -110,7 +110,7 @@ def tune(
     space = Space(tuple(rules), narrow, limits.policy.draft)
     task, result = _search(request, space, limits, db, resume, callbacks, begun)
     if directory is not None:
-        _write_fastest(directory, task, result)
+        _write_fastest(directory, task, result, db)
     return result
 
 
@@ -276,15 +276,17 @@ def _writable(out_dir: Path | str) -> Path:
     return directory
 
 
-def _write_fastest(directory: Path, task: Task, result: Result) -> None:
+def _write_fastest(directory: Path, task: Task, result: Result, db: Path | str | None) -> None:
     """The sources of the WRITTEN fastest candidates of a search, the best of the final comparison first."""
+    from autosched.store import command
+
     timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
     timed.sort(key=lambda t: t.record_id != result.record_id)
     try:
         _write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]])
     except UsageError as error:
         found = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
-        raise UsageError(f"{error}; {found} (autosched show {result.record_id})") from error
+        raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
 
 
 def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource | GpuSource]) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from autosched.device import Device, check_runs_here, find_device, peak_gflops
 from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
 from autosched.kernels import Request, specs
-from autosched.store.schema import command
 from autosched.target import Target, parse_target
 from autosched.trust import stored_nest, stored_source, tell_of_claims, verify_here
 from autosched.tune.definition import Workload, redefine
@@ -229,6 +228,8 @@ class _Found:
 
     def check_verified(self, db: Path | str | None) -> None:
         """Returns when this installation has verified the record; has a worker do it for a claim from elsewhere."""
+        from autosched.store import command
+
         record = self.record
         if not record.verified:
             try:

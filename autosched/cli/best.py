@@ -11,7 +11,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "best",
         help="list the best records",
-        description="Lists the best records of a workload, or of every workload: certified ones first, then by time.",
+        description="Lists the best records of a workload, or of every workload: certified ones first, then by time. "
+        "Those that this installation has not verified are called so, and come last.",
     )
     parser.add_argument("workload", nargs="?", help="a workload's name, or the beginning of its content hash")
     parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
@@ -25,9 +26,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    from autosched.cli.output import SCHEMA_VERSION, interval_text, print_json, rate_text, table
-    from autosched.cli.stored import stored_tasks
-    from autosched.store import Database
+    from autosched.cli.output import SCHEMA_VERSION, print_json, rate_text, table
+    from autosched.cli.stored import record_time_text, stored_tasks
+    from autosched.store import Database, command
 
     with Database(args.db, create=False) as database:
         tasks = stored_tasks(database, args)
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 "threads": record.threads,
                 "best_s": record.seconds,
                 "best_ci_s": record.ci,
+                "verified": record.verified,
                 "gflops": task.gflops(record.seconds or 0.0) if record.seconds else None,
                 "sketch": record.sketch,
                 "values": record.values,
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             str(record.id),
             task.title,
             str(record.threads),
-            interval_text(record.seconds, record.ci),
+            record_time_text(record),
             rate_text(task.gflops(record.seconds)),
             record.target,
         )
@@ -71,4 +73,7 @@ def run(args: argparse.Namespace) -> int:
         if record.seconds is not None
     ]
     print(table(("id", "workload", "threads", "time", "rate", "target"), cells))
+    if not all(record.verified for _, record in found):
+        verify = command("verify ID", args.db)
+        print(f"unverified: from elsewhere, and never run here; `{verify}` has a worker check one")
     return 0

@@ -55,6 +55,7 @@ def run_import(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     from autosched.errors import StoreError
+    from autosched.store import command
 
     with _open(args) as database:
         health = database.check()
@@ -69,7 +70,8 @@ def run_check(args: argparse.Namespace) -> int:
     if health.ok:
         return _answer(args, facts, f"{path} is sound: {health.n_records} records")
     words = f"{path} has {health.n_damaged} damaged rows and {len(health.problems)} problems of the file"
-    _answer(args, facts, f"{words}; {health.n_records} records can be read, `autosched db export` rescues them")
+    rescue = command("db export", args.db)
+    _answer(args, facts, f"{words}; {health.n_records} records can be read, `{rescue}` rescues them")
     return StoreError.exit_code
 
 

@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         _timer_noise(),
         *_packages(),
         _database(args.db),
+        _key(),
     ]
     is_well = all(f.ok for f in findings)
     if args.json:
@@ -183,7 +184,7 @@ def _version(name: str) -> str | None:
 def _database(path: Path | None) -> Finding:
     """Whether records can be written, without making a file."""
     from autosched.errors import StoreError
-    from autosched.store import Database, absolute_path, default_path
+    from autosched.store import Database, absolute_path, command, default_path
 
     try:
         place = absolute_path(default_path() if path is None else path)
@@ -197,5 +198,22 @@ def _database(path: Path | None) -> Finding:
     except StoreError as error:
         return Finding("database", str(path), "not usable", False, str(error))
     text = f"{place}, {health.n_records} records"
-    hint = "" if health.ok else f"{health.n_damaged} damaged rows: `autosched db export` rescues the others"
+    hint = "" if health.ok else f"{health.n_damaged} damaged rows: `{command('db export', path)}` rescues the others"
     return Finding("database", str(place), text, health.ok, hint)
+
+
+def _key() -> Finding:
+    """What this installation signs its records with: without it, every record is verified again before it is used."""
+    from autosched.errors import StoreError
+    from autosched.store.signing import installation_key, key_path
+
+    try:
+        path = key_path()
+    except StoreError as error:
+        return Finding("key", None, "none", False, str(error))
+    if not os.path.lexists(path):
+        return Finding("key", str(path), f"{path} (made by the first tune)")
+    if installation_key() is None:
+        hint = "not 32 bytes of yours that only you can read: `chmod 600` it, or remove it and verify records anew"
+        return Finding("key", str(path), str(path), False, hint)
+    return Finding("key", str(path), str(path))

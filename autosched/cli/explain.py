@@ -23,7 +23,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     from autosched import api
-    from autosched.cli.output import SCHEMA_VERSION, interval_text, print_json, printable
+    from autosched.cli.output import SCHEMA_VERSION, print_json, printable
+    from autosched.cli.stored import record_time_text
     from autosched.store import Database
 
     with Database(args.db, create=False) as database:
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     outcome = f"failed ({record.failure}): {record.message}"
     if record.seconds is not None:
-        outcome = f"{interval_text(record.seconds, record.ci)}, number {standing['rank']} of {standing['measured']}"
+        outcome = f"{record_time_text(record)}, number {standing['rank']} of {standing['measured']}"
     print(f"record {record.id}, sketch {printable(record.sketch)}: {printable(outcome)}")
     for name, value in facts.items():
         print(f"  {name.replace('_', ' ')}: {_value_text(name, value)}")
@@ -62,6 +63,7 @@ def _standing(database: Database, record: Record) -> dict[str, object]:
     return {
         "seconds": record.seconds,
         "failure": record.failure,
+        "verified": record.verified,
         "rank": ids.index(record.id) + 1 if record.id in ids else None,
         "measured": len(ids),
         "runner_up": runner_up,

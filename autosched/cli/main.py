@@ -16,13 +16,14 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from autosched.cli.output import SCHEMA_VERSION, print_json
-from autosched.errors import AutoschedError, UsageError
+from autosched.errors import AutoschedError, RecordWarning, UsageError
 
 VERBS = ("tune", "workloads", "best", "show", "bench", "explain", "verify", "export", "db", "plot", "doctor")
 # Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
@@ -102,13 +103,30 @@ def _run(argv: Sequence[str] | None) -> int:
             build_parser().parse_args(argv, args)
         except SystemExit as done:  # --help and --version
             return int(done.code or 0)
-        code: int = args.run(args)
+        with _warnings_as_lines():
+            code: int = args.run(args)
         sys.stdout.flush()
         return code
     except BaseException as error:
         if os.environ.get("AUTOSCHED_DEBUG"):
             raise
         return _report(error, as_json=bool(args.json))
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """What the library has to say of records is a line for a user, without the line of code that a warning shows."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def print_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, RecordWarning):
+                print(f"autosched: {_one_line(message)}", file=sys.stderr)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = print_line
+        yield
 
 
 def _check_encoding(words: Sequence[str]) -> None:
@@ -190,7 +208,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     return code
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split()) or "no further message"
 
 

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
 
 from autosched.errors import UsageError
 
@@ -132,8 +131,3 @@ def target_text(args: argparse.Namespace) -> str | None:
     if args.mcpu is None:
         return None if args.target is None else str(args.target)
     return f"{args.target or 'llvm'} -mcpu={args.mcpu}"
-
-
-def db_suffix(args: argparse.Namespace) -> str:
-    """What a command printed for the user needs to name the same database."""
-    return "" if args.db is None else f" --db {quote(str(args.db))}"

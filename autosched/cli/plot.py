@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
@@ -32,28 +34,55 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True)
+class Curve:
+    """(trial, best seconds so far) of a task; not `verified`: as claimed from elsewhere."""
+
+    task: StoredTask
+    points: list[tuple[int, float]]
+    verified: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.task.title}, {self.task.threads} threads{'' if self.verified else ', unverified'}"
+
+
 def run(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json
     from autosched.cli.stored import stored_tasks
-    from autosched.store import Database
+    from autosched.store import Database, command
 
     with Database(args.db, create=False) as database:
         tasks = stored_tasks(database, args)
-        curves = [(t, curve(database.records(t.workload_hash, t.target, t.threads))) for t in tasks]
-    curves = [(task, points) for task, points in curves if points]
+        curves = [_verified_curve(t, database.records(t.workload_hash, t.target, t.threads)) for t in tasks]
+    curves = [c for c in curves if c.points]
     if not curves:
-        raise UsageError(f"no record of {args.workload} has a time yet: run `autosched tune {args.workload}`")
-    path = args.out or Path(f"{Path(curves[0][0].name.rpartition(':')[2]).name}.png")
+        tune = command(f"tune {quote(args.workload)}", args.db)
+        raise UsageError(f"no record of {args.workload} has a time yet: run `{tune}`")
+    path = args.out or Path(f"{Path(curves[0].task.name.rpartition(':')[2]).name}.png")
     _draw(curves, path)
     if args.json:
         lines = [
-            {"workload": t.name, "shape": t.shape, "target": t.target, "threads": t.threads, "best_s": points}
-            for t, points in curves
+            {
+                "workload": c.task.name,
+                "shape": c.task.shape,
+                "target": c.task.target,
+                "threads": c.task.threads,
+                "verified": c.verified,
+                "best_s": c.points,
+            }
+            for c in curves
         ]
         print_json({"schema_version": SCHEMA_VERSION, "file": str(path), "curves": lines})
     else:
         print(path)
     return 0
+
+
+def _verified_curve(task: StoredTask, records: Sequence[Record]) -> Curve:
+    """Of what was verified here; only where nothing was, of what others claim."""
+    ours = [r for r in records if r.verified]
+    return Curve(task, curve(ours or records), bool(ours))
 
 
 def curve(records: Sequence[Record]) -> list[tuple[int, float]]:
@@ -80,13 +109,13 @@ def new_figure(width: float, height: float, dpi: int) -> Figure:
     return figure
 
 
-def _draw(curves: Sequence[tuple[StoredTask, list[tuple[int, float]]]], path: Path) -> None:
+def _draw(curves: Sequence[Curve], path: Path) -> None:
     figure = new_figure(8.0, 5.0, 120)
     axes = figure.add_subplot()
-    has_flops = all(task.flops is not None for task, _ in curves)
-    for task, points in curves:
-        rates = [(task.gflops(s) if has_flops else 1.0 / s) or 0.0 for _, s in points]
-        axes.step([t for t, _ in points], rates, where="post", label=f"{task.title}, {task.threads} threads")
+    has_flops = all(c.task.flops is not None for c in curves)
+    for c in curves:
+        rates = [(c.task.gflops(s) if has_flops else 1.0 / s) or 0.0 for _, s in c.points]
+        axes.step([t for t, _ in c.points], rates, where="post", label=c.label)
     axes.set_xlabel("trials")
     axes.set_ylabel("best throughput, " + ("GFLOP/s" if has_flops else "calls/s"))
     axes.set_ylim(bottom=0.0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from autosched.store import Database, Workload
+    from autosched.store import Database, Record, Workload
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
 
     Raises UsageError where nothing fits.
     """
+    from autosched.store import command
+
     workloads = {w.hash: w for w in database.workloads()}
     found: dict[tuple[str, str, int], StoredTask] = {}
     for run in database.runs():
@@ -62,11 +65,21 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
     tasks = [t for t in found.values() if _fits(t, args) and t.target.startswith(wanted)]
     if not tasks:
         what = args.workload or "any workload"
+        tune = f"tune {quote(args.workload or 'conv2d')}"
         raise UsageError(
-            f"{database.path} has no records of {what} with these options: `autosched best` lists all, "
-            f"`autosched tune {args.workload or 'conv2d'}` makes some"
+            f"{database.path} has no records of {what} with these options: `{command('best', args.db)}` lists all, "
+            f"`{command(tune, args.db)}` makes some"
         )
     return tasks
+
+
+def record_time_text(record: Record) -> str:
+    """Of a measured record, and whose word it is."""
+    from autosched.cli.output import interval_text, time_text
+
+    if record.seconds is None:
+        return time_text(None)
+    return f"{interval_text(record.seconds, record.ci)}{'' if record.verified else ', unverified'}"
 
 
 def _target(args: argparse.Namespace) -> str:

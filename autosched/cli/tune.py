@@ -83,13 +83,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print(estimate(result, args.out_dir) if args.no_run else summary(result, options.db_suffix(args)))
+        print(estimate(result, args.out_dir) if args.no_run else summary(result, args.db))
     return INTERRUPTED if result.interrupted else 0
 
 
-def summary(result: Result, db_suffix: str = "") -> str:
+def summary(result: Result, db: Path | None = None) -> str:
     """The end of a search in a few lines, with the commands that come next."""
     from autosched.cli.output import clock_text, device_text, interval_text, is_gpu, rate_text, share_text, time_text
+    from autosched.store import command
 
     peak = ""
     if result.fraction_of_peak is not None:
@@ -118,7 +119,7 @@ def summary(result: Result, db_suffix: str = "") -> str:
         number = f"{result.record_id}{own}{named}"
         asked = " --winograd" if result.winograd else ""
         verbs = (f"show {number}", f"best {workload}{named}{asked}", f"export {number} --kind {kind}")
-        lines.append("  next    " + "  |  ".join(f"autosched {verb}{db_suffix}" for verb in verbs))
+        lines.append("  next    " + "  |  ".join(command(verb, db) for verb in verbs))
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")
     return "\n".join(lines)

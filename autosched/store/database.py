@@ -29,7 +29,14 @@ from autosched.store.records import (
     rank,
     to_record,
 )
-from autosched.store.schema import absolute_path, default_path, one_sentence, open_connection, write_transaction
+from autosched.store.schema import (
+    absolute_path,
+    command,
+    default_path,
+    one_sentence,
+    open_connection,
+    write_transaction,
+)
 from autosched.store.signing import installation_key, is_signed, signature
 
 BATCH = 256  # candidates read, or lines imported, at a time
@@ -182,13 +189,15 @@ class Database:
                 found = []
         record = self._record(*found[0]) if found else None
         if record is None:
-            raise StoreError(f"there is no record {record_id} in {self.path}: `autosched best` lists the ids")
+            listing = command("best", self.path)
+            raise StoreError(f"there is no record {record_id} in {self.path}: `{listing}` lists the ids")
         return record
 
     def workload(self, workload_hash: str) -> Workload:
         found = [w for w in self.workloads() if w.hash == workload_hash]
         if not found:
-            raise StoreError(f"there is no workload {workload_hash} in {self.path}: `autosched best` lists what is")
+            listing = command("best", self.path)
+            raise StoreError(f"there is no workload {workload_hash} in {self.path}: `{listing}` lists what is")
         return found[0]
 
     def workloads(self) -> list[Workload]:

@@ -52,7 +52,7 @@ TABLES = (
 UPGRADES = {2: ("ALTER TABLE measurements ADD COLUMN signature TEXT", "ALTER TABLE failures ADD COLUMN signature TEXT")}
 
 DAMAGED = (
-    "the database {path} is damaged: rescue what can be read of it with `autosched db export` and import it anew, "
+    "the database {path} is damaged: rescue what can be read of it with `{export}` and import it anew, "
     "or name another with --db"
 )
 
@@ -119,10 +119,10 @@ def one_sentence(path: Path) -> Iterator[None]:
         text = str(error)
         for part, sentence in SENTENCES:
             if part in text:
-                raise StoreError(sentence.format(path=path)) from error
+                raise StoreError(sentence.format(path=path, export=command("db export", path))) from error
         raise StoreError(f"the database {path} could not be used: {text}") from error
     except UnicodeDecodeError as error:  # SQLite's own message, quoting a damaged schema
-        raise StoreError(DAMAGED.format(path=path)) from error
+        raise StoreError(DAMAGED.format(path=path, export=command("db export", path))) from error
     except OSError as error:
         raise StoreError(f"{path} could not be used: {error.strerror or error}; name another file") from error
 
@@ -143,7 +143,7 @@ def open_connection(path: Path, *, create: bool) -> sqlite3.Connection:
             with _read_transaction(connection):
                 is_new = _is_new(connection, path)
             if is_new and not create:
-                raise StoreError(f"there are no records in {path}: `autosched tune` makes some")
+                raise StoreError(f"there are no records in {path}: `{command('tune', path)}` makes some")
             connection.execute("PRAGMA synchronous = FULL")
             _use_write_ahead_log(connection)
             if is_new:
@@ -190,7 +190,7 @@ def make_directories(directory: Path) -> None:
 def _prepare_file(path: Path, *, create: bool) -> None:
     if not os.path.lexists(path):
         if not create:
-            raise StoreError(f"there is no database at {path}: `autosched tune` makes one, --db names another")
+            raise StoreError(f"there is no database at {path}: `{command('tune', path)}` makes one, --db names another")
         make_directories(path.parent)
         flags = os.O_CREAT | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)
         os.close(os.open(path, flags, 0o600))

@@ -113,7 +113,7 @@ def test_plain_lines_tell_improvements_and_rounds(cli: Any, calls: list[dict[str
 
 
 def test_summary_names_the_next_commands() -> None:
-    text = summary(result(interrupted=True), " --db x.db")
+    text = summary(result(interrupted=True), Path("x.db"))
     assert "autosched show 17 --db x.db" in text
     assert "autosched best matmul --db x.db" in text
     assert "autosched export 17 --kind so --db x.db" in text
