@@ -19,7 +19,7 @@ from autosched.errors import NoValidCandidate, UsageError
 from autosched.kernels import Request
 from autosched.stored import explain, export, show, verify
 from autosched.tasks import Space, make_task, start_run, task_key
-from autosched.trust import stored_kernel
+from autosched.trust import stored_kernel, tell_without_key
 from autosched.tune.definition import Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def _search(
     from autosched.tune.session import run
 
     problem, device = request.problem, request.device
+    tell_without_key()
     with ScratchDirectory() as scratch, rare_collections():
         check_room(problem.dag, scratch)
         with Database(db) as database:

@@ -115,6 +115,14 @@ def stored_kernel(request: Request, records: Sequence[Record], db: Path | str | 
     return kernel
 
 
+def tell_without_key() -> None:
+    """Says so where this installation has no key and cannot make one: what it measures it will not know again."""
+    from autosched.store.signing import installation_key
+
+    if installation_key(make=True) is None:
+        tell("what is measured now will count as unverified: there is no key to sign it with, see `autosched doctor`")
+
+
 def tell_of_claims(records: Sequence[Record]) -> None:
     tell(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
 

@@ -193,6 +193,15 @@ def test_a_failed_verification_withdraws_the_record(db: Path) -> None:
         at.export(wrong, db, workload=added)
 
 
+def test_a_record_that_passes_after_a_failure_counts_again(db: Path) -> None:
+    row = add(db, RIGHT, 1e-6)
+    with Database(db) as database:
+        database.append_to(database.record(row), None, (), "hang", "the machine was busy")
+    assert at.best(added, threads=1, db=db) == []
+    at.verify(row, db, workload=added)
+    assert [r.id for r in at.best(added, threads=1, db=db)] == [row]
+
+
 def test_a_passed_verification_makes_a_claim_a_record(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,3 +279,16 @@ def test_failures_of_others_keep_nothing_from_being_tried(
     assert (again.resumed, again.failures) == (0, {"wrong_result": 6})
     assert all(r.verified for r in at.best(added, threads=1, db=db, n=99))
     assert len(at.best(added, threads=1, db=db, n=99)) == 6
+
+
+def test_a_search_without_a_key_says_that_its_records_will_not_be_known(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("where a directory would be")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    with pytest.warns(RecordWarning, match="no key to sign it with"):
+        result = at.tune(added, trials=2, threads=1, db=db)
+    assert result.verified
+    (record,) = at.best(added, threads=1, db=db)
+    assert not record.verified
+    assert compiled(db)[0] == 3

@@ -10,7 +10,6 @@ others. Nothing counts as ours then, and nothing fails.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -48,7 +47,7 @@ def signature(key: bytes, identity: str, outcome: Outcome) -> str:
     """`identity` is the candidate's. Not signed are the numbers of attempt and run: another database has its own."""
     o = outcome
     content = (PURPOSE, identity, o.seconds, o.samples, o.ci, o.failure, o.message, o.created)
-    return hmac.new(key, canonical_json(content).encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, canonical_json(content).encode(), "sha256").hex()
 
 
 def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
