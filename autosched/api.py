@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
 from autosched.kernels import Request
-from autosched.stored import explain, export, show, verify
+from autosched.stored import explain, export, show, stored_kernel, verify
 from autosched.tasks import Space, make_task, start_run, task_key
-from autosched.trust import stored_kernel, tell_without_key
+from autosched.trust import tell_without_key
 from autosched.tune.definition import Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:

@@ -7,18 +7,28 @@ as `workload`: a database may come from elsewhere and must not name code to run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from autosched.device import Device, check_runs_here, find_device, peak_gflops
-from autosched.errors import DeviceError, StoreError, TargetError, UsageError, VerificationError
+from autosched.errors import (
+    AutoschedError,
+    DeviceError,
+    ScheduleError,
+    StoreError,
+    TargetError,
+    UsageError,
+    VerificationError,
+)
 from autosched.kernels import Request, specs
 from autosched.target import Target, parse_target
-from autosched.trust import stored_nest, stored_source, tell_of_claims, verify_here
+from autosched.trust import tell, tell_of_claims, verify_here
 from autosched.tune.definition import Workload, redefine
 
 if TYPE_CHECKING:
@@ -26,9 +36,19 @@ if TYPE_CHECKING:
     from autosched.ir.stmt import Func
     from autosched.measure import Measurement
     from autosched.roofline import Fact
+    from autosched.runtime.gpu.kernel import GpuKernel
+    from autosched.runtime.kernel import Kernel
     from autosched.store import Record
+    from autosched.te import ComputeDAG
+    from autosched.trust import Source
     from autosched.tune.definition import Definition
 
+    Passed: TypeAlias = dict[int, str]  # why records were passed over, by their numbers
+
+CLAIMS_AT_ONCE = 4  # are verified together; the fastest of them is taken
+CLAIMS_S = 60.0  # no more are begun after this
+REPORTED = 3  # records that were passed over are named
+REASON_LENGTH = 160
 FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
 GPU_FORMS = ("cuda", "opencl")
 
@@ -150,23 +170,41 @@ def export(
     deploy.check_kind(kind)
     path = None if out is None else named_path(out)
     found = _read(record_id, db, workload, target, needs_device=kind not in deploy.GPU_KINDS)
-    found.check_verified(db)
     problem, device = found.problem, found.device
     name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
     if kind in deploy.GPU_KINDS:
-        source = found.gpu_source("opencl" if kind == "opencl" else "cuda")
-        return [deploy.write_gpu_file(source, kind, device.target.arch, name, path)]
+        gpu_source = found.gpu_source("opencl" if kind == "opencl" else "cuda")
+        found.check_verified(db)
+        return [deploy.write_gpu_file(gpu_source, kind, device.target.arch, name, path)]
+    source = found.cpu_source(f"exported as {kind}")
+    found.check_verified(db)
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"
     kernel = deploy.Deployable(
-        name,
-        title,
-        found.cpu_source(f"exported as {kind}"),
-        device.target,
-        specs(problem.dag.inputs),
-        specs(problem.dag.outputs),
-        problem.dag.weights,
+        name, title, source, device.target, specs(problem.dag.inputs), specs(problem.dag.outputs), problem.dag.weights
     )
     return deploy.write_files(kernel, kind, path)
+
+
+def stored_nest(record: Record, dag: ComputeDAG) -> Func:
+    """The loop nest of a record's schedule of the (collapsed) `dag`.
+
+    Raises ScheduleError where the steps do not fit: `collapse` may have come to see more in the workload since.
+    """
+    from autosched.lower import lower
+    from autosched.schedule import replay
+
+    try:
+        state = replay(dag, record.steps)
+    except ScheduleError as error:
+        raise ScheduleError(
+            f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
+        ) from error
+    return lower(state)
+
+
+def stored_source(record: Record, request: Request) -> KernelSource | GpuSource:
+    """A record's code, generated anew from its steps."""
+    return request.source(stored_nest(record, request.dag), {}, record.steps)
 
 
 @dataclass(frozen=True)
@@ -228,9 +266,10 @@ class _Found:
 
     def check_verified(self, db: Path | str | None) -> None:
         """Returns when this installation has verified the record; has a worker do it for a claim from elsewhere."""
+        from autosched.measure import Failure
         from autosched.store import command
 
-        record = self.record
+        record, failure = self.record, None
         if not record.verified:
             try:
                 self.check_present()
@@ -241,10 +280,13 @@ class _Found:
                 ) from error
             tell_of_claims([record])
             (answer,) = verify_here(self.request, [(record, self.source())], db)
-            record = replace(record, failure=getattr(answer, "kind", None))
-        if record.failure is not None:
+            failure = answer if isinstance(answer, Failure) else None
+        elif record.failure is not None:
+            failure = Failure(str(record.id), record.failure, record.message)
+        if failure is not None:
             raise VerificationError(
-                f"record {record.id} failed with {record.failure}: `{command('best', db)}` lists others"
+                f"record {record.id} failed with {failure.kind}: {failure.message}; "
+                f"`{command('best', db)}` lists others"
             )
 
 
@@ -285,3 +327,76 @@ def _gpu_target(stored: str | None) -> Target | None:
         raise StoreError(f"the stored description of the record's device is damaged: {error}") from error
     assert isinstance(found, Target)
     return found
+
+
+# The best of several
+
+
+def stored_kernel(request: Request, records: Sequence[Record], db: Path | str | None) -> Kernel | GpuKernel | None:
+    """The best of `records` (best first) that can be had, verified here before it is loaded; None where there is none.
+
+    Whatever is wrong with one, the next is tried; a RecordWarning says what was passed over.
+    """
+    passed: Passed = {}
+    ours = [r for r in records if r.verified]
+    kernel = _first_loaded(request, _sources(request, ours, passed), passed)
+    if kernel is None:
+        claims = [r for r in records if not r.verified]
+        kernel = _first_loaded(request, _verified(request, _sources(request, claims, passed), db, passed), passed)
+    if kernel is None:  # what no time was left for
+        passed.update((r.id, f"not verified within {CLAIMS_S:.0f} s") for r in records if r.id not in passed)
+    if passed:
+        reasons = "; ".join(f"record {number}: {reason}" for number, reason in islice(passed.items(), REPORTED))
+        more = f"; and {len(passed) - REPORTED} more" if len(passed) > REPORTED else ""
+        tell(f"stored records of {request.problem.name} were passed over ({reasons}{more})")
+    return kernel
+
+
+def _sources(request: Request, records: Iterable[Record], passed: Passed) -> Iterator[tuple[Record, Source]]:
+    for record in records:
+        try:
+            source = stored_source(record, request)
+        except Exception as error:  # of another version, or forged: it costs itself only
+            passed[record.id] = _reason(error).removeprefix(f"record {record.id} ")
+        else:
+            yield record, source
+
+
+def _verified(
+    request: Request, records: Iterator[tuple[Record, Source]], db: Path | str | None, passed: Passed
+) -> Iterator[tuple[Record, Source]]:
+    """Those that workers here verify, the fastest of a few at a time first."""
+    from autosched.measure import Failure
+
+    end = time.monotonic() + CLAIMS_S
+    while time.monotonic() < end and (batch := list(islice(records, CLAIMS_AT_ONCE))):
+        tell_of_claims([record for record, _ in batch])
+        try:
+            answers = verify_here(request, batch, db)
+        except AutoschedError as error:  # of this machine: no room, no workers
+            passed.update((record.id, _reason(error)) for record, _ in batch)
+            return
+        timed = []
+        for (record, source), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Failure):
+                passed[record.id] = _reason(f"{answer.kind}: {answer.message}")
+            else:
+                timed.append((answer.seconds, record, source))
+        for _, record, source in sorted(timed, key=lambda row: row[0]):
+            yield record, source
+
+
+def _first_loaded(
+    request: Request, records: Iterable[tuple[Record, Source]], passed: Passed
+) -> Kernel | GpuKernel | None:
+    for record, source in records:
+        try:
+            return request.load(source)
+        except Exception as error:  # the compiler refuses it
+            passed[record.id] = _reason(error)
+    return None
+
+
+def _reason(error: object) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]}..."

@@ -15,7 +15,7 @@ import pytest
 import autosched as at
 from autosched.codegen.source import KernelSource
 from autosched.device import find_device
-from autosched.errors import DeviceError, RecordWarning, StoreError, VerificationError
+from autosched.errors import DeviceError, RecordWarning, StoreError, UsageError, VerificationError
 from autosched.store import Database
 from autosched.store.signing import key_path
 from autosched.tune.definition import define
@@ -189,7 +189,7 @@ def test_a_failed_verification_withdraws_the_record(db: Path) -> None:
     assert [r.id for r in at.best(added, threads=1, db=db, n=9)] == [good]
     with Database(db) as database:
         assert database.record(wrong).failure == "wrong_result"
-    with pytest.raises(VerificationError, match=rf"record {wrong} failed with wrong_result: `autosched best --db "):
+    with pytest.raises(VerificationError, match=rf"record {wrong} failed with wrong_result: .*; `autosched best --db "):
         at.export(wrong, db, workload=added)
 
 
@@ -238,6 +238,24 @@ def test_a_claim_is_verified_before_it_is_exported(db: Path, tmp_path: Path, mon
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         at.export(good, db, "object", out, workload=added)
+
+
+def test_a_kind_that_is_not_the_records_is_refused_before_it_is_verified(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = add(db, RIGHT, 1e-6)
+    become_another_installation(monkeypatch, tmp_path)
+    with warnings.catch_warnings(record=True) as said, pytest.raises(UsageError, match="a schedule for a processor"):
+        at.export(row, db, "opencl", workload=added)
+    assert said == []
+
+
+def test_claims_that_no_time_was_left_for_are_told(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = add(db, RIGHT, 1e-6)
+    become_another_installation(monkeypatch, tmp_path)
+    monkeypatch.setattr("autosched.stored.CLAIMS_S", 0.0)
+    _, (said,) = compiled(db)
+    assert f"record {row}: not verified within" in said
 
 
 def test_a_claim_about_another_processor_is_not_exported(
