@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         *(_gpu(kind) for kind in GPU_KINDS),
         _timer_noise(),
         *_packages(),
+        _cache(),
         _database(args.db),
         _key(),
     ]
@@ -179,6 +180,19 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _cache() -> Finding:
+    """Whether there is a place for locks and scratch files, without which nothing is measured."""
+    from autosched.errors import UsageError
+    from autosched.measure.host import ScratchDirectory
+
+    try:
+        with ScratchDirectory() as scratch:
+            place = str(scratch.parents[1])
+    except UsageError as error:
+        return Finding("cache", None, "not usable", False, str(error))
+    return Finding("cache", place, place)
 
 
 def _database(path: Path | None) -> Finding:

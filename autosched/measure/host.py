@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autosched.errors import DeviceError
-from autosched.runtime.state import state_directory
+from autosched.runtime.state import state_directory, usable
 
 _LOCK_WAIT_S = 600.0
 _ABANDONED_S = 60.0  # a directory this old without a live owner is removed; younger ones may still be on their way up
@@ -43,7 +43,8 @@ def device_lock(name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
     Raises DeviceError when the lock is not free within `wait_s` seconds.
     """
     path = state_directory() / f"{name}.lock"
-    descriptor = _open_lock(path)
+    with usable(path):
+        descriptor = _open_lock(path)
     try:
         give_up, pause = time.monotonic() + wait_s, 0.001
         while not _try_lock(descriptor):
@@ -71,11 +72,12 @@ class ScratchDirectory:
 
     def __init__(self) -> None:
         home = state_directory() / "runs"
-        home.mkdir(mode=0o700, exist_ok=True)
-        _sweep(home)
-        self.path = Path(tempfile.mkdtemp(dir=home))
-        self._alive = _open_lock(self.path / _ALIVE)
-        _try_lock(self._alive)
+        with usable(home):
+            home.mkdir(mode=0o700, exist_ok=True)
+            _sweep(home)
+            self.path = Path(tempfile.mkdtemp(dir=home))
+            self._alive = _open_lock(self.path / _ALIVE)
+            _try_lock(self._alive)
 
     def close(self) -> None:
         """Removes the directory with all that is in it. May be called again."""

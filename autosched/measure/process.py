@@ -15,12 +15,16 @@ from pathlib import Path
 
 from autosched.measure import protocol
 from autosched.measure.protocol import Message, ProtocolError
+from autosched.runtime.state import usable
 
 # What a worker may know of the tuner's environment: finding programs, libraries and packages, and the language.
-_PASSED = (
-    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HOME", "XDG_CACHE_HOME", "LANG", "LC_ALL",
-    "TMPDIR", "PYTHONPYCACHEPREFIX", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH",
-    "OCL_ICD_VENDORS", "POCL_WORK_GROUP_METHOD", "AUTOSCHED_CUDA_DRIVER", "AUTOSCHED_DEVICE_SCRIPT",
+_PLACES = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HOME", "TMPDIR", "PYTHONPYCACHEPREFIX",
+    "CUDA_HOME", "CUDA_PATH", "OCL_ICD_VENDORS", "AUTOSCHED_DEVICE_SCRIPT",
+)  # fmt: skip
+_WORDS = (
+    "XDG_CACHE_HOME", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "POCL_WORK_GROUP_METHOD",
+    "AUTOSCHED_CUDA_DRIVER",
 )  # fmt: skip
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
@@ -37,11 +41,21 @@ class WorkerError(Exception):
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """A scrubbed copy: no OMP_* or other settings that would change what is measured; this package importable."""
-    passed = {name: environment[name] for name in _PASSED if name in environment}
+    """A scrubbed copy: no OMP_* or other settings that would change what is measured; this package importable.
+
+    A worker has another working directory, so what is relative to this one is made absolute.
+    """
+    places = {name: _from_here(environment[name]) for name in _PLACES if name in environment}
+    words = {name: environment[name] for name in _WORDS if name in environment}
     package = str(Path(__file__).resolve().parents[2])
-    path = [package, *(p for p in passed.get("PYTHONPATH", "").split(os.pathsep) if p)]
-    return {**passed, **_SET, "PYTHONPATH": os.pathsep.join(path)}
+    path = [package, *(p for p in places.get("PYTHONPATH", "").split(os.pathsep) if p)]
+    return {**places, **words, **_SET, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def _from_here(places: str) -> str:
+    """A list of paths with those made absolute that are there; others may be names that a loader looks for."""
+    parts = places.split(os.pathsep)
+    return os.pathsep.join(os.path.abspath(part) if os.path.exists(part) else part for part in parts)
 
 
 class Worker:
@@ -68,7 +82,9 @@ class Worker:
     def spawn(cls, directory: Path, name: str) -> Worker:
         """Starts a worker in its own session, working directory and error log in `directory`."""
         log = directory / f"{name}.log"
-        with log.open("wb") as stream:
+        with usable(log):
+            stream = log.open("wb")
+        with stream:
             process = subprocess.Popen(
                 [sys.executable, "-m", "autosched.measure.worker", str(os.getpid())],
                 stdin=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from autosched.errors import DeviceError
+from autosched.errors import DeviceError, UsageError
 from autosched.measure import Measurer, Problem
 from autosched.measure.host import ScratchDirectory, device_lock
 from autosched.measure.process import Worker, WorkerError, worker_environment
 from autosched.measure.protocol import Done, Drop
+from autosched.runtime.state import state_directory
 from autosched.target import parse_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +113,19 @@ def test_environment_is_scrubbed() -> None:
     assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT), "/somewhere"]
 
 
+def test_relative_paths_mean_the_tuners_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has another one. A word that is no path stays as it is, even where a file has its name."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "C").touch()
+    monkeypatch.chdir(tmp_path)
+    given = {"PYTHONPATH": "mine:/x", "TMPDIR": "mine", "OCL_ICD_VENDORS": "libpocl.so", "LANG": "C", "HOME": ""}
+    environment = worker_environment(given)
+    mine = str(tmp_path / "mine")
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT), mine, "/x"]
+    kept = {name: environment[name] for name in ("TMPDIR", "OCL_ICD_VENDORS", "LANG", "HOME")}
+    assert kept == {"TMPDIR": mine, "OCL_ICD_VENDORS": "libpocl.so", "LANG": "C", "HOME": ""}
+
+
 def running(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
@@ -178,8 +193,43 @@ def test_device_lock_is_exclusive(tmp_path: Path) -> None:
 def test_cache_directory_of_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "autosched").mkdir(mode=0o700)
     (tmp_path / "autosched").chmod(0o777)
-    with pytest.raises(DeviceError, match="nobody else can write"), device_lock("cpu"):
+    with pytest.raises(UsageError, match="nobody else can write"), device_lock("cpu"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"XDG_CACHE_HOME": "here"}, "home/.cache/autosched"),  # not absolute: XDG says to take no notice of it
+        ({"XDG_CACHE_HOME": "~/here"}, "home/.cache/autosched"),
+        ({"XDG_CACHE_HOME": ""}, "home/.cache/autosched"),
+        ({"XDG_CACHE_HOME": "", "HOME": "home"}, "home/.cache/autosched"),
+    ],
+)
+def test_state_directory_is_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"HOME": str(tmp_path / "home"), **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert state_directory() == tmp_path / expected
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_cache_directory_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path) -> None:
+    home = tmp_path / "autosched"
+    home.mkdir(mode=0o700)
+    for place in (home / "runs", home / "cpu.lock"):
+        place.symlink_to(tmp_path / "nowhere" / "x")
+    for start in (ScratchDirectory, device_lock("cpu").__enter__):
+        with pytest.raises(UsageError, match=r"autosched/(runs|cpu.lock) cannot be used .*set XDG_CACHE_HOME"):
+            start()
+    (home / "runs").unlink()
+    with ScratchDirectory() as scratch:
+        shutil.rmtree(scratch)
+        with pytest.raises(UsageError, match=r"a.log cannot be used \(No such file or directory\)"):
+            Worker.spawn(scratch, "a")
 
 
 def test_abandoned_directories_are_swept() -> None:

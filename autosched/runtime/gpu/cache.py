@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from autosched.errors import DeviceError
+from autosched.errors import UsageError
 from autosched.runtime.state import state_directory
 
 LIMIT_BYTES = 512 << 20
@@ -83,6 +83,6 @@ def _directory() -> Path | None:
     try:
         path = state_directory() / "kernels"
         path.mkdir(mode=0o700, exist_ok=True)
-    except (DeviceError, OSError):
+    except (UsageError, OSError):
         return None
     return path
