@@ -8,6 +8,7 @@ there within seconds.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -100,6 +101,8 @@ def tune(
 
     _check_arguments(rules, policy, narrow, callbacks, measure, resume)
     limits = Settings(trials, budget_s, seed, policy or FULL)
+    if measure and limits.policy.learned:
+        _check_interpreter()
     problem = define(workload, shape, settings, batch, dtype, weights, winograd)
     request = Request(problem, find_device(target, threads, runs=measure), target or "cpu")
     request.check()
@@ -193,6 +196,15 @@ def _check_arguments(
             raise UsageError(f"{name} must be {expected}, got {value!r}")
     if resume and not measure:
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
+
+
+def _check_interpreter() -> None:
+    """XGBoost builds on its own docstrings; the search would find that out after its first round."""
+    if sys.flags.optimize > 1:
+        raise UsageError(
+            "Python runs without docstrings (PYTHONOPTIMIZE=2 or -OO), and XGBoost, which learns from measurements, "
+            "cannot do without them: unset PYTHONOPTIMIZE, or set it to 1"
+        )
 
 
 def _search(

@@ -87,3 +87,16 @@ def test_doctor_names_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: p
     found = doctor._cache()
     assert not found.ok
     assert "runs cannot be used (File exists)" in found.hint
+
+
+def test_without_docstrings_nothing_could_be_learned(home: Path) -> None:
+    check_refused(run(home, "tune", *SMALL, PYTHONOPTIMIZE="2"), "PYTHONOPTIMIZE=2 or -OO", "or set it to 1")
+    assert run(home, "workloads", "matmul", PYTHONOPTIMIZE="2").returncode == 0
+    assert list(home.iterdir()) == []
+
+
+def test_a_search_without_assertions(home: Path) -> None:
+    """Long enough for the learned model; a wrong word is refused as well."""
+    done = run(home, "tune", "matmul", "--shape", "16,16,16", "--trials", 13, "--threads", 1, PYTHONOPTIMIZE="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    check_refused(run(home, "tune", "matmul", "--shape", "0,16,16", PYTHONOPTIMIZE="1"), "M must be an integer >= 1")
