@@ -17,7 +17,16 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.codegen.source import KernelSource
-from autosched.errors import AutoschedError, DeviceError, RecordWarning, ScheduleError, StoreError, UsageError
+from autosched.errors import (
+    AutoschedError,
+    DeviceError,
+    NoValidCandidate,
+    RecordWarning,
+    ScheduleError,
+    StoreError,
+    UsageError,
+)
+from autosched.measure import Failure, Measurer
 from autosched.store import Database
 from autosched.store import Workload as WorkloadRow
 from autosched.tasks import nearest_shapes
@@ -230,6 +239,20 @@ def test_what_could_not_be_built_does_not_count_as_a_trial_of_a_resumed_search(
     assert first.failures == {"build_error": 6, "wrong_result": 3}
     again = at.tune(added, trials=12, threads=1, db=db, resume=True)
     assert (again.trials, again.resumed, again.failures) == (12, 6, {"wrong_result": 6})
+
+
+def test_a_candidate_whose_worker_was_killed_is_measured_by_a_resumed_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "records.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(Measurer, "_measure_one", lambda self, job, best_s: Failure(job.key, "killed", "by somebody"))
+        with pytest.raises(NoValidCandidate, match=r"4 measured .* \(killed 4\)"):
+            at.tune(added, trials=4, threads=1, db=db)
+    again = at.tune(added, trials=4, threads=1, db=db, resume=True)
+    assert (again.trials, again.resumed) == (4, 0)
+    assert "killed" not in again.failures
+    assert [record.seconds for record in at.best(added, threads=1, db=db)] == [again.best_s]
 
 
 def test_compile_without_records_takes_the_analytic_best(tmp_path: Path) -> None:

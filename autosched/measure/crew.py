@@ -86,7 +86,7 @@ class Builders:
         self.resources: dict[str, tuple[Resources, ...]] = {}
         self._n_failed_starts = 0
         self._idle: list[Worker] = []
-        self._busy: dict[Worker, Job | None] = {}  # None: still starting
+        self._busy: dict[Worker, tuple[Job, Path] | None] = {}  # None: still starting
 
     def start(self, n_jobs: int) -> None:
         """Lets as many builders start as `n_jobs` can use, without waiting for them."""
@@ -99,6 +99,7 @@ class Builders:
         `jobs` is asked for the next ones while others compile: making a source takes as long as half a compilation.
         """
         failures: dict[str, Failure] = {}
+        repeated: set[str] = set()
         pending: deque[tuple[Job, Path]] = deque()
         more = True
         try:
@@ -116,9 +117,14 @@ class Builders:
                         failures[job.key] = failure
                 if self._busy:
                     wait(list(self._busy), longest_s=0.0 if more and len(pending) <= self._n else float("inf"))
-                for worker in list(self._busy):
+                for worker, task in list(self._busy.items()):
                     failure = self._advance(worker)
-                    if failure is not None:
+                    if failure is None:
+                        continue
+                    if task is not None and failure.kind == "killed" and failure.key not in repeated:
+                        repeated.add(failure.key)
+                        pending.append(task)
+                    else:
                         failures[failure.key] = failure
         except BaseException:
             self._kill_busy()
@@ -131,11 +137,12 @@ class Builders:
         except ProtocolError as error:  # the text is longer than a frame
             return Failure(job.key, "build_error", str(error))
         self._idle.remove(worker)
-        self._busy[worker] = job
+        self._busy[worker] = job, path
         return None
 
     def _advance(self, worker: Worker) -> Failure | None:
-        job = self._busy[worker]
+        task = self._busy[worker]
+        job = None if task is None else task[0]
         try:
             reply = worker.poll()
         except WorkerError as lost:
@@ -150,6 +157,7 @@ class Builders:
             return None
         del self._busy[worker]
         self._idle.append(worker)
+        self._n_failed_starts = 0
         if job is not None and isinstance(reply, Built):
             self.resources[job.key] = reply.resources
         if isinstance(reply, Failed):

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from itertools import tee
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
@@ -28,6 +30,8 @@ from autosched.measure.protocol import Drop, Failed, GpuHold, Hold, Measure, Mes
 from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement, median_interval
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target, usable_cores
+
+Answer = TypeVar("Answer")
 
 _BUILD_DEADLINE_S = 30.0  # of one compilation
 _RUN_DEADLINE_S = 2.0  # least of a run
@@ -146,7 +150,7 @@ class Measurer:
             if job.key in failures:
                 yield failures[job.key]
                 continue
-            result = self._measure_one(job, best_s)
+            result = _repeated(partial(self._measure_one, job, best_s))
             if isinstance(result, Measurement):
                 self._seconds[job.key] = result.seconds
                 best_s = min(result.samples if best_s is None else (best_s, *result.samples))
@@ -170,7 +174,7 @@ class Measurer:
                 for job in running if number % 2 == 0 else running[::-1]:
                     if job.key in failures:
                         continue
-                    result = self._sample(job, sample_s)
+                    result = _repeated(partial(self._sample, job, sample_s))
                     if isinstance(result, Failure):
                         failures[job.key] = result
                     else:
@@ -284,6 +288,12 @@ class Measurer:
             worker.ask(Drop(worker.next_id()), _RUN_DEADLINE_S)
         except WorkerError:
             self._runners.discard()
+
+
+def _repeated(attempt: Callable[[], Answer | Failure]) -> Answer | Failure:
+    """The answer of `attempt`, of a second one where somebody killed the worker: that says nothing of the candidate."""
+    answer = attempt()
+    return attempt() if isinstance(answer, Failure) and answer.kind == "killed" else answer
 
 
 def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:

@@ -29,6 +29,11 @@ _WORDS = (
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
 _CHUNK = 1 << 16
+# What only another process sends: a user, a supervisor, or the system for lack of memory.
+_FROM_OUTSIDE = {
+    int(getattr(signal, name))
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM")
+}
 _PIPE_BYTES = 1 << 20  # what Linux lets everybody ask for
 
 
@@ -151,7 +156,10 @@ class Worker:
         if not alive:
             raise self._died()
         if time.monotonic() >= self.deadline:
+            stopped = self._is_stopped()
             self.kill()
+            if stopped:
+                raise WorkerError("killed", f"the worker was stopped and gave no answer within {self._seconds:.1f} s")
             raise WorkerError("hang", f"no answer within {self._seconds:.1f} s, the deadline; the worker was killed")
         return None
 
@@ -211,13 +219,23 @@ class Worker:
             self.kill()
             return WorkerError("protocol", "the worker closed its output but went on running")
         self.kill()
+        if -status in _FROM_OUTSIDE:
+            hint = ", perhaps by the system for lack of memory" if -status == signal.SIGKILL else ""
+            return WorkerError("killed", f"the worker was killed from outside by {_signal_name(-status)}{hint}")
         words = self._last_words()
         if "out of memory" in words.lower() or "MemoryError" in words:
             return WorkerError("out_of_memory", f"the worker ran out of memory{words}")
         if status >= 0:
             return WorkerError("crash", f"the worker left with exit code {status}{words}")
-        hint = ", perhaps by the system for lack of memory" if -status == signal.SIGKILL else ""
-        return WorkerError("crash", f"the worker was killed by {_signal_name(-status)}{hint}{words}")
+        return WorkerError("crash", f"the worker was killed by {_signal_name(-status)}{words}")
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal has stopped it, as Ctrl-Z stops a program; as far as Linux tells."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def _last_words(self) -> str:
         try:

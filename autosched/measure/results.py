@@ -11,19 +11,24 @@ from autosched.codegen import GpuSource, KernelSource
 
 @dataclass(frozen=True)
 class Fault:
-    """One class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate."""
+    """One class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate.
+
+    `tried_again`: it says nothing of the candidate itself, and a search that resumes from it measures it again.
+    """
 
     meaning: str
     action: str
     respawn: bool
+    tried_again: bool = False
 
 
 # Every candidate that gives no time ends in exactly one of these classes; none of them stops a search.
 FAULTS: dict[str, Fault] = {
     "build_error": Fault(
         "the compiler rejected the IR text or the C, or died on it (the message has its last words)",
-        "recorded as a bug of code generation; the candidate is never built again",
+        "recorded as a bug of code generation, which may have been mended when a search resumes",
         True,
+        tried_again=True,
     ),
     "build_timeout": Fault(
         "the compiler was still busy at the build deadline and was killed",
@@ -44,6 +49,12 @@ FAULTS: dict[str, Fault] = {
         "no answer at the run deadline; the worker's process group was killed",
         "worker replaced, canary run, candidate recorded and not tried again",
         True,
+    ),
+    "killed": Fault(
+        "the worker was killed or stopped from outside: by somebody, or by the system for lack of memory",
+        "built or measured once more in a new worker, and recorded only if that one is killed too",
+        True,
+        tried_again=True,
     ),
     "out_of_memory": Fault(
         "buffers or scratch do not fit under the worker's memory limit or into the device's memory",

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autosched.measure.results import FAULTS
 from autosched.tune.protocols import Candidate, Trial
 from autosched.tune.task import Task
 
 if TYPE_CHECKING:
     from autosched.store import Database, Record
 
-NOT_BUILT = "build_error"  # a class of `measure.results.FAULTS`
+TRIED_AGAIN = {kind for kind, fault in FAULTS.items() if fault.tried_again}
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class DatabaseRecorder:
     def history(self) -> Sequence[Trial]:
         """The resumed records that are candidates of this search space, by name, numbers and steps, oldest first.
 
-        What this installation has not verified counts for nothing: it may be measured here. Nor does one that could not
-        be built: that is a fault of the code generator, which may have been mended since. It has taken no time on the
-        device either.
+        What this installation has not verified counts for nothing: it may be measured here. Nor does a failure that
+        says nothing of the candidate: it could not be built, which is a fault of the code generator, or its worker was
+        killed by somebody.
         """
         from autosched.store.records import canonical_steps
 
-        counted = [r for r in self.resumed if r.verified and r.failure != NOT_BUILT]
+        counted = [r for r in self.resumed if r.verified and r.failure not in TRIED_AGAIN]
         found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
         return [
             Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)

@@ -58,7 +58,8 @@ FAULTY: dict[str, tuple[KernelSource, str, str]] = {
     "exits": (source(globals="declare void @_exit(i32)", after="call void @_exit(i32 0)"), "crash", "exit code 0"),
     "status": (source(status="3"), "crash", "status 3"),
     "endless": (source(after=FOREVER), "hang", "deadline"),
-    "stops itself": (source(globals=RAISE, after="call i32 @raise(i32 19)"), "hang", "deadline"),
+    "stops itself": (source(globals=RAISE, after="call i32 @raise(i32 19)"), "killed", "stopped"),
+    "kills itself": (source(globals=RAISE, after="call i32 @raise(i32 9)"), "killed", "SIGKILL"),
     "scratch too large": (source(workspace=1 << 45), "out_of_memory", "limit"),
     "scratch beyond all": (source(workspace=1 << 62), "out_of_memory", "limit"),
     "not IR": (KernelSource("bad", "define i32 @bad(", 0, 1), "build_error", "expected"),
@@ -157,7 +158,7 @@ def test_fault_is_classified_and_survived(
     if kind == "crash" and gpu is not None and gpu.warp != 8:
         pytest.skip("only a processor's OpenCL ends the process at an illegal address")
     with monkeypatch.context() as patch:
-        if kind == "hang":
+        if words in ("deadline", "stopped"):
             patch.setattr(place.measurer, "_first_deadline_s", 0.5 if gpu is None else 1.5)
             patch.setattr(place.measurer, "_launch_build_s", 0.0)
         (result,) = place.measurer.measure([Job(name, kernel)])

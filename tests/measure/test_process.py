@@ -59,14 +59,17 @@ def fake_worker(directory: Path, program: str) -> Worker:
         ('say(b\'{"kind": "Done", "id": 1, "x": 1}\'); time.sleep(9)', "protocol", "exactly the fields"),
         ("os.write(1, b'\\x09\\x00'); os.close(1); time.sleep(9)", "protocol", "closed its output"),
         ("sys.exit(3)", "crash", "exit code 3"),
-        ("os.kill(0, 9)", "crash", "SIGKILL"),
+        ("os.kill(0, 9)", "killed", "from outside by SIGKILL, perhaps"),
+        ("os.kill(0, 15)", "killed", "from outside by SIGTERM"),
+        ("os.kill(0, 11)", "crash", "SIGSEGV"),
+        ("import signal; os.kill(0, signal.SIGSTOP); time.sleep(9)", "killed", "was stopped"),
         ("time.sleep(9)", "hang", "deadline"),
     ],
 )
 def test_untrusted_answers(tmp_path: Path, program: str, kind: str, words: str) -> None:
     worker = fake_worker(tmp_path, program)
     with pytest.raises(WorkerError, match=words) as info:
-        worker.ask(Drop(worker.next_id()), 0.3 if kind == "hang" else 8.0)
+        worker.ask(Drop(worker.next_id()), 0.5 if kind == "hang" or "stopped" in words else 8.0)
     assert info.value.fault == kind
     assert not worker.alive
 
