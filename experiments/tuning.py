@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autosched.cli.bench import geomean
-from autosched.cli.main import interrupted_by_signals
+from autosched.cli.interrupts import interrupted_by_signals
 from autosched.cli.output import table
 from autosched.deploy import write_whole
 from autosched.errors import UsageError

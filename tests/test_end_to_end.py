@@ -306,6 +306,21 @@ def test_a_polite_end_saves_and_shows_the_best(place: Place, number: signal.Sign
     assert list((place.home / ".cache" / "autosched" / "runs").iterdir()) == []
 
 
+@pytest.mark.parametrize("gap_s", [0.0, 0.06])
+def test_two_at_a_time_say_one_thing_and_leave_nothing(place: Place, gap_s: float) -> None:
+    process = place.start("tune", "gmm", "--shape", SHAPE, "--threads", 1, "--trials", 500, "--db", place.db)
+    told = wait_for_trials(process, 4)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(gap_s)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert err in ("", *(f"autosched: error: interrupted{n}; everything measured so far is saved\n" for n in ("", " twice")))
+    assert count_outcomes(place.db) >= told
+    assert list((place.home / ".cache" / "autosched" / "runs").iterdir()) == []
+    place.wait_for_no_process()
+
+
 def test_ctrl_c_on_a_terminal_leaves_it_as_it_was(place: Place) -> None:
     import pty
     import termios

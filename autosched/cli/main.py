@@ -13,15 +13,15 @@ import gc
 import importlib
 import io
 import os
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
+from autosched.cli.interrupts import INTERRUPTED, Interrupts, leave_nothing
 from autosched.cli.output import SCHEMA_VERSION, print_json
 from autosched.errors import AutoschedError, RecordWarning, UsageError
 
@@ -29,9 +29,7 @@ VERBS = ("tune", "workloads", "best", "show", "bench", "explain", "verify", "exp
 # Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
 # went into looking through them.
 GC_THRESHOLD = (100_000, 20, 50)
-INTERRUPTED = 130
 MAX_START_S = 30.0  # a process older than this when its command begins has been doing something else before
-POLITE_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # what a machine can run out of
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -69,21 +67,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Without `argv` it is the process's own command, and an interrupted one ends the process.
     """
-    if argv is None:
-        gc.set_threshold(*GC_THRESHOLD)
-        _fill_closed_streams()
-    code = _run(argv)
-    if argv is None and code == INTERRUPTED:
+    if argv is not None:
+        return _run(argv, Interrupts())
+    gc.set_threshold(*GC_THRESHOLD)
+    _prepare_streams()
+    interrupts = Interrupts()
+    interrupts.listen()
+    code = _run(None, interrupts)
+    interrupts.end_quietly()
+    leave_nothing()
+    if code == INTERRUPTED:
         # At once: no second Ctrl-C meets a half-closed interpreter, and none of the first that CPython noticed inside
         # an `exec` of some import turns the exit code into a signal. Everything is saved and closed.
-        with suppress(OSError):  # nobody reads any more
-            sys.stdout.flush()
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with _as_far_as_possible(stream):
+                pass
         os._exit(INTERRUPTED)
     return code
 
 
-def _fill_closed_streams() -> None:
+def _prepare_streams() -> None:
     """A closed stdin, stdout or stderr becomes the null device: no file opened later gets its number, and its text."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -91,9 +94,10 @@ def _fill_closed_streams() -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, io.TextIOWrapper(io.FileIO(number, "w", closefd=False)))
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # a name may have what the encoding lacks
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     words = sys.argv[1:] if argv is None else argv
     started = process_start() if argv is None else time.monotonic()
     args = argparse.Namespace(json="--json" in words, started=started)
@@ -108,8 +112,11 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
+        interrupts.end_quietly()
         if os.environ.get("AUTOSCHED_DEBUG"):
             raise
+        if interrupts.happened and not isinstance(error, AutoschedError):
+            error = KeyboardInterrupt()  # whatever came of it: an import that it cut short says ImportError
         return _report(error, as_json=bool(args.json))
 
 
@@ -154,35 +161,10 @@ def process_start() -> float:
     return now - age if 0.0 <= age <= MAX_START_S else now
 
 
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """What ends a process politely is a Ctrl-C to us: the search stops, and the best so far is printed and saved.
-
-    A signal that is ignored (nohup) stays ignored. Works in the main thread only, as Python's handlers do.
-    """
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {}
-    try:
-        for number in POLITE_ENDS:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, interrupt)
-    except ValueError:  # not the main thread
-        pass
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _report(error: BaseException, *, as_json: bool) -> int:
     """Prints what went wrong in one line; with --json also as an object on stdout. Returns the exit code."""
-    if isinstance(error, BrokenPipeError):
-        # Whoever read the output has enough; nothing may be written to it any more, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # whoever read the output has enough
+        _write_no_more(sys.stdout)
         return BROKEN_PIPE
     match error:
         case AutoschedError():
@@ -202,10 +184,30 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         case _:
             raise error
     word = "internal error" if kind == "InternalError" else "error"
-    print(f"autosched: {word}: {sentence}", file=sys.stderr)
+    with _as_far_as_possible(sys.stderr):
+        print(f"autosched: {word}: {sentence}", file=sys.stderr)
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, "error": {"class": kind, "message": sentence, "exit_code": code}})
+        content = {"class": kind, "message": sentence, "exit_code": code}
+        with _as_far_as_possible(sys.stdout):
+            print_json({"schema_version": SCHEMA_VERSION, "error": content})
     return code
+
+
+@contextmanager
+def _as_far_as_possible(stream: TextIO) -> Iterator[None]:
+    """For last words on a stream that may be closed or full: the exit code says what it says all the same."""
+    try:
+        yield
+        stream.flush()
+    except OSError:
+        _write_no_more(stream)
+
+
+def _write_no_more(stream: TextIO) -> None:
+    """Nothing is written to it from now on, not even at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def _one_line(error: BaseException | str) -> str:

@@ -54,12 +54,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     from autosched import api
-    from autosched.cli.main import INTERRUPTED, interrupted_by_signals
+    from autosched.cli.interrupts import INTERRUPTED
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
 
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
-    with interrupted_by_signals(), watcher(as_json=args.json, budget_s=args.budget) as callbacks:
+    with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(
             args.workload,
             shape=args.shape,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError
+from autosched.measure import host
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
-from autosched.measure.process import Worker, WorkerError, wait
+from autosched.measure.process import Worker, WorkerError, kill_all, wait
 from autosched.measure.protocol import (
     Build,
     Built,
@@ -54,9 +55,7 @@ class Crew:
 
     def spawn(self, role: str) -> Worker:
         """A worker that is starting; its `answer` is Done when it is ready. Does not wait."""
-        self._n_spawned += 1
-        worker = self._spawner.submit(Worker.spawn, self.directory, f"{role}{self._n_spawned}").result()
-        self._workers = [w for w in self._workers if w.alive] + [worker]
+        worker = self._spawner.submit(self._start, role).result()
         setup = Setup(
             worker.next_id(),
             role,
@@ -69,12 +68,26 @@ class Crew:
         worker.request(setup, START_DEADLINE_S)
         return worker
 
+    def _start(self, role: str) -> Worker:
+        """In the spawner's thread, so that a Ctrl-C cannot come between a process and its place in the list."""
+        self._n_spawned += 1
+        worker = Worker.spawn(self.directory, f"{role}{self._n_spawned}")
+        self._workers = [w for w in self._workers if w.alive] + [worker]
+        return worker
+
     def close(self) -> None:
+        self._spawner.shutdown()
         for worker in self._workers:
             worker.kill()
         self._workers = []
-        self._spawner.shutdown()
         self._scratch.close()
+
+
+def abandon() -> None:
+    """Kills all workers and removes all scratch directories of this process, which is about to end, whatever it was
+    doing. For a signal handler too."""
+    kill_all()
+    host.remove_all()
 
 
 class Builders:

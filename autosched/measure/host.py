@@ -21,6 +21,8 @@ from autosched.runtime.state import state_directory, usable
 _LOCK_WAIT_S = 600.0
 _ABANDONED_S = 60.0  # a directory this old without a live owner is removed; younger ones may still be on their way up
 _ALIVE = "alive"
+_TRIES = 20
+_scratch: set[Path] = set()  # of this process
 
 
 def _open_lock(path: Path) -> int:
@@ -76,6 +78,7 @@ class ScratchDirectory:
             home.mkdir(mode=0o700, exist_ok=True)
             _sweep(home)
             self.path = Path(tempfile.mkdtemp(dir=home))
+            _scratch.add(self.path)
             self._alive = _open_lock(self.path / _ALIVE)
             _try_lock(self._alive)
 
@@ -83,6 +86,7 @@ class ScratchDirectory:
         """Removes the directory with all that is in it. May be called again."""
         if self._alive >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
+            _scratch.discard(self.path)
             os.close(self._alive)
             self._alive = -1
 
@@ -91,6 +95,16 @@ class ScratchDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def remove_all() -> None:
+    """Removes the scratch directories of this process, which is about to end and has killed those who write there."""
+    for path in list(_scratch):
+        for _ in range(_TRIES):  # who was killed may have made one file more
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
+            time.sleep(0.005)
 
 
 def _sweep(home: Path) -> None:

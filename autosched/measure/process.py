@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
+from weakref import WeakSet
 
 from autosched.measure import protocol
 from autosched.measure.protocol import Message, ProtocolError
@@ -29,12 +31,17 @@ _WORDS = (
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
 _CHUNK = 1 << 16
+_START_S = 0.5  # for the system to make a process
 # What only another process sends: a user, a supervisor, or the system for lack of memory.
 _FROM_OUTSIDE = {
     int(getattr(signal, name))
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM")
 }
 _PIPE_BYTES = 1 << 20  # what Linux lets everybody ask for
+
+
+_living: WeakSet[Worker] = WeakSet()  # those of this process
+_starting: set[Path] = set()  # error logs of those that will be among them
 
 
 class WorkerError(Exception):
@@ -82,6 +89,7 @@ class Worker:
         self._waiting_for = -1
         self.deadline = 0.0  # monotonic time at which the answer to the last request is due
         self.n_requests = 0
+        _living.add(self)
 
     @classmethod
     def spawn(cls, directory: Path, name: str) -> Worker:
@@ -89,18 +97,25 @@ class Worker:
         log = directory / f"{name}.log"
         with usable(log):
             stream = log.open("wb")
-        with stream:
-            process = subprocess.Popen(
+        _starting.add(log)
+        try:
+            return cls(cls._start(directory, stream), log)
+        finally:
+            _starting.discard(log)
+
+    @staticmethod
+    def _start(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+        with log:
+            return subprocess.Popen(
                 [sys.executable, "-m", "autosched.measure.worker", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=stream,
+                stderr=log,
                 cwd=directory,
                 env={**worker_environment(os.environ), "POCL_CACHE_DIR": str(directory / "pocl")},
                 start_new_session=True,
                 bufsize=0,
             )
-        return cls(process, log)
 
     @property
     def pid(self) -> int:
@@ -245,6 +260,20 @@ class Worker:
         except OSError:
             return ""
         return f": ...{text}" if text else ""
+
+
+def kill_all() -> None:
+    """Kills all workers of this process, also one that is just being started. For a signal handler: takes no lock and
+    reaps nobody, as the process is about to end."""
+    give_up = time.monotonic() + _START_S
+    while True:
+        for worker in list(_living):
+            if worker._process.returncode is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+        if not _starting or time.monotonic() > give_up:
+            return
+        time.sleep(0.002)
 
 
 def _signal_name(number: int) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import experiments.gpu
-from autosched.cli.main import interrupted_by_signals
+from autosched.cli.interrupts import interrupted_by_signals
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores

@@ -100,3 +100,33 @@ def test_a_search_without_assertions(home: Path) -> None:
     done = run(home, "tune", "matmul", "--shape", "16,16,16", "--trials", 13, "--threads", 1, PYTHONOPTIMIZE="1")
     assert (done.returncode, done.stderr) == (0, "")
     check_refused(run(home, "tune", "matmul", "--shape", "0,16,16", PYTHONOPTIMIZE="1"), "M must be an integer >= 1")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("workloads >/dev/full", 2),
+        ("workloads --json >/dev/full", 2),
+        ("tune nothing 2>/dev/full", 2),
+        ("tune nothing --json >/dev/full 2>/dev/full", 2),
+        ("tune nothing 2>&1 | true", 2),
+        ("tune nothing --json 2>&- | true", 2),
+        ("workloads --json | true", 141),
+    ],
+)
+def test_streams_that_take_nothing(home: Path, words: str, code: int) -> None:
+    """They change at most the exit code, and nothing but sentences of ours is printed."""
+    script = f"{sys.executable} -m autosched {words}\nexit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == code
+    assert all(line.startswith("autosched: error: ") for line in done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "utf-8"])
+def test_names_that_the_encoding_lacks(home: Path, encoding: str) -> None:
+    done = run(home, "db", "path", "--db", home / "\u0394.db", PYTHONIOENCODING=encoding, LC_ALL="C", LANG="xx_YY")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(("\u0394.db\n", "\\u0394.db\n"))
