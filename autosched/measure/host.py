@@ -112,7 +112,7 @@ def _sweep(home: Path) -> None:
     now = time.time()
     for path in home.iterdir():
         try:
-            if now - path.stat().st_mtime < _ABANDONED_S:
+            if abs(now - path.stat().st_mtime) < _ABANDONED_S:  # of the future: the clock was set back
                 continue
             descriptor = _open_lock(path / _ALIVE)
         except OSError:  # another tuner is removing it

@@ -31,6 +31,7 @@ _WORDS = (
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
 _CHUNK = 1 << 16
+_OVERSLEPT_S = 1.0  # a look at the deadline that comes so much later is of a process that stood still itself
 _START_S = 0.5  # for the system to make a process
 # What only another process sends: a user, a supervisor, or the system for lack of memory.
 _FROM_OUTSIDE = {
@@ -85,7 +86,7 @@ class Worker:
         self._outgoing = memoryview(b"")
         self._frames = protocol.Frames()
         self._next_id = 0
-        self._seconds = 0.0
+        self._seconds, self._was_extended = 0.0, False
         self._waiting_for = -1
         self.deadline = 0.0  # monotonic time at which the answer to the last request is due
         self.n_requests = 0
@@ -141,7 +142,7 @@ class Worker:
         """
         self._outgoing = memoryview(protocol.encode(message))
         self._waiting_for = message.id
-        self._seconds = seconds
+        self._seconds, self._was_extended = seconds, False
         self.deadline = time.monotonic() + seconds
         self.n_requests += 1
         self._write()
@@ -170,7 +171,11 @@ class Worker:
             raise WorkerError("protocol", f"the worker's answer was refused: {error}") from None
         if not alive:
             raise self._died()
-        if time.monotonic() >= self.deadline:
+        late_s = time.monotonic() - self.deadline
+        if late_s >= _OVERSLEPT_S and not self._was_extended:  # Ctrl-Z, a paused container: the worker stood still too
+            self._was_extended = True
+            self.deadline = time.monotonic() + self._seconds
+        elif late_s >= 0.0:
             stopped = self._is_stopped()
             self.kill()
             if stopped:

@@ -94,6 +94,22 @@ def test_request_is_on_its_way_before_anybody_polls(tmp_path: Path) -> None:
     worker.kill()
 
 
+@pytest.mark.parametrize("answer_s", [0.0, 1.6])
+def test_a_tuner_that_stood_still_does_not_charge_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_s: float
+) -> None:
+    """After Ctrl-Z the answer may be there, late; after the pause of a container the worker goes on where it was."""
+    monkeypatch.setattr("autosched.measure.process._OVERSLEPT_S", 0.2)
+    worker = fake_worker(tmp_path, f'time.sleep({answer_s}); say(b\'{{"kind": "Done", "id": 1}}\'); time.sleep(9)')
+    worker.request(Drop(worker.next_id()), 0.8)
+    time.sleep(1.1)
+    assert worker.answer() == Done(1)
+    worker.request(Drop(worker.next_id()), 0.3)
+    time.sleep(0.6)
+    with pytest.raises(WorkerError, match=r"no answer within 0\.3 s"):  # extended once, not for ever
+        worker.answer()
+
+
 def test_interrupt_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = fake_worker(tmp_path, "time.sleep(9)")
 
@@ -239,10 +255,11 @@ def test_abandoned_directories_are_swept() -> None:
     with ScratchDirectory() as held:
         abandoned = held.parent / "dead"
         (abandoned / "sub").mkdir(parents=True)
-        long_ago = time.time() - 1000
-        for path in (held, abandoned):
-            os.utime(path, (long_ago, long_ago))
-        with ScratchDirectory():
-            assert held.exists()
-            assert not abandoned.exists()
+        for made in (time.time() - 1000, time.time() + 3e8):  # of the future: the clock was ten years ahead
+            (abandoned / "sub").mkdir(parents=True, exist_ok=True)
+            for path in (held, abandoned):
+                os.utime(path, (made, made))
+            with ScratchDirectory():
+                assert held.exists()
+                assert not abandoned.exists()
     assert not held.exists()
