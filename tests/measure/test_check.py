@@ -125,6 +125,38 @@ def test_compare_covers_every_chunk_and_empty_arrays() -> None:
     assert "C[0]" in (verdict(np.ones((), np.float32), np.zeros(()), 0.0) or "")
 
 
+def test_the_worst_element_is_the_furthest_beyond_its_bound() -> None:
+    value = np.array([4.0, 4.0, -4.0])
+    wrong_sign = verdict(np.array([9.0, 4.0, 4.0], np.float32), value, 1.0)
+    assert wrong_sign == "C[2] is 4, expected -4 +- 1; 2 of 3 elements are wrong"
+    beyond = verdict(np.array([9.0, 7.0, -4.0], np.float32), value, np.array([4.5, 0.5, 0.5]))
+    assert beyond == "C[1] is 7, expected 4 +- 0.5; 2 of 3 elements are wrong"
+    nan = verdict(np.array([9.0, np.nan, -4.0], np.float32), value, 1.0)
+    assert nan == "C[1] is nan, expected 4 +- 1; 2 of 3 elements are wrong"
+
+
+def test_elements_are_printed_as_they_are() -> None:
+    large = verdict(np.array([0, 2**53 + 1]), np.array([0, 2**53]), 0.0)
+    assert large == "C[1] is 9007199254740993, expected 9007199254740992 +- 0; 1 of 2 elements are wrong"
+    truth = verdict(np.array([True, False]), np.array([True, True]), 0.0)
+    assert truth == "C[1] is 0, expected 1 +- 0; 1 of 2 elements are wrong"
+    fraction = verdict(np.array([0.1]), np.array([0.25]), 0.125)
+    assert fraction == "C[0] is 0.1, expected 0.25 +- 0.125; 1 of 1 elements are wrong"
+
+
+@pytest.mark.parametrize("got", [-1.0, 3.0])
+def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch, got: float) -> None:
+    monkeypatch.setattr(np, "empty", np.ones)
+    assert "1 of 2" in (verdict(np.array([1.0, got], np.float32), np.array([1.0, 1.0]), 0.5) or "")
+
+
+@np.errstate(all="raise")
+def test_no_number_is_too_much_for_an_explanation() -> None:
+    signalling = np.array([0x7FA00000], np.uint32).view(np.float32)
+    assert "C[0] is nan" in (verdict(signalling, np.array([1.0]), 0.0) or "")
+    assert "C[0] is 1e+308" in (verdict(np.array([1e308]), np.array([-1e308]), 0.0) or "")
+
+
 @pytest.mark.parametrize("offset", [-REDZONE, -1, 0, REDZONE - 1])
 @pytest.mark.parametrize("guard", [b"\xa5", POISON_FLOAT])
 def test_buffer_sees_every_byte_around_it(offset: int, guard: bytes) -> None:
