@@ -2,20 +2,23 @@
 
     (i, v), (j, w)  ->  (i, v) if v > w or (v == w and i < j) else (j, w)        < for argmin
 
+Of floats NaN is better than any number, if built in (`reducers.is_first_best`); a user's own may have just the above.
+
 Their places may be kept in fewer bits, for they are only compared and passed on. Where j comes after i, the condition
-is  v >= w:  what `in_order` returns.
+is  v >= w,  or v is NaN where that is the best:  what `in_order` returns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import TypeVar
 
-from autosched.ir.expr import INDEX, Const, Expr, Var, binary, call, select
+from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Var, binary, call, select
 from autosched.ir.stmt import Reducer
 from autosched.ir.types import integer_range
-from autosched.te.reducers import largest, smallest
+from autosched.te.reducers import is_first_best, largest, smallest
 
 T = TypeVar("T")
 
@@ -25,17 +28,22 @@ _OR_EQUAL = {"gt": "ge", "lt": "le"}
 
 @dataclass(frozen=True)
 class FirstBest:
-    """`place` and `value` are the positions in the reducer's tuple, `op` says what is better."""
+    """`place` and `value` are the positions in the reducer's tuple, `op` says what is better; `knows_nan`: of floats,
+    NaN is better than any number."""
 
     reducer: Reducer
     place: int
     value: int
     op: str
+    knows_nan: bool
 
     def in_order(self) -> Reducer:
         """The same where the right side's place is the greater one."""
         r = self.reducer
-        better = call("not", binary(_OR_EQUAL[self.op], r.lhs[self.value], r.rhs[self.value]))  # NaN is, as before
+        best = r.lhs[self.value]
+        better = call("not", binary(_OR_EQUAL[self.op], best, r.rhs[self.value]))  # NaN is
+        if self.knows_nan:
+            better = better & best.equal(best)
         return replace(r, results=tuple(select(better, b, a) for a, b in zip(r.lhs, r.rhs, strict=True)))
 
     def starts_anywhere(self) -> bool:
@@ -50,7 +58,7 @@ class FirstBest:
         start = Const(min(max(int(r.identity[n].value), low), high), dtype)
         lhs, rhs = (_put(side, n, Var(side[n].name, dtype)) for side in (r.lhs, r.rhs))
         new = replace(r, lhs=lhs, rhs=rhs, identity=_put(r.identity, n, start))
-        return replace(new, results=_picks(new, _condition(new, n, self.value, self.op)))
+        return replace(new, results=_picks(new, _condition(new, n, self.value, self.op, self.knows_nan)))
 
 
 @lru_cache(maxsize=256)
@@ -59,16 +67,19 @@ def first_best(reducer: Reducer) -> FirstBest | None:
     if len(reducer.results) != 2:
         return None
     for place, value in ((0, 1), (1, 0)):
-        for op in _WORSE:
-            if reducer.lhs[place].dtype in (INDEX, "int32"):
-                picks = _picks(reducer, _condition(reducer, place, value, op))
-                if all(a is b for a, b in zip(reducer.results, picks, strict=True)):
-                    return FirstBest(reducer, place, value, op)
+        if reducer.lhs[place].dtype not in (INDEX, "int32"):
+            continue
+        for op, knows_nan in product(_WORSE, (True, False)):
+            picks = _picks(reducer, _condition(reducer, place, value, op, knows_nan))
+            if all(a is b for a, b in zip(reducer.results, picks, strict=True)):
+                return FirstBest(reducer, place, value, op, knows_nan and DTYPES[reducer.lhs[value].dtype][0] == "f")
     return None
 
 
-def _condition(r: Reducer, place: int, value: int, op: str) -> Expr:
+def _condition(r: Reducer, place: int, value: int, op: str, knows_nan: bool) -> Expr:
     v, w = r.lhs[value], r.rhs[value]
+    if knows_nan:
+        return is_first_best(op, r.lhs[place], v, r.rhs[place], w)
     return binary(op, v, w) | (v.equal(w) & (r.lhs[place] < r.rhs[place]))
 
 

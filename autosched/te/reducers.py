@@ -289,11 +289,24 @@ def _logical(name: str, op: str, builtin: TupleReducer, conditions: Sequence[Any
     return result
 
 
+def is_first_best(op: str, place: Expr, value: Expr, other_place: Expr, other: Expr) -> Expr:
+    """Whether `value` is kept rather than `other`: it is better, which `op` says, or as good and its place smaller.
+
+    NaN is better than every number, as NumPy has it, and as good as another NaN: so the order does not matter.
+    """
+    comes_first = place < other_place
+    if DTYPES[value.dtype][0] != "f":
+        return binary(op, value, other) | (value.equal(other) & comes_first)
+    is_nan = value.not_equal(value)
+    is_as_good = (value.equal(other) | is_nan) & comes_first
+    return binary(op, value, other) | is_as_good | (is_nan & other.equal(other))
+
+
 def _pick(op: str) -> Callable[[Any, Any], Any]:
-    """The better of two (index, value) pairs; ties go to the smaller index, so that the order does not matter."""
+    """The better of two (index, value) pairs."""
 
     def combine(x: Any, y: Any) -> Any:
-        first = binary(op, x[1], y[1]) | (x[1].equal(y[1]) & (x[0] < y[0]))
+        first = is_first_best(op, *x, *y)
         return select(first, x[0], y[0]), select(first, x[1], y[1])
 
     return combine
@@ -305,12 +318,14 @@ _ARGMIN = TupleReducer("argmin", _pick("lt"), lambda i, v: (largest(i), largest(
 
 
 def argmax(operand: Any, axis: Any = None) -> tuple[Expr, Expr]:
-    """(index, value) of the first maximum: `operand` is a value, or a pair (index expression, value)."""
+    """(index, value) of the first maximum, or of the first NaN if there is one: `operand` is a value, or a pair
+    (index expression, value)."""
     return _arg(_ARGMAX, operand, axis)
 
 
 def argmin(operand: Any, axis: Any = None) -> tuple[Expr, Expr]:
-    """(index, value) of the first minimum: `operand` is a value, or a pair (index expression, value)."""
+    """(index, value) of the first minimum, or of the first NaN if there is one: `operand` is a value, or a pair
+    (index expression, value)."""
     return _arg(_ARGMIN, operand, axis)
 
 

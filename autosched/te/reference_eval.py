@@ -99,6 +99,8 @@ class Block:
                 return rules.constant(value, dtype)
             case Var(name=name):
                 return self.bound[name] if name in self.bound else Val(self._axis(name))
+            case Binary(op="eq" | "ne" as op, a=a, b=b) if a is b:
+                return rules.is_nan(self.eval(a), op == "ne")
             case Binary(op=op, a=a, b=b):
                 return rules.binary(op, self.eval(a), self.eval(b), a.dtype)
             case Call(fn=fn, args=(a,)):

@@ -206,10 +206,20 @@ def _compare(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
         if slack is None:
             return Val(value)
         gap = np.abs(a.value.astype("float64") - b.value.astype("float64"))  # of bools and unsigned numbers as well
-        near = (slack > 0) & ~(gap > slack)  # NaN differences are unsure
+        near = (slack > 0) & ~(gap > slack) & ~(_is_surely_nan(a) | _is_surely_nan(b))  # NaN differences are unsure
         return Val(value, np.where(near, 1.0, 0.0))
 
     return rule
+
+
+def _is_surely_nan(x: Val) -> Array:
+    return np.asarray((x.value != x.value) & ~np.isinf(error_of(x)))
+
+
+def is_nan(x: Val, wanted: bool) -> Val:
+    """Whether a value is NaN, or is not: what comparing it with itself says, which its error makes no less sure."""
+    value = np.asarray((x.value != x.value) == wanted)
+    return Val(value) if x.err is None else Val(value, np.where(np.isinf(x.err), 1.0, 0.0))
 
 
 def _logical(function: Callable[..., Any], decides: bool) -> Callable[[Val, Val, str], Val]:

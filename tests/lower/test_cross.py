@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -80,11 +82,22 @@ def test_any_number_of_threads_on_a_device(threads: int) -> None:
         on_device(one_reduction(name, 3, int(rng.integers(1, 3000)), dtype), threads, warp)
 
 
-def on_device(dag: te.ComputeDAG, threads: int, warp: int) -> None:
+@pytest.mark.parametrize("name", ["argmax", "argmin", "max", "min"])
+def test_nan_is_handed_on_by_the_threads_of_a_block(name: str) -> None:
+    rng = np.random.default_rng(1)
+    for dtype in ("float32", "float64"):
+        dag = one_reduction(name, 12, 201, dtype)
+        x = rng.choice([np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0], (12, 201)).astype(dtype)
+        x[rng.random(x.shape) < rng.choice([0.0, 0.02, 0.3], (12, 1))] = np.nan
+        for threads, warp in ((40, 32), (64, 32), (48, 0)):
+            on_device(dag, threads, warp, {dag.inputs[0].name: x})
+
+
+def on_device(dag: te.ComputeDAG, threads: int, warp: int, inputs: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
     from tests.codegen.opencl import run
 
     func, simplify = concretise(lower(team_state(dag, threads, warp)), {})
-    inputs = make_inputs(dag, 0, "normal")
+    inputs = inputs or make_inputs(dag, 0, "normal")
     results = run(emit(func, simplify, "opencl"), func, inputs)
     for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
         assert within(reference, results[tensor.name].reshape(tensor.public_shape)).all(), (tensor.name, threads, warp)

@@ -14,10 +14,10 @@ from autosched.ir.interpret import interpret
 from autosched.lower import concretise, lower
 from autosched.lower.ordered import in_order
 from autosched.schedule import NarrowPlaces, Reorder, Split, Step, Vectorize, initial_state, replay, steps_to_json
-from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.collapse import collapse
 from autosched.te.first_best import first_best
+from autosched.te.reference import evaluate
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import build as kernel_of
@@ -118,19 +118,47 @@ def test_places_that_are_data_or_too_large_stay_as_they_are() -> None:
         initial_state(matmul(3, 4, 5)).apply(NarrowPlaces("C"))
 
 
-def test_a_place_is_one_of_the_row_with_nan() -> None:
-    """Which one is not said, but an index that is used afterwards has to be one."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((40, 77), dtype=np.float32)
-    x[rng.random((40, 77)) < 0.3] = np.nan
-    x[7] = np.nan
-    dag, target = places((40, 77), 1), parse_target("cpu")
-    for sketch in sketches(dag, target, 1):
-        for values in sample(sketch, 4, np.random.default_rng(1)):
-            row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
-            got = run(kernel_of(sketch.state, target, 1, row), dag, {"X": x}, target)
-            assert (got[0] >= 0).all(), row
-            assert (got[0] < 77).all(), row
+def special(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """NaN in some rows, once or often, among infinities and zeros of both signs."""
+    x = rng.choice([np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0], shape).astype(dtype)
+    x[rng.random(shape) < rng.choice([0.0, 0.02, 0.3], (*shape[:-1], 1))] = np.nan
+    x[-1] = np.nan
+    x[-2] = rng.choice([0.0, -0.0], x[-2].shape)
+    return x
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40, 77), 1), ((77, 21), 0), ((9, 8), 1), ((6, 300), 1)])
+@pytest.mark.parametrize("least", [False, True])
+def test_the_first_nan_is_the_best_and_the_value_is_that_of_the_place(
+    shape: tuple[int, int], axis: int, least: bool
+) -> None:
+    for dtype, threads in (("float32", 1), ("float64", 1), ("float16", 1), ("float32", 2)):
+        dag, x = places(shape, axis, dtype, least), special(shape, dtype, np.random.default_rng(0))
+        place = x.argmin(axis) if least else x.argmax(axis)
+        value = np.take_along_axis(x, np.expand_dims(place, axis), axis).squeeze(axis)
+        for target in targets():
+            for sketch in sketches(dag, target, threads):
+                for values in sample(sketch, 4, np.random.default_rng(1)):
+                    row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+                    got = run(kernel_of(sketch.state, target, threads, row), dag, {"X": x}, target)
+                    assert np.array_equal(got[0].reshape(place.shape), place), (sketch.name, row)
+                    found = got[1].reshape(place.shape).astype(dtype)
+                    assert np.array_equal(found, value, equal_nan=True), (sketch.name, row)
+                    number = ~np.isnan(value)
+                    assert np.array_equal(np.signbit(found[number]), np.signbit(value[number])), (sketch.name, row)
+
+
+def test_the_interpreter_and_the_reference_find_the_first_nan() -> None:
+    x = special((30, 13), "float32", np.random.default_rng(0))
+    for least in (False, True):
+        dag, place = places((30, 13), 1, "float32", least), x.argmin(1) if least else x.argmax(1)
+        found = interpret(concretise(lower(initial_state(dag)), {})[0], {"X": x})
+        expected = evaluate(dag, {"X": x})
+        assert np.array_equal(found[0], place)
+        assert np.array_equal(expected[0].value, place)
+        assert not expected[0].bound.any()
+        for value in (found[1], expected[1].value):
+            assert np.array_equal(value, x[np.arange(30), place], equal_nan=True)
 
 
 def test_only_the_first_of_the_best_is_known_as_such() -> None:

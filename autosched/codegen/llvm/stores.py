@@ -131,24 +131,55 @@ class Stores:
         return self._combine(stmt, old, parts)
 
     def _first_of_lanes(self, found: FirstBest, chunks: list[list[Val]]) -> list[Val]:
-        """The best value of all lanes, then the least place of those that have it: half the work of carrying both."""
+        """The best value of all lanes, then the least place of those that have it: half the work of carrying both.
+        Of floats, the value at that place: 0.0 and -0.0 are equally good."""
         values, places = ([c[n] for c in chunks] for n in (found.value, found.place))
-        best = self._extreme(found.op, values)
+        best = self._extreme(found.op, values, found.knows_nan)
         beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
-        having = [self.arithmetic.is_same(v, best) for v in values]
+        having = [self._is_best(found, v, best) for v in values]
         first = self._extreme("lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)])
+        if DTYPES[best.dtype][0] == "f":
+            best = self._at_place(first, values, places, having)
         return [first, best] if found.place == 0 else [best, first]
 
-    def _extreme(self, op: str, values: list[Val]) -> Val:
-        """The one among all lanes of the vectors that is `op` than the others."""
+    def _is_best(self, found: FirstBest, value: Val, best: Val) -> Val:
+        """Which lanes have the best value; where NaN is, it is `best` if any lane has it."""
+        if not found.knows_nan:
+            return self.arithmetic.is_same(value, best)
+        equal, nan = self.arithmetic.binary("eq", value, best), self.arithmetic.binary("ne", value, value)
+        return self.arithmetic.binary("or", equal, nan)
+
+    def _at_place(self, first: Val, values: list[Val], places: list[Val], having: list[Val]) -> Val:
+        """The value of a lane that has the best and its place."""
+        found: tuple[Val, Val] | None = None
+        for value, place, has in zip(values, places, having, strict=True):
+            here = self.arithmetic.binary("and", has, self.arithmetic.binary("eq", place, first))
+            if found is not None:
+                value, here = self.arithmetic.select(here, value, found[0]), self.arithmetic.binary("or", here, found[1])
+            found = value, here
+        assert found is not None
+        value, here = found
+        bits = f"i{here.lanes}"
+        word = self.writer.value(f"bitcast {value_type('bool', here.lanes)} {here.name} to {bits}")
+        lane = self.writer.value(f"call {bits} @llvm.cttz.{bits}({bits} {word}, i1 true)")
+        kind = value_type(value.dtype, value.lanes)
+        return Val(self.writer.value(f"extractelement {kind} {value.name}, {bits} {lane}"), value.dtype, 1)
+
+    def _extreme(self, op: str, values: list[Val], knows_nan: bool = False) -> Val:
+        """The one among all lanes of the vectors that is `op` than the others; `knows_nan`: NaN where one is."""
         while len(values) > 1 or values[0].lanes > 1:
             if len(values) == 1:
                 half = values[0].lanes // 2
                 values = [self._half(values[0], 0, half), self._half(values[0], half, half)]
             pairs = zip(values[::2], values[1::2], strict=False)
             odd = values[len(values) // 2 * 2 :]
-            values = [self.arithmetic.select(self.arithmetic.binary(op, a, b), a, b) for a, b in pairs] + odd
+            values = [self._better(op, a, b, knows_nan) for a, b in pairs] + odd
         return values[0]
+
+    def _better(self, op: str, a: Val, b: Val, knows_nan: bool) -> Val:
+        if knows_nan:
+            return self.arithmetic.binary("max" if op == "gt" else "min", a, b)
+        return self.arithmetic.select(self.arithmetic.binary(op, a, b), a, b)
 
     def _half(self, value: Val, start: int, lanes: int) -> Val:
         kind = value_type(value.dtype, value.lanes)
