@@ -264,8 +264,8 @@ EDGES: dict[str, list[tuple[float, float]]] = {
     "tanh": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1), (1e-40, 1e-40)],
     "sigmoid": [(0, 0.5), (INF, 1), (-INF, 0), (NAN, NAN), (1e30, 1), (-1e30, 0)],
     "erf": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1)],
-    "sin": [(0, 0), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1e-40)],
-    "cos": [(0, 1), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1)],
+    "sin": [(0, 0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1e-40), (-1e-40, -1e-40)],
+    "cos": [(0, 1), (-0.0, 1), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1)],
 }
 
 
@@ -308,13 +308,16 @@ def test_pow_of_float64(lanes: int) -> None:
 
 @pytest.mark.parametrize("dtype", list(SCALARS))
 def test_pow_edges(dtype: str) -> None:
-    x = np.array([0, 0, 0, 2, -2, -2, -8, 1, NAN, INF, INF, -1, 5, 3, NAN, 1], dtype)
-    y = np.array([0, 2, -1, 10, 3, 2, 0.5, NAN, 0, 2, -2, INF, NAN, 1, 1, INF], dtype)
+    bases = np.array([0, -0.0, 1e-40, -1e-40, 0.5, -0.5, 1, -1, 2, -2, -8, INF, -INF, NAN], dtype)
+    exponents = np.array([0, -0.0, 0.5, -0.5, 1, -1, 2, -2, 3, -3, 10, 1e30, -1e30, INF, -INF, NAN], dtype)
+    x, y = (np.resize(a, 256).astype(dtype) for a in (np.repeat(bases, len(exponents)), np.tile(exponents, len(bases))))
     with np.errstate(all="ignore"):
         expected = x**y
-    for shuffled in {min(256, shuffled_bits(HOST)), shuffled_bits(HOST)}:
+    for shuffled in {0, min(256, shuffled_bits(HOST)), shuffled_bits(HOST)}:
         got = _apply("pow", 8, HOST.has_fma, x, y, shuffled)
         np.testing.assert_allclose(got, expected, rtol=1e-6)
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
 
 
 def test_pow_of_float32_is_in_float64_as_far_as_it_must() -> None:

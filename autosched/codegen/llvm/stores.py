@@ -155,7 +155,8 @@ class Stores:
         for value, place, has in zip(values, places, having, strict=True):
             here = self.arithmetic.binary("and", has, self.arithmetic.binary("eq", place, first))
             if found is not None:
-                value, here = self.arithmetic.select(here, value, found[0]), self.arithmetic.binary("or", here, found[1])
+                value = self.arithmetic.select(here, value, found[0])
+                here = self.arithmetic.binary("or", here, found[1])
             found = value, here
         assert found is not None
         value, here = found
