@@ -46,6 +46,7 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     """The task: sketches, lowered once each, and the cost model over them."""
     from autosched.lower import lower
     from autosched.schedule import steps_to_json
+    from autosched.tune.bound import bound_of
     from autosched.tune.task import Task
     from cost_model import CostModel
     from search_spaces import space
@@ -65,7 +66,8 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
         return request.source(nests[i], values, steps_to_json(found[i].state, values))
 
     numbers = (problem.name, problem.shape, problem.dtype, request.target, device.threads, problem.dag.flops)
-    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd), found
+    bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
+    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd, bound), found
 
 
 def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:

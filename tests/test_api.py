@@ -246,7 +246,7 @@ def test_a_candidate_whose_worker_was_killed_is_measured_by_a_resumed_search(
 ) -> None:
     db = tmp_path / "records.db"
     with monkeypatch.context() as patch:
-        patch.setattr(Measurer, "_measure_one", lambda self, job, best_s: Failure(job.key, "killed", "by somebody"))
+        patch.setattr(Measurer, "_measure_one", lambda self, job, *_: Failure(job.key, "killed", "by somebody"))
         with pytest.raises(NoValidCandidate, match=r"4 measured .* \(killed 4\)"):
             at.tune(added, trials=4, threads=1, db=db)
     again = at.tune(added, trials=4, threads=1, db=db, resume=True)

@@ -25,7 +25,7 @@ from autosched.measure.protocol import (
     Samples,
     Setup,
 )
-from autosched.measure.results import Failure, Job
+from autosched.measure.results import FAULTS, Failure, Job
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target
 
@@ -134,7 +134,7 @@ class Builders:
                     failure = self._advance(worker)
                     if failure is None:
                         continue
-                    if task is not None and failure.kind == "killed" and failure.key not in repeated:
+                    if task is not None and FAULTS[failure.kind].repeated and failure.key not in repeated:
                         repeated.add(failure.key)
                         pending.append(task)
                     else:

@@ -27,7 +27,15 @@ from autosched.measure.host import device_lock, lock_name
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
 from autosched.measure.protocol import Drop, Failed, GpuHold, Hold, Measure, Message, Peak, Rate, Sample, Samples
-from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement, median_interval
+from autosched.measure.results import (
+    FAULTS,
+    Failure,
+    FinalMeasurement,
+    Job,
+    Measurement,
+    impossible_time,
+    median_interval,
+)
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target, usable_cores
 
@@ -138,8 +146,14 @@ class Measurer:
             return job.key
         return self._compiled.setdefault(sha256(job.source.ir.encode()).digest(), job.key)
 
-    def measure(self, jobs: Iterable[Job], best_s: float | None = None) -> Iterator[Measurement | Failure]:
+    def measure(
+        self,
+        jobs: Iterable[Job],
+        best_s: float | None = None,
+        is_possible: Callable[[float], bool] = lambda seconds: True,
+    ) -> Iterator[Measurement | Failure]:
         """One answer for each job, in order, as soon as it is there. `best_s`: the fastest sample known, in seconds.
+        `is_possible` says whether a call can take so little time; it is asked while the device is free.
 
         Jobs that come one after the other are compiled while the next is made; nothing is timed before all are.
         """
@@ -150,7 +164,7 @@ class Measurer:
             if job.key in failures:
                 yield failures[job.key]
                 continue
-            result = _repeated(partial(self._measure_one, job, best_s))
+            result = _repeated(partial(self._measure_one, job, best_s, is_possible))
             if isinstance(result, Measurement):
                 self._seconds[job.key] = result.seconds
                 best_s = min(result.samples if best_s is None else (best_s, *result.samples))
@@ -207,7 +221,9 @@ class Measurer:
             self._slots.clear()
         return worker
 
-    def _measure_one(self, job: Job, best_s: float | None) -> Measurement | Failure:
+    def _measure_one(
+        self, job: Job, best_s: float | None, is_possible: Callable[[float], bool]
+    ) -> Measurement | Failure:
         with device_lock(self._lock):
             worker = self._runner()
             try:
@@ -220,8 +236,10 @@ class Measurer:
                 return self._failed(job, lost.fault, str(lost))
         if isinstance(reply, Failed):
             return self._failed(job, reply.fault, reply.message)
-        if not isinstance(reply, Samples) or not reply.samples or min(reply.samples) <= 0:
+        if not isinstance(reply, Samples) or not reply.samples:
             return self._failed(job, "protocol", f"the runner answered a measurement with {str(reply)[:200]}")
+        if (fastest := min(reply.samples)) <= 0 or not is_possible(fastest):
+            return self._failed(job, *impossible_time(fastest))
         return Measurement(job.key, median(reply.samples), reply.samples, reply.early_stopped)
 
     def _sample(self, job: Job, sample_s: float) -> float | Failure:
@@ -239,8 +257,10 @@ class Measurer:
             return self._failed(job, lost.fault, str(lost))
         if isinstance(reply, Failed):
             return self._failed(job, reply.fault, reply.message)
-        if not isinstance(reply, Samples) or len(reply.samples) != 1 or reply.samples[0] <= 0:
+        if not isinstance(reply, Samples) or len(reply.samples) != 1:
             return self._failed(job, "protocol", f"the runner answered a sample with {str(reply)[:200]}")
+        if reply.samples[0] <= 0:
+            return self._failed(job, *impossible_time(reply.samples[0]))
         return reply.samples[0]
 
     def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Message, float]:
@@ -291,9 +311,9 @@ class Measurer:
 
 
 def _repeated(attempt: Callable[[], Answer | Failure]) -> Answer | Failure:
-    """The answer of `attempt`, of a second one where somebody killed the worker: that says nothing of the candidate."""
+    """The answer of `attempt`; of a second one where the first was a failure that says nothing of the candidate."""
     answer = attempt()
-    return attempt() if isinstance(answer, Failure) and answer.kind == "killed" else answer
+    return attempt() if isinstance(answer, Failure) and FAULTS[answer.kind].repeated else answer
 
 
 def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:

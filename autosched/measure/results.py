@@ -14,12 +14,14 @@ class Fault:
     """One class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate.
 
     `tried_again`: it says nothing of the candidate itself, and a search that resumes from it measures it again.
+    `repeated`: so does the measurer, once and at once, before it answers.
     """
 
     meaning: str
     action: str
     respawn: bool
     tried_again: bool = False
+    repeated: bool = False
 
 
 # Every candidate that gives no time ends in exactly one of these classes; none of them stops a search.
@@ -55,6 +57,14 @@ FAULTS: dict[str, Fault] = {
         "built or measured once more in a new worker, and recorded only if that one is killed too",
         True,
         tried_again=True,
+        repeated=True,
+    ),
+    "impossible_time": Fault(
+        "the clock says less than any kernel of this workload takes on this machine, or nothing, or less than that",
+        "measured once more in a new worker; recorded without a time if it stays so, never a result",
+        True,
+        tried_again=True,
+        repeated=True,
     ),
     "out_of_memory": Fault(
         "buffers or scratch do not fit under the worker's memory limit or into the device's memory",
@@ -148,6 +158,11 @@ class FinalMeasurement:
     seconds: float
     ci: tuple[float, float]
     samples: tuple[float, ...] = ()
+
+
+def impossible_time(seconds: float) -> tuple[str, str]:
+    """The class and the message of a failure."""
+    return "impossible_time", f"by the clock a call took {seconds:.3g} s, less than any kernel can take here"
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from autosched.measure import timing
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
 from autosched.measure.protocol import Done, Failed, Hold, Message, Setup
+from autosched.measure.results import impossible_time
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
 from autosched.runtime.tensors import address_of, aligned_empty
@@ -42,8 +43,10 @@ class Timer:
         def run(reps: int) -> float:
             clock = (self._now, time.CLOCK_MONOTONIC)
             nanoseconds: int = self._run(*clock, address, args, workspace, threads, reps)
-            if nanoseconds < 0:
+            if nanoseconds == timing.BAD_STATUS:
                 raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
+            if nanoseconds < 0:  # the clock went back; 0 is what a coarse one says of a single call
+                raise CandidateError(*impossible_time(nanoseconds * 1e-9 / reps))
             return nanoseconds * 1e-9
 
         return run

@@ -36,7 +36,8 @@ WITNESS_S, WITNESS_SLOWER = 2e-5, 1.2
 DISTURBED = 2.0  # no other thread makes a sample so many times as long: samples of any moment tell what is beyond
 
 # `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
-# one), or -1 when a call returned a status other than 0.
+# one), or BAD_STATUS when a call returned a status other than 0.
+BAD_STATUS = -(2**63)
 TIME_ENTRY, CANARY_ENTRY = "autosched_time", "autosched_canary"
 HELPER_IR = """
 declare void @autosched_run(ptr, ptr, i64, i64)
@@ -66,7 +67,7 @@ done:
   %n = sub i64 %n1, %n0
   %total = add i64 %ns, %n
   %ok = icmp eq i32 %sum, 0
-  %result = select i1 %ok, i64 %total, i64 -1
+  %result = select i1 %ok, i64 %total, i64 -9223372036854775808
   ret i64 %result
 }
 

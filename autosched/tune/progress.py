@@ -39,6 +39,16 @@ class Progress:
         self.best = trial
         self.curve.append(Point(len(self.trials), elapsed_s, trial.seconds))
 
+    def correct(self, known: Trial, trial: Trial, elapsed_s: float) -> None:
+        """What was `known` of a candidate turned out to be `trial`: the best, and when it was found, anew."""
+        number = self.trials.index(known)
+        self.trials[number] = trial
+        timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.seconds or 0.0)
+        self.best = timed[0] if timed else None
+        self.curve = [point for point in self.curve if point.trial != number + 1]
+        if self.best and self.best.seconds and not (self.curve and self.curve[-1].best_s <= self.best.seconds):
+            self.curve.append(Point(len(self.trials), elapsed_s, self.best.seconds))
+
     def timed(self) -> list[Trial]:
         """The valid trials, fastest first."""
         return sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.undisturbed_s or 0.0)

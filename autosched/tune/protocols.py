@@ -6,7 +6,7 @@ populations, the measurer is the only one to touch the device, the recorder make
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -142,8 +142,11 @@ class Measurer(Protocol):
     def check_s(self) -> float: ...
     @property
     def measure_s(self) -> float: ...
-    def measure(self, jobs: Iterable[Job], best_s: float | None) -> Iterator[Measurement | Failure]:
-        """Takes a job when there is a builder for it; times when all are built. One answer for each."""
+    def measure(
+        self, jobs: Iterable[Job], best_s: float | None, is_possible: Callable[[float], bool]
+    ) -> Iterator[Measurement | Failure]:
+        """Takes a job when there is a builder for it; times when all are built. One answer for each. A time that is
+        not possible is taken again, and a failure if it stays."""
         ...
 
     def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]: ...

@@ -53,6 +53,10 @@ class Search(Generic[S]):
         """Takes in measured candidates; none of them is proposed again."""
         self._trials.extend(trials)
 
+    def correct(self, known: Trial, trial: Trial) -> None:
+        """What was `known` of a candidate turned out to be `trial`."""
+        self._trials[self._trials.index(known)] = trial
+
     def phase(self, progress: float) -> str:
         """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve, descend or random."""
         policy = self._policy

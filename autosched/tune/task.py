@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from autosched.tune.bound import Bound
 from autosched.tune.protocols import Candidate, CostModel, Population, SearchSpace, SketchLike, Trial
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Task:
     emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
     weights: tuple[str, ...] = ()  # inputs that are prepared ahead: times are those of the rest
     winograd: bool = False  # its error is accepted
+    bound: Bound = field(default_factory=Bound)  # what is faster than this was not measured rightly
 
     def values(self, candidate: Candidate) -> dict[str, int]:
         """The candidate's numbers by parameter name."""

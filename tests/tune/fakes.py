@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.codegen.source import KernelSource
-from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement
+from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, impossible_time
 from autosched.tune.protocols import Candidate, Population, Trial
 from autosched.tune.task import Task
 from search_spaces import space
@@ -108,6 +108,7 @@ class FakeMeasurer:
     fails: Any = None
     interrupt_after: int | None = None
     unstable: int = 0  # so many candidates fail in the final comparison
+    clock_error: Callable[[str], float] = lambda text: 1.0  # a factor for each look at a candidate
     trial_s: float = 0.1
     build_s: float = 0.0
     check_s: float = 0.0
@@ -116,7 +117,9 @@ class FakeMeasurer:
     batches: list[int] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
 
-    def measure(self, jobs: Iterable[Job], best_s: float | None) -> Iterator[Measurement | Failure]:
+    def measure(
+        self, jobs: Iterable[Job], best_s: float | None, is_possible: Callable[[float], bool] = lambda seconds: True
+    ) -> Iterator[Measurement | Failure]:
         jobs = list(jobs)
         self.batches.append(len(jobs))
         for job in jobs:
@@ -130,7 +133,10 @@ class FakeMeasurer:
             if fault:
                 yield Failure(job.key, fault, f"it was a {fault}")
             else:
-                seconds = float(true_seconds(i, np.array([values]))[0])
+                seconds = self.clock_error(job.source.ir) * float(true_seconds(i, np.array([values]))[0])
+                if not is_possible(0.99 * seconds):
+                    yield Failure(job.key, *impossible_time(seconds))
+                    continue
                 yield Measurement(job.key, seconds, (seconds, seconds * 1.01, seconds * 0.99))
 
     def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]:
@@ -140,7 +146,7 @@ class FakeMeasurer:
             if self.unstable and self.compared.index(job.source.ir) < self.unstable:
                 finals.append(Failure(job.key, "unstable_result", "it was unstable"))
                 continue
-            seconds = float(true_seconds(*parse_rows(job.source))[0])
+            seconds = self.clock_error(job.source.ir) * float(true_seconds(*parse_rows(job.source))[0])
             finals.append(FinalMeasurement(job.key, seconds, (seconds * 0.99, seconds * 1.02)))
         return finals
 
