@@ -35,6 +35,7 @@ MAX_MESSAGE = 4_000  # a failure's message is cut here: enough for a compiler's 
 
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 LOST = "lost"  # the failure class of what stands for outcomes that cannot be read; never written
 
 
@@ -181,7 +182,7 @@ def now() -> str:
 
 def canonical_json(value: object) -> str:
     """One text for equal data: sorted keys, no spaces, ASCII. Raises ValueError for NaN and infinities."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest(*fields: object) -> str:

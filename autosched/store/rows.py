@@ -155,7 +155,7 @@ def checked(
     holds what nobody here writes."""
     try:
         return read(row) if hashing(*row[hashed]) == row["sha256"] else None
-    except (TypeError, ValueError, RecursionError, StoreError):  # a flipped bit changed a column's type
+    except (TypeError, ValueError, OverflowError, RecursionError, StoreError):  # a flipped bit changed a column's type
         return None
 
 

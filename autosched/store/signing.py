@@ -14,8 +14,11 @@ import hmac
 import os
 import secrets
 import stat
+import struct
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from autosched.errors import StoreError
@@ -46,8 +49,10 @@ def installation_key(*, make: bool = False) -> bytes | None:
 def signature(key: bytes, identity: str, outcome: Outcome) -> str:
     """`identity` is the candidate's. Not signed are the numbers of attempt and run: another database has its own."""
     o = outcome
-    content = (PURPOSE, identity, o.seconds, o.samples, o.ci, o.failure, o.message, o.created)
-    return hmac.digest(key, canonical_json(content).encode(), "sha256").hex()
+    parts: tuple[Sequence[float], ...] = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
+    words = canonical_json((PURPOSE, identity, o.failure, o.message, o.created, [len(part) for part in parts]))
+    times = [*chain(*parts)]  # as they are: texts of many times would cost the most of a reading
+    return hmac.digest(key, words.encode() + struct.pack(f"<{len(times)}d", *times), "sha256").hex()
 
 
 def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:

@@ -133,6 +133,43 @@ def test_a_forged_row_is_a_claim(path: Path, database: Database, run: int, state
     assert database.damaged == 0
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("seconds", -1.0),
+        ("seconds", 0.0),
+        ("seconds", "soon"),
+        ("samples", "[NaN]"),
+        ("samples", '["x"]'),
+        ("samples", "7"),
+        ("samples", f"[1{'0' * 400}]"),
+        ("samples", "[" * 100_000),
+        ("attempt", "first"),
+        ("attempt", 0.5),
+        ("attempt", 2**62),
+        ("ci_lo", 1e-3),
+        ("signature", "\u2713"),
+    ],
+)
+def test_what_nobody_writes_is_damaged_whatever_its_hash(
+    path: Path, database: Database, run: int, column: str, value: object
+) -> None:
+    row = add(database, run, 1)
+    with sqlite3.connect(path) as raw:
+        raw.execute(f"UPDATE measurements SET {column} = ?", (value,))
+        columns = "candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, signature"
+        raw.execute(
+            "UPDATE measurements SET sha256 = ?",
+            (digest(*raw.execute(f"SELECT {columns} FROM measurements").fetchone()),),
+        )
+    raw.close()
+    assert [r.id for r in database.records(*TASK) if r.verified] == (
+        [row] if column == "attempt" and value == 2**62 else []
+    )
+    assert [r.id for r in database.best(*TASK)] == ([row] if value in (2**62, "\u2713") else [])
+    database.check()
+
+
 def test_the_steps_of_another_candidate_are_not_verified(path: Path, database: Database, run: int) -> None:
     """A measured record whose schedule was put into a row with a better time."""
     slow, fast = add(database, run, 1, 5e-3), add(database, run, 2, 1e-6)
