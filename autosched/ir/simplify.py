@@ -96,7 +96,7 @@ class Simplifier:
 
     def _bound(self, c: Expr) -> tuple[str, Affine] | None:
         """A comparison as form < 0 ("lt") or form >= 0 ("ge")."""
-        if not (isinstance(c, Binary) and c.op in ("lt", "ge") and c.a.dtype == INDEX) or self._holds_data(c):
+        if not (isinstance(c, Binary) and c.op in ("lt", "ge") and c.a.dtype == INDEX):
             return None
         return c.op, self._combine(self.affine(c.a), self.affine(c.b), -1)
 
@@ -203,15 +203,10 @@ class Simplifier:
         big, small = self._by_grain(rest, f)
         common = math.gcd(f, big.constant, *(c for _, c in big.terms))
         reduced = Affine(tuple((a, c // common) for a, c in big.terms), big.constant // common)
+        part = _atom(Binary(op, reduced.expr(), Const(f // common, INDEX)))
         if op == "floordiv":
-            return self._combine(quotient, self._quotient(op, reduced, f // common), 1)
-        return self._combine(_scale(self._quotient(op, reduced, f // common), common), small, 1)
-
-    def _quotient(self, op: str, x: Affine, f: int) -> Affine:
-        """x // f or x % f; a multiple of f in x has become visible when both were divided by what they share."""
-        if any(c % f == 0 for _, c in x.terms) or not 0 <= x.constant < f:
-            return self._divide(op, x, Affine((), f))
-        return _atom(Binary(op, x.expr(), Const(f, INDEX)))
+            return self._combine(quotient, part, 1)
+        return self._combine(_scale(part, common), small, 1)
 
     def _by_grain(self, x: Affine, f: int) -> tuple[Affine, Affine]:
         """x as a part that moves in multiples of some g dividing f, and a rest within [0, g), which may be nothing."""
