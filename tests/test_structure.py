@@ -391,3 +391,11 @@ def top_level() -> set[str]:
 def test_the_top_level_holds_only_what_belongs_there():
     strange = {name for name in top_level() if not name.startswith(".")} - TOP_LEVEL - {"build", "dist", "__pycache__"}
     assert not strange, f"at the top of the repository: {sorted(strange)}"
+
+
+def test_mutation_testing_names_files_that_are_there():
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    mutmut = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    named = [*mutmut["source_paths"], *mutmut["only_mutate"], *mutmut["pytest_add_cli_args_test_selection"]]
+    assert named
+    assert not [name for name in named if not (ROOT / name).exists()]
