@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,8 @@ def write(path: Path, lines: Iterable[Line]) -> int:
     n_lines = 0
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     with one_sentence(path):
+        if path.exists() and not path.is_file():  # a device would be replaced by a file
+            raise StoreError(f"{path} is not a regular file: name another file for the records")
         try:
             with partial.open("w", encoding="ascii") as file:
                 file.write(canonical_json({"format": FORMAT, "schema_version": SCHEMA_VERSION}) + "\n")
@@ -80,8 +83,11 @@ def read(path: Path) -> Iterator[Line | None]:
 
     Raises StoreError for a file that cannot be read or whose header names a newer schema.
     """
-    with one_sentence(path), path.open("rb") as file:
-        for raw in _raw_lines(file):
+    with one_sentence(path), open(path, "rb", opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{path} is not a regular file: records are read from one that `autosched db export` wrote")
+        for raw in _raw_lines(file, status.st_size):
             content = _data(raw)
             if content is not None and content.get("format") == FORMAT:
                 _check_version(content, path)
@@ -89,17 +95,29 @@ def read(path: Path) -> Iterator[Line | None]:
                 yield None if content is None else _decode(content)
 
 
-def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines cut at MAX_TEXT + 1 bytes (too long to be read, so skipped as one damaged line)."""
-    while raw := file.readline(MAX_TEXT + 1):
-        yield raw
-        while len(raw) > MAX_TEXT and not raw.endswith(b"\n"):
-            raw = file.readline(MAX_TEXT + 1)
+def _open_at_once(path: str, flags: int) -> int:
+    """A named pipe without a writer opens too, to be refused."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _raw_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Lines cut at MAX_TEXT + 1 bytes (too long to be read, so skipped as one damaged line).
+
+    Ends after the `size` bytes that the file had at first, so one that grows or never ends (under /proc) ends here.
+    """
+    is_rest = False
+    while raw := file.readline(min(size, MAX_TEXT + 1)):
+        size -= len(raw)
+        if not is_rest:
+            yield raw
+        is_rest = (is_rest or len(raw) > MAX_TEXT) and not raw.endswith(b"\n")
 
 
 def _check_version(header: Mapping[str, object], path: Path) -> None:
     version = header.get("schema_version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise StoreError(f"the header of {path} is damaged: its schema version must be a number from 1, got {version!r}")
+    if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, newer than the {SCHEMA_VERSION} that this autosched reads: "
             "upgrade autosched"

@@ -229,8 +229,13 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _check_bounds(value: object, depth: int) -> None:
     match value:
-        case None | bool() | str():
+        case None | bool():
             return
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:  # half of a surrogate pair: SQLite and files hold UTF-8
+                raise StoreError("a text of a record is not Unicode") from error
         case int():
             if abs(value) > MAX_INT:
                 raise StoreError("an integer of a record is outside of 64 bits")
@@ -240,7 +245,7 @@ def _check_bounds(value: object, depth: int) -> None:
         case list() | dict():
             if depth == 0:
                 raise StoreError(f"a JSON text of a record is nested deeper than {MAX_DEPTH}")
-            for item in value.values() if isinstance(value, dict) else value:
+            for item in (*value, *value.values()) if isinstance(value, dict) else value:
                 _check_bounds(item, depth - 1)
         case _:
             raise StoreError(f"a record holds {type(value).__name__}, which is not JSON data")

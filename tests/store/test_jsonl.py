@@ -1,11 +1,12 @@
 import json
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 from autosched.errors import StoreError
-from autosched.store import Database, Record
+from autosched.store import Database, Record, jsonl
 from autosched.store.records import canonical_json, digest
 from tests.store.tasks import TASK, add
 
@@ -81,6 +82,10 @@ FORGERIES: list[dict[str, object]] = [
     {"outcomes": []},
     {"round": -1},
     {"workload": "w"},
+    {"sketch": "\ud800"},
+    {"values": {"\udfff": 1}},
+    {"steps": [["\ud801", 1]]},
+    {"steps": json.loads("[" * 40 + "]" * 40)},
     {"outcomes": [{"run": 0, "seconds": 0, "samples": [], "ci": None, "failure": None, "message": "", "created": ""}]},
     {"outcomes": [{"run": 9, "seconds": 1, "samples": [], "ci": None, "failure": None, "message": "", "created": ""}]},
     {"outcomes": [{"run": 0, "seconds": 1, "samples": [], "ci": [1], "failure": None, "message": "", "created": ""}]},
@@ -139,3 +144,33 @@ def test_a_failed_export_leaves_the_old_file(database: Database, exported: Path,
     with pytest.raises(StoreError, match="could not be used"), Database(tmp_path / "n.db") as other:
         other.export_jsonl(tmp_path / "no" / "such" / "directory.jsonl")
     assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.parametrize("version", ["true", "false", "0", "-1", "1.5", "null", '"1"'])
+def test_a_header_without_a_real_version_is_refused(database: Database, tmp_path: Path, version: str) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text(f'{{"format":"autosched records","schema_version":{version}}}\n')
+    with pytest.raises(StoreError, match="its schema version must be a number"):
+        database.import_jsonl(odd)
+
+
+def test_only_regular_files_are_read_and_replaced(database: Database, run: int, tmp_path: Path) -> None:
+    add(database, run, 1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # opening it would wait for a writer
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(StoreError, match="not a regular file"):
+            database.import_jsonl(path)
+    with pytest.raises(StoreError, match="not a regular file"):
+        database.export_jsonl(pipe)
+    assert pipe.is_fifo()
+
+
+def test_reading_ends_where_the_file_ended_at_first(database: Database, exported: Path, tmp_path: Path) -> None:
+    with Database(tmp_path / "other.db") as other:
+        lines = jsonl.read(exported)
+        first = next(lines)
+        with exported.open("ab") as file:
+            file.write(b"{}\n" * 10)
+        assert len([first, *lines]) == 6
+        assert other.import_jsonl(exported) == (6, 10)
