@@ -317,9 +317,9 @@ def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Reco
     from autosched.store import Database, default_path, named_path
 
     path = default_path() if db is None else named_path(db)
-    if not path.exists():
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
         return []
-    with Database(path) as database:
+    with Database(path, create=False) as database:
         return database.best(*task_key(request), n)
 
 

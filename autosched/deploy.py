@@ -298,6 +298,8 @@ def _linked(code: bytes, path: Path) -> bytes:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes beside `path`, then renames; raises UsageError where that cannot be done."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device would be replaced by a file
+        raise UsageError(f"{path} cannot be written: it is not a regular file, so name another")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(content)

@@ -30,6 +30,7 @@ from autosched.store.records import (
     to_record,
 )
 from autosched.store.schema import (
+    MALFORMED,
     absolute_path,
     command,
     default_path,
@@ -41,7 +42,6 @@ from autosched.store.signing import installation_key, is_signed, signature
 
 BATCH = 256  # candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
-MALFORMED = "malformed"  # SQLite's word for a page that cannot be right
 
 T = TypeVar("T")
 
@@ -62,8 +62,9 @@ class Health:
 class Database:
     """The records in one file. A context manager; every method that writes is durable when it returns.
 
-    `path=None` is the default file. `create=False` refuses a file that does not exist. All errors are StoreError with
-    one sentence. Rows whose hash does not fit are left out and counted in `damaged`.
+    `path=None` is the default file. `create=False` refuses a file that does not exist, and reads one that cannot be
+    written. All errors are StoreError with one sentence. Rows whose hash does not fit are left out and counted in
+    `damaged`.
     """
 
     def __init__(self, path: Path | str | None = None, *, create: bool = True) -> None:
@@ -257,15 +258,23 @@ class Database:
                 yield
 
     def _read(self, table: str, query: str, make: Callable[[sqlite3.Row], T], hashed: slice) -> list[T]:
-        """Rows of a small table through `make`; the last column is the hash over the columns `hashed`."""
+        """Rows of a small table through `make`, to the first page that cannot be read.
+
+        The last column is the hash over the columns `hashed`.
+        """
         found = []
         with one_sentence(self.path):
-            for row in self._connection.execute(query):
-                made = rows.checked(row, hashed, make)
-                if made is None:
-                    self._damage(table, row[0])
-                else:
-                    found.append(made)
+            try:
+                for row in self._connection.execute(query):
+                    made = rows.checked(row, hashed, make)
+                    if made is None:
+                        self._damage(table, row[0])
+                    else:
+                        found.append(made)
+            except sqlite3.DatabaseError as error:
+                if MALFORMED not in str(error):
+                    raise
+                self._damage(table, "the rest")
         return found
 
     def _signed(self, candidate: Candidate | Record, outcome: Outcome) -> Outcome:

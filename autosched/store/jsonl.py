@@ -86,7 +86,7 @@ def read(path: Path) -> Iterator[Line | None]:
     with one_sentence(path), open(path, "rb", opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise StoreError(f"{path} is not a regular file: records are read from one that `autosched db export` wrote")
+            raise StoreError(f"{path} is not a regular file: name one that `autosched db export` wrote")
         for raw in _raw_lines(file, status.st_size):
             content = _data(raw)
             if content is not None and content.get("format") == FORMAT:
@@ -116,7 +116,7 @@ def _raw_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
 def _check_version(header: Mapping[str, object], path: Path) -> None:
     version = header.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise StoreError(f"the header of {path} is damaged: its schema version must be a number from 1, got {version!r}")
+        raise StoreError(f"the header of {path} is damaged: its schema version must be a number, got {version!r:.80}")
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, newer than the {SCHEMA_VERSION} that this autosched reads: "

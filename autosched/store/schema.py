@@ -7,12 +7,15 @@ each other up to 30 s.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -21,6 +24,8 @@ from autosched.errors import StoreError
 APPLICATION_ID = 0x61736368  # "asch"
 SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 30.0
+WAL_INDEX_BYTES = 32_768  # SQLite adds so much to its -shm file at a time
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Every row carries a sha256 over its other columns (a run: over those that never change), checked when it is read.
 # These are the tables of version 1.
@@ -56,11 +61,16 @@ DAMAGED = (
     "or name another with --db"
 )
 
+HOPELESS = "nothing can be read of the database {path}, its first page is damaged: restore a copy or use another --db"
+NO_RECORDS = "there are no records in {path}: `{tune}` makes some"
+MALFORMED = "malformed"  # SQLite's word for a page that cannot be right
+
 # What SQLite says -> what the user reads. The first match counts.
+FULL = "the disk under the database {path} is full: free some space and try again, all saved rows are kept"
 SENTENCES = (
-    ("is full", "the disk under the database {path} is full: free some space and try again, all saved rows are kept"),
+    ("is full", FULL),
     ("not a database", "{path} is not an autosched database (not an SQLite file): name another file with --db"),
-    ("malformed", DAMAGED),
+    (MALFORMED, DAMAGED),
     ("no such", DAMAGED),
     ("locked", "the database {path} was locked by another process for 30 s: end that process or use another --db"),
     ("busy", "the database {path} was locked by another process for 30 s: end that process or use another --db"),
@@ -117,6 +127,8 @@ def one_sentence(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         text = str(error)
+        if "I/O error" in text and is_full(path):  # as when there is no room for the index of the write-ahead log
+            raise StoreError(FULL.format(path=path)) from error
         for part, sentence in SENTENCES:
             if part in text:
                 raise StoreError(sentence.format(path=path, export=command("db export", path))) from error
@@ -124,35 +136,138 @@ def one_sentence(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite's own message, quoting a damaged schema
         raise StoreError(DAMAGED.format(path=path, export=command("db export", path))) from error
     except OSError as error:
+        if error.errno in NO_ROOM:
+            sentence = f"there is no room for {path} ({error.strerror}): free some space and try again"
+            raise StoreError(sentence) from error
         raise StoreError(f"{path} could not be used: {error.strerror or error}; name another file") from error
+
+
+def is_full(path: Path) -> bool:
+    """Whether the file system of `path` has no room for a page, or the process may not make the file longer."""
+    try:
+        space = os.statvfs(path.parent)
+        size = max(file.stat().st_size for file in (path, *_beside(path)) if file.exists())
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    except (OSError, ValueError):
+        return False
+    return space.f_bavail * space.f_frsize < WAL_INDEX_BYTES or 0 <= limit < size + WAL_INDEX_BYTES
 
 
 def open_connection(path: Path, *, create: bool) -> sqlite3.Connection:
     """A connection to our database at `path` (absolute), made where it is missing and `create` says so.
 
-    A file that is not ours, or newer than this version, is refused before anything is written to it.
+    Without `create`, one that cannot be written or is damaged is opened to be read only. A file that is not ours, or
+    newer than this version, is refused before anything is written to it.
     """
     with one_sentence(path):
         _prepare_file(path, create=create)
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        if create:
+            return _open_to_write(path, create=True)
         try:
-            # Damaged text shows as replacement characters and then fails its row's hash, instead of raising.
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA trusted_schema = OFF")
-            with _read_transaction(connection):
-                is_new = _is_new(connection, path)
-            if is_new and not create:
-                raise StoreError(f"there are no records in {path}: `{command('tune', path)}` makes some")
-            connection.execute("PRAGMA synchronous = FULL")
-            _use_write_ahead_log(connection)
-            if is_new:
-                _create_tables(connection, path)
-            _upgrade(connection)
-        except BaseException:
-            connection.close()
+            if _is_writable(path):
+                return _open_to_write(path, create=False)
+        except sqlite3.DatabaseError as error:
+            if MALFORMED not in str(error):
+                raise
+        return _open_to_read(path)
+
+
+def _open_to_write(path: Path, *, create: bool) -> sqlite3.Connection:
+    with _connected(path) as connection:
+        with _read_transaction(connection):
+            is_new = _is_new(connection, path)
+        if is_new and not create:
+            raise StoreError(NO_RECORDS.format(path=path, tune=command("tune", path)))
+        if not is_new:
+            check_tables(connection, path)
+        connection.execute("PRAGMA synchronous = FULL")
+        _use_write_ahead_log(connection)
+        if is_new:
+            _create_tables(connection, path)
+        _upgrade(connection)
+    return connection
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    """Where SQLite can make no files beside the database, it reads the file alone: `immutable`, without any lock.
+
+    That is right while nobody writes. A writer has a write-ahead log there, which is then refused, not passed over.
+    """
+    log, _ = _beside(path)
+    try:
+        return _checked_to_read(path, "mode=ro")
+    except sqlite3.DatabaseError as error:
+        if MALFORMED in str(error):
+            raise StoreError(HOPELESS.format(path=path)) from error
+        if "not a database" in str(error):
             raise
-        return connection
+        if log.exists() and log.stat().st_size > 0:
+            raise StoreError(
+                f"the last rows of the database {path} are in {log}, which cannot be read where nothing can be "
+                "written: copy both files to another directory and name that one with --db"
+            ) from error
+    return _checked_to_read(path, "mode=ro&immutable=1")
+
+
+def _checked_to_read(path: Path, how: str) -> sqlite3.Connection:
+    with _connected(f"{path.as_uri()}?{how}") as connection:
+        # Lets a file be read that is shorter than it says. It is opened to be read, so nothing else comes of it.
+        connection.execute("PRAGMA writable_schema = ON")
+        with _read_transaction(connection):
+            if _is_new(connection, path):
+                raise StoreError(NO_RECORDS.format(path=path, tune=command("tune", path)))
+        check_tables(connection, path)
+    return connection
+
+
+@contextmanager
+def _connected(place: Path | str) -> Iterator[sqlite3.Connection]:
+    """A connection (`place` is a path, or a URI) that is closed if the block raises, and left open if not."""
+    connection = sqlite3.connect(place, timeout=BUSY_TIMEOUT_S, isolation_level=None, uri=isinstance(place, str))
+    try:
+        # Damaged text shows as replacement characters and then fails its row's hash, instead of raising.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA trusted_schema = OFF")
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreError unless our tables are tables with our columns, and there are no views and triggers.
+
+    A view in place of a table may never end, and a trigger deletes what was just written.
+    """
+    found = {name: (kind, sql) for name, kind, sql in connection.execute("SELECT name, type, sql FROM sqlite_master")}
+    wrong = [f"the {kind} {name!a:.80}" for name, (kind, _) in found.items() if kind in ("view", "trigger")]
+    for name, columns in _our_columns().items():
+        kind, sql = found.get(name, ("", ""))
+        is_table = kind == "table" and str(sql).upper().startswith("CREATE TABLE")
+        if not is_table or not columns <= set(_columns(connection, name)):
+            wrong.append(f"the table {name}")
+    if wrong:
+        raise StoreError(
+            f"{path} is not as autosched made it, {wrong[0]} is another program's or damaged: restore a copy of the "
+            "database or name another with --db"
+        )
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str, int]]:
+    """(name, type, whether it is computed) of each column."""
+    rows = connection.execute("SELECT name, type, hidden FROM pragma_table_xinfo(?)", (table,))
+    return [(name, kind, hidden) for name, kind, hidden in rows]
+
+
+@cache
+def _our_columns() -> dict[str, set[tuple[str, str, int]]]:
+    """Of each of TABLES, as SQLite reads it."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in TABLES:
+            connection.execute(statement)
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {name: set(_columns(connection, name)) for (name,) in names}
 
 
 @contextmanager
@@ -187,6 +302,16 @@ def make_directories(directory: Path) -> None:
     directory.mkdir(mode=0o700, exist_ok=True)
 
 
+def _beside(path: Path) -> tuple[Path, Path]:
+    """The files that SQLite keeps beside the database: the write-ahead log and its index."""
+    return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether SQLite can write to the file, and make its own files beside it."""
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK) and not is_full(path)
+
+
 def _prepare_file(path: Path, *, create: bool) -> None:
     if not os.path.lexists(path):
         if not create:
@@ -199,7 +324,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         raise StoreError(f"{path} is a directory: --db takes the name of a file in it")
     if not stat.S_ISREG(mode):
         raise StoreError(f"{path} is not a regular file: name another file with --db")
-    if not os.access(path, os.W_OK):
+    if create and not os.access(path, os.W_OK):
         raise StoreError(f"the database {path} cannot be written: check its permissions or use another --db")
 
 

@@ -179,6 +179,154 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
         assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("ALTER TABLE candidates RENAME TO c; CREATE VIEW candidates AS SELECT * FROM c", "the view 'candidates'"),
+        ("CREATE VIEW extra AS SELECT 1", "the view 'extra'"),
+        ("CREATE TRIGGER t AFTER INSERT ON candidates BEGIN DELETE FROM measurements; END", "the trigger 't'"),
+        ("DROP TABLE failures; CREATE INDEX failures ON runs (uid)", "the table failures"),
+        ("DROP TABLE failures; CREATE VIRTUAL TABLE failures USING fts4(x)", "the table failures"),
+        ("ALTER TABLE failures RENAME COLUMN class TO kind", "the table failures"),
+        ("DROP TABLE workloads", "the table workloads"),
+    ],
+)
+def test_tables_are_tables(path: Path, change: str, sentence: str) -> None:
+    Database(path).close()
+    with sqlite3.connect(path) as raw:
+        raw.executescript(change)
+    raw.close()
+    before = path.read_bytes()
+    for create in (True, False):
+        with pytest.raises(StoreError, match=sentence):
+            Database(path, create=create)
+    assert path.read_bytes() == before
+
+
+def test_a_column_that_is_computed_is_refused(path: Path) -> None:
+    Database(path).close()
+    with sqlite3.connect(path) as raw:
+        raw.executescript("DROP TABLE targets; CREATE TABLE targets (fingerprint TEXT, json TEXT, sha256 TEXT AS ('x'))")
+    raw.close()
+    with pytest.raises(StoreError, match="the table targets"):
+        Database(path)
+
+
+READER = """
+import sys
+from pathlib import Path
+from autosched.errors import StoreError
+from autosched.store import Database
+path = Path(sys.argv[1])
+with Database(path, create=False) as database:
+    assert database.check().ok
+    (best,) = database.best("w" * 64, "cpu-x", 2)
+    assert database.export_jsonl(sys.argv[2]) == 3
+    try:
+        database.start_run("w", "w", "{}", "x", "{}", 1, 0)
+    except StoreError as error:
+        print(error)
+try:
+    Database(path)
+except StoreError as error:
+    print(error)
+path.with_name("left.db-wal").exists() and print("with log")
+try:
+    Database(path.with_name("left.db"), create=False)
+except StoreError as error:
+    print(error)
+"""
+
+
+def seal(directory: Path, way: str) -> list[str]:
+    """Makes a directory read only for a program, which begins with the words returned; skips where that cannot be."""
+    if way == "permissions":
+        if os.geteuid() == 0:
+            pytest.skip("root may write everywhere")
+        for file in directory.iterdir():
+            file.chmod(0o400)
+        directory.chmod(0o500)
+        return []
+    mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" "$0" && exec "$@"'
+    words = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(directory)]
+    try:
+        subprocess.run([*words, "true"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this machine lets nobody mount")
+    return words
+
+
+@pytest.mark.parametrize("way", ["permissions", "mount"])
+def test_reading_needs_nothing_to_be_written(tmp_path: Path, way: str) -> None:
+    directory = tmp_path / "sealed #1?"  # the name goes into a URI
+    directory.mkdir()
+    path = directory / "records.db"
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        for n in range(3):
+            add(database, run, n)
+        left = directory / "left.db"
+        left.write_bytes(path.read_bytes())
+        Path(f"{left}-wal").write_bytes(Path(f"{path}-wal").read_bytes())  # as a killed tuner leaves it
+    words = seal(directory, way)
+    try:
+        command = [*words, sys.executable, "-c", READER, str(path), str(tmp_path / "out.jsonl")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        directory.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    refused, again, log, unreadable = done.stdout.splitlines()
+    assert "cannot be written" in refused
+    assert "cannot be written" in again
+    assert log == "with log"
+    assert "the last rows of the database" in unreadable
+
+
+def test_a_full_disk_is_told_as_full(tmp_path: Path, path: Path) -> None:
+    """The write-ahead log's index cannot be made, which SQLite calls an I/O error."""
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        add(database, run, 1)
+    program = f"""
+import resource
+from autosched.errors import StoreError
+from autosched.store import Database
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+for open_ in (lambda: Database({str(path)!r}), lambda: Database({str(tmp_path / "new.db")!r})):
+    try:
+        open_()
+    except StoreError as error:
+        print(error)
+with Database({str(path)!r}, create=False) as database:
+    print(len(database.runs()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    first, second, n_runs = done.stdout.splitlines()
+    assert "is full" in first
+    assert "is full" in second
+    assert n_runs == "1"
+
+
+def test_a_file_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, path: Path) -> None:
+    with Database(path) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        truth = {(n := add(database, run, i)): database.record(n).steps for i in range(300)}
+    content = path.read_bytes()
+    path.write_bytes(content[:-8192])
+    with pytest.raises(StoreError, match=r"damaged: rescue what can be read"):
+        Database(path)
+    with Database(path, create=False) as database:
+        assert not database.check().ok
+        assert database.export_jsonl(tmp_path / "out.jsonl") > 200
+    with Database(tmp_path / "new.db") as database:
+        database.import_jsonl(tmp_path / "out.jsonl")
+        assert {r.steps for r in database.records(*TASK)} <= set(truth.values())
+    path.write_bytes(b"\xff" * 16 + content[16:])
+    with pytest.raises(StoreError, match="not an SQLite file"):
+        Database(path, create=False)
+    assert path.read_bytes() == b"\xff" * 16 + content[16:]
+
+
 def test_paths_that_cannot_be_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a directory"):
         Database(tmp_path)
