@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from autosched.errors import NoValidCandidate
+from autosched.errors import NoValidCandidate, StoreError
 from autosched.kernels import Request
 
 if TYPE_CHECKING:
@@ -118,18 +118,20 @@ def nearest_shapes(spec: str, workloads: Iterable[Workload]) -> list[Workload]:
 
     How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.
     """
+    from autosched.store.records import parse_data
+
     mine, my_numbers = _without_numbers(json.loads(spec))
     found = []
     for workload in workloads:
-        with suppress(ValueError, TypeError, AttributeError, KeyError):  # of another version
-            theirs, numbers = _without_numbers(json.loads(workload.spec))
+        with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
+            theirs, numbers = _without_numbers(parse_data(workload.spec))
             if theirs == mine and numbers != my_numbers:
                 factors = [(abs(n) + 1) / (abs(numbers[name]) + 1) for name, n in my_numbers.items()]
                 found.append((sum(abs(math.log2(factor)) for factor in factors), workload))
     return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
 
 
-def _without_numbers(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+def _without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
     """A spec with a None for each number among its arguments, and these."""
     numbers = {name: value for name, value in spec["args"].items() if isinstance(value, int)}
     return {**spec, "args": {name: None if name in numbers else v for name, v in spec["args"].items()}}, numbers

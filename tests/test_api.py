@@ -193,6 +193,7 @@ def test_other_shapes_are_those_of_the_same_operator() -> None:
         known("layout", spec(7, "NCHW")), known("dtype", spec(7, dtype="int8")), known("weights", spec(7, weights=["W"])),
         known("more", {**spec(7), "args": {"N": 7, "M": 1, "layout": "NHWC"}}), known("other version", []),
     ]  # fmt: skip
+    rows += [known("huge", spec(10**400)), WorkloadRow("deep", "conv2d", "[" * 20_000)]
     assert [w.hash for w in nearest_shapes(json.dumps(spec(7)), rows)] == ["near", "far", "nothing"]
 
 

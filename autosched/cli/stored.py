@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UsageError
 
@@ -117,17 +116,18 @@ def _is_named(task: StoredTask, word: str) -> bool:
 def _task(workload: Workload, target: str, threads: int) -> StoredTask:
     """Builds a built-in workload again, if this version still builds the same from its spec."""
     from autosched.errors import AutoschedError
+    from autosched.store.records import parse_data
     from autosched.te.registry import WORKLOADS
     from autosched.tune.definition import redefine, spec_weights
 
     unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
     try:
-        spec = json.loads(workload.spec)
+        spec: Any = parse_data(workload.spec)
         unknown = replace(unknown, weights=spec_weights(spec), winograd=spec.get("winograd") is True)
         if spec["name"] not in WORKLOADS:
             return unknown
         known = redefine(workload.spec, None)
-    except (AutoschedError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (AutoschedError, AttributeError, KeyError, TypeError, ValueError):
         return unknown  # an import's nonsense
     if known.dag.content_hash != workload.hash:
         return unknown

@@ -274,7 +274,17 @@ def checked(data: Any, hint: Any, where: str) -> Any:
         return _finite(data, where)
     if type(data) is not hint:
         raise ProtocolError(f"{where} must be of type {hint.__name__}, got {type(data).__name__}")
+    if hint is str and not data.isascii():
+        _check_unicode(data, where)
     return data
+
+
+def _check_unicode(text: str, where: str) -> None:
+    """Half of a surrogate pair is JSON, but nothing that a record or a terminal takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ProtocolError(f"{where} is not Unicode") from None
 
 
 def _finite(number: int | float, where: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -17,8 +16,10 @@ from autosched.store.records import (
     Workload,
     canonical_json,
     checked_outcome,
+    checked_values,
     digest,
     lost_outcome,
+    parse_data,
 )
 
 T = TypeVar("T")
@@ -155,21 +156,31 @@ def checked(
     holds what nobody here writes."""
     try:
         return read(row) if hashing(*row[hashed]) == row["sha256"] else None
-    except (TypeError, ValueError, OverflowError, RecursionError, StoreError):  # a flipped bit changed a column's type
+    except (StoreError, TypeError, ValueError, AttributeError, OverflowError):  # a flipped bit, or somebody else's row
         return None
 
 
 def _candidate(row: sqlite3.Row) -> Candidate:
     data = dict(zip((f.name for f in fields(Candidate)), row, strict=False))  # its identity and the hash follow
-    return Candidate(**{**data, "values": json.loads(row["bindings"])})
+    parse_data(row["steps"])  # may come from elsewhere with a right hash: bounded like what is imported
+    return Candidate(**{**data, "values": checked_values(_bindings(row["bindings"]))})
+
+
+def _bindings(text: str) -> dict[str, int]:
+    found = parse_data(text)
+    if not isinstance(found, dict) or not all(type(value) is int for value in found.values()):
+        raise TypeError("parameter values are integers by name")
+    return found
 
 
 def _measurement(row: sqlite3.Row) -> Outcome:
     ci = None if row["ci_lo"] is None else (row["ci_lo"], row["ci_hi"])
-    samples = tuple(json.loads(row["samples"]))
+    samples = parse_data(row["samples"])
+    if not isinstance(samples, list):
+        raise TypeError("samples are a list")
     checked_outcome(row["seconds"], (*samples, *(ci or ())), None)
     made = (row["created"], row["signature"])
-    return Outcome(index(row["attempt"]), row["run_id"], row["seconds"], samples, ci, None, "", *made)
+    return Outcome(index(row["attempt"]), row["run_id"], row["seconds"], tuple(samples), ci, None, "", *made)
 
 
 def _failure(row: sqlite3.Row) -> Outcome:

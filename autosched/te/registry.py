@@ -294,7 +294,7 @@ def _value(workload: Workload, key: str, value: int | str) -> int | str:
     number = _whole(value)
     if number is None or number < least or (most is not None and number > most):
         span = f"an integer >= {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{workload.name}: {key} must be {span} but is {value}")
+        raise UsageError(f"{workload.name}: {key} must be {span} but is {str(value)[:60]}")
     return number
 
 

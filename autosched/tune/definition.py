@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autosched.errors import UsageError
+from autosched.errors import StoreError, UsageError
 from autosched.ir.symbolic import type_name
 from autosched.ir.types import recorded_type
 
@@ -74,19 +74,20 @@ def define(
 def redefine(spec: str, workload: Workload | None) -> Definition:
     """The definition of a stored `spec`. Raises UsageError for a user's function that is not given as `workload`:
     a database may come from elsewhere and must not name code to run."""
+    from autosched.store.records import parse_data
     from autosched.te.registry import WORKLOADS, resolve
 
     try:
-        data: dict[str, Any] = json.loads(spec)
+        data: Any = parse_data(spec)
         name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
         weights, winograd = spec_weights(data), data.get("winograd") is True
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (StoreError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
         return define(workload, settings=args, weights=weights, winograd=winograd)
     if name not in WORKLOADS:
         raise UsageError(
-            f"the record's workload {name!r} is a function of the user's own: give it as workload "
+            f"the record's workload {name[:200]!r} is a function of the user's own: give it as workload "
             "(--workload FILE.py:FUNCTION)"
         )
     dag = resolve({"name": name, "args": args, "dtype": dtype})

@@ -16,6 +16,8 @@ import pytest
 
 from autosched.errors import StoreError
 from autosched.store import Database
+from autosched.store.records import digest
+from autosched.store.rows import CANDIDATE_COLUMNS
 from autosched.store.schema import SCHEMA_VERSION
 from tests.store.tasks import TASK, add
 
@@ -206,7 +208,9 @@ def test_tables_are_tables(path: Path, change: str, sentence: str) -> None:
 def test_a_column_that_is_computed_is_refused(path: Path) -> None:
     Database(path).close()
     with sqlite3.connect(path) as raw:
-        raw.executescript("DROP TABLE targets; CREATE TABLE targets (fingerprint TEXT, json TEXT, sha256 TEXT AS ('x'))")
+        raw.executescript(
+            "DROP TABLE targets; CREATE TABLE targets (fingerprint TEXT, json TEXT, sha256 TEXT AS ('x'))"
+        )
     raw.close()
     with pytest.raises(StoreError, match="the table targets"):
         Database(path)
@@ -325,6 +329,28 @@ def test_a_file_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, path: Path) 
     with pytest.raises(StoreError, match="not an SQLite file"):
         Database(path, create=False)
     assert path.read_bytes() == b"\xff" * 16 + content[16:]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("steps", "[" * 5000 + "]" * 5000),
+        ("bindings", '{"a":[1]}'),
+        ("bindings", "[]"),
+        ("steps", "[" + "9" * 5000 + "]"),
+    ],
+)
+def test_a_row_with_a_right_hash_and_wrong_content_is_damaged(
+    path: Path, database: Database, run: int, column: str, text: str
+) -> None:
+    good, bad = add(database, run, 1), add(database, run, 2)
+    with sqlite3.connect(path) as raw:
+        raw.execute(f"UPDATE candidates SET {column} = ? WHERE id = ?", (text, bad))
+        (*fields, _) = raw.execute(f"SELECT {CANDIDATE_COLUMNS} FROM candidates WHERE id = ?", (bad,)).fetchone()
+        raw.execute("UPDATE candidates SET sha256 = ? WHERE id = ?", (digest(*fields[1:]), bad))
+    raw.close()
+    assert [r.id for r in database.records(*TASK)] == [good]
+    assert database.damaged == 1
 
 
 def test_paths_that_cannot_be_are_one_sentence(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.errors import UsageError
+from autosched.errors import AutoschedError, UsageError
 from autosched.te import Tensor
+from autosched.te.registry import WORKLOADS
 from autosched.tune.definition import define, redefine
 
 
@@ -119,3 +122,46 @@ def test_a_stored_description_keeps_the_order_of_the_arguments() -> None:
 def test_nonsense_is_not_a_description(spec: str) -> None:
     with pytest.raises(UsageError, match="cannot be understood"):
         redefine(spec, None)
+
+
+ODD = (
+    None,
+    True,
+    0,
+    -1,
+    2**31,
+    2**62,
+    10**400,
+    1.5,
+    1e999,
+    "",
+    "x",
+    "9" * 5000,
+    "\ud800",
+    [],
+    {},
+    [[[]]],
+    "NHWC",
+    "int8",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stored_description_is_a_definition_or_one_sentence(seed: int) -> None:
+    rng = random.Random(seed)
+    specs = [define(name).spec for name in WORKLOADS]
+    n_defined = 0
+    for _ in range(400):
+        data = json.loads(rng.choice(specs))
+        for _ in range(rng.choice([1, 2])):
+            part = rng.choice([data, data["args"]]) if isinstance(data.get("args"), dict) else data
+            name = rng.choice([*part, "weights", "winograd", "dtype", "out_dtype", "\udc00"])
+            part[name] = rng.choice(ODD)
+        text = json.dumps(data)
+        if rng.random() < 0.3:
+            at = rng.randrange(len(text))
+            text = text[:at] + rng.choice(["", "[" * 5000, "9" * 5000, "\x00", '"']) + text[at + rng.randrange(4) :]
+        with suppress(AutoschedError):
+            redefine(text, None)
+            n_defined += 1
+    assert n_defined > 0
