@@ -11,7 +11,8 @@ Largest errors, in units in the last place of the exact result, with and without
     sin, cos  2        3        |x| <= 1e6; beyond, an absolute error of |x| 2**-52; NaN above 2**30
     pow       2        4 + 2 |y log x|   integer y for negative finite x, else NaN there; zeros and infinities as in C
 
-NaN gives NaN (but x**0 and 1**y are 1), and infinities give the limits (NaN for sin and cos). Reductions: exp by Cody and Waite's two-part ln 2
+NaN gives NaN (but x**0 and 1**y are 1), infinities give the limits (NaN for sin and cos).
+Reductions: exp by Cody and Waite's two-part ln 2
 (float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
 Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.4 cycles on Zen 3, or 14 and 6.0 where x is at most 0,
 `exp_negative`; other widths are computed in whole registers there, so that every lane gives the same bits); log by x =
@@ -400,7 +401,7 @@ def _pow_of_any(v: Lanes, x: str, y: str, value: str) -> str:
     even_part = v.op("fmul", v.unary("trunc", v.op("fmul", y, v.number(0.5))), v.number(2.0))
     whole = v.compare("oeq", y, v.unary("trunc", y))
     odd = v.emit(f"and {v.bool} {whole}, {v.compare('une', even_part, y)}")
-    negated = v.iop("xor", v.bits(value), v.iop("and", v.bits(x), v.whole(-1 << v.form.bits - 1)))  # where x is, or -0.0
+    negated = v.iop("xor", v.bits(value), v.iop("and", v.bits(x), v.whole(-1 << v.form.bits - 1)))  # of -0.0 too
     value = v.select(odd, v.float(negated), value)
     negative = v.emit(f"and {v.bool} {v.compare('olt', x, zero)}, {v.compare('ogt', x, v.number(-math.inf))}")
     value = v.select(negative, v.select(whole, value, v.number(math.nan)), value)

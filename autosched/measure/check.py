@@ -188,21 +188,28 @@ def compare(spec: ArraySpec, got: Array, expected: Expected) -> str | None:
             np.greater_equal(part, low[start : start + _CHUNK], out=above)
             np.less_equal(part, high[start : start + _CHUNK], out=below)
             if not np.logical_and(above, below, out=above).all():
-                return _explain(spec, got, low, high, expected)
+                outside = start + np.flatnonzero(~above)  # an expected NaN always is
+                right, _ = _examined(spec, got[outside], low[outside], high[outside], expected.bound[outside])
+                if not right.all():
+                    return _explain(spec, got, low, high, expected)
     return None
 
 
-def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Expected) -> str | None:
-    """As `compare`, for an array with elements outside their limits, which an expected NaN always is."""
+def _examined(spec: ArraySpec, got: Array, low: Array, high: Array, bound: Array) -> tuple[Array, Array]:
+    """Which elements are right, and which were never written."""
+    right = (got >= low) & (got <= high)
+    poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
+    unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
+    if DTYPES[spec.dtype][0] == "f":
+        right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(bound)) & ~unwritten
+    return right, unwritten
+
+
+def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Expected) -> str:
+    """What is wrong with an array of which something is."""
     with np.errstate(invalid="ignore", over="ignore"):
-        right = (got >= low) & (got <= high)
-        poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
-        unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
-        if DTYPES[spec.dtype][0] == "f":
-            right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(expected.bound)) & ~unwritten
+        right, unwritten = _examined(spec, got, low, high, expected.bound)
         wrong = np.flatnonzero(~right)
-        if not len(wrong):
-            return None
         difference = got[wrong].astype(np.float64) - expected.value[wrong].astype(np.float64)
         excess = np.abs(difference) - expected.bound[wrong]
     worst = int(wrong[np.argmax(np.where(np.isnan(excess), np.inf, excess))])

@@ -8,6 +8,10 @@ integers     small integers -4 .. 4, zeros among them
 The magnitudes of the last two shrink where a reduction is long, so that a float32 sum of products of
 inputs stays below 2^24: such sums are exact in any order, and the reference's bound for them is 0.
 
+Where no result is a sum, a few floats of the structured kind are NaN, infinite, -0.0 or denormal, so few that most
+results do not depend on them (`_special_share`). Sums have none: one NaN in an operand makes whole rows of results NaN,
+which then say nothing, and kernels may leave out the zeros of padding, which infinity would make NaN.
+
 An input that is read below log, sqrt, rsqrt or pow, or in a divisor, is made positive (through elementwise stages
 as well, but not through reductions): a random sign would make the whole result NaN. This is no analysis of bounds:
 where an operator still yields NaN (log of a difference, say), the reference has NaN there too and the
@@ -29,9 +33,12 @@ import numpy.typing as npt
 from autosched.errors import UsageError
 from autosched.ir.expr import DTYPES, Binary, Call, Cast, Const, Expr, Load
 from autosched.ir.half import HALVES, numpy_dtype
+from autosched.ir.stmt import Reducer
 from autosched.ir.types import integer_range
 from autosched.ir.visit import loads
 from autosched.te.dag import ComputeDAG
+from autosched.te.first_best import first_best
+from autosched.te.reference import kind_of
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, postorder
 
 KINDS = ("normal", "structured", "integers")
@@ -40,6 +47,9 @@ _EXACT = 1 << 24  # integers up to this size are exact in float32
 _STRUCTURED_MAX = 31
 _INTEGERS_MAX = 4
 _NORMAL_INTEGER_MAX = 8
+_SPECIAL = (math.nan, math.inf, -math.inf, -0.0)
+_DENORMAL = {"float16": 2.0**-20, "bfloat16": 2.0**-130, "float32": 2.0**-140, "float64": 2.0**-1060}
+_FEW_SPECIAL = 64  # elements for a special one where each result depends on one, 8 times the reduction's length else
 _FEW = 64  # places inside of a dimension for one outside, on each side
 _CHUNK = 1 << 16  # elements made at a time, so that the hash stays in cache
 
@@ -52,6 +62,8 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
     rng = np.random.Generator(np.random.PCG64(seed))
     longest = max((math.prod(a.extent for a in op.reduce_axes) for op in dag.stages), default=1)
     limit = max(1, math.isqrt(_EXACT // longest))
+    special = _special_share(dag) if kind == "structured" else 0
+    divides = any(_divides(op) for op in dag.stages)  # by a maximum, maybe: a denormal's reciprocal is infinite
     arrays: dict[str, npt.NDArray[Any]] = {}
     for position, tensor in enumerate(dag.inputs):
         if tensor.name in places:
@@ -63,8 +75,47 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
             array = _structured(tensor, min(limit, _STRUCTURED_MAX), seed, position)
         else:
             array = _integers(tensor, rng, min(limit, _INTEGERS_MAX))
-        arrays[tensor.name] = _made_positive(tensor, array, kind) if tensor.name in positive else array
+        if tensor.name in positive:
+            array = _made_positive(tensor, array, kind)
+        elif special and DTYPES[tensor.dtype][0] == "f":
+            _make_special(array, 0.0 if divides else _DENORMAL[tensor.dtype], special, rng)
+        arrays[tensor.name] = array
     return arrays
+
+
+def _special_share(dag: ComputeDAG) -> int:
+    """The number of elements of which one may be special; 0: none may.
+
+    Results that special values reach have to be those of any kernel: minima, maxima and choices are, and what is
+    computed for each element, but for casts to integers, which NaN has no value for.
+    """
+    if any(_is_cut(node) for op in dag.stages for node in postorder(op.body)):
+        return 0
+    if not all(op.reducer is None or _is_selecting(op.reducer) for op in dag.stages):
+        return 0
+    return max(_FEW_SPECIAL, 8 * math.prod(axis.extent for op in dag.stages for axis in op.reduce_axes))
+
+
+def _divides(op: ComputeOp) -> bool:
+    return any(isinstance(node, Binary) and node.op == "div" for node in postorder(op.body))
+
+
+def _is_cut(node: Expr) -> bool:
+    return isinstance(node, Cast) and DTYPES[node.dtype][0] in "iu" and DTYPES[node.a.dtype][0] == "f"
+
+
+def _is_selecting(reducer: Reducer) -> bool:
+    """Whether no float is added up and any order gives the same, with NaN as well."""
+    if all(DTYPES[result.dtype][0] != "f" for result in reducer.results):
+        return True
+    found = first_best(reducer)
+    return kind_of(reducer) in ("max", "min") or (found is not None and found.knows_nan)
+
+
+def _make_special(array: npt.NDArray[Any], denormal: float, share: int, rng: np.random.Generator) -> None:
+    values = np.array((*_SPECIAL, denormal, -denormal)).astype(array.dtype)
+    where = rng.integers(0, max(array.size, 1), array.size // share)
+    array.reshape(-1)[where] = values[np.arange(len(where)) % len(values)]
 
 
 def positive_inputs(dag: ComputeDAG) -> frozenset[str]:

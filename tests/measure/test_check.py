@@ -92,6 +92,17 @@ def test_compare_tells_expected_nan_from_poison() -> None:
     assert "1 were never written" in message
 
 
+def test_an_expected_nan_does_not_hide_what_is_wrong_behind_it() -> None:
+    value = np.zeros(200_001)
+    value[[7, 150_000]] = np.nan
+    got = value.astype(np.float32)
+    assert verdict(got, value, 0.0) is None
+    for wrong in (8, 150_001, 200_000):
+        got[wrong] = 1.0
+        assert "1 of 200001" in (verdict(got, value, 0.0) or "")
+        got[wrong] = 0.0
+
+
 def test_infinite_bound_admits_everything_that_was_written() -> None:
     value, bound = np.array([1.0, np.nan, np.inf, 1.0]), np.array([np.inf, np.inf, np.inf, 0.0])
     for got in ([np.nan, 3.0, np.nan, 1.0], [-np.inf, np.nan, 2.0, 1.0]):

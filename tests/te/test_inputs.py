@@ -1,8 +1,9 @@
-"""Input data: deterministic, of the declared types, free of NaN, exact where promised."""
+"""Input data: deterministic, of the declared types, exact where promised, special where that is checked."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,3 +82,38 @@ def test_bools_and_unknown_kinds() -> None:
         assert 0 < x.sum() < 64
     with pytest.raises(UsageError, match="must be one of normal, structured, integers but is 'uniform'"):
         make_inputs(dag, 0, "uniform")
+
+
+def _special(dag: ComputeDAG, name: str = "X") -> np.ndarray[Any, Any]:
+    x = make_inputs(dag, 0, "structured")[name].astype("float64")
+    return x[~np.isfinite(x) | (x == 0) | (np.abs(x) < 1e-4)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_few_values_are_special_where_each_result_depends_on_few(dtype: str) -> None:
+    x = te.placeholder((100, 64), dtype, "X")
+    k = te.reduce_axis(8, "k")
+    each = ComputeDAG(te.compute((100, 64), lambda i, j: te.tanh(x[i, j]), name="Y"))
+    peaks = ComputeDAG(te.compute((100, 8), lambda i, j: te.max(x[i, j * 8 + k], axis=k), name="Y"))
+    best = ComputeDAG(te.compute((100, 8), lambda i, j: te.argmax((k, x[i, j * 8 + k]), axis=k), name="Y"))
+    for dag in (each, peaks, best):
+        found = _special(dag)
+        assert 80 < len(found) <= 100
+        assert np.isnan(found).any()
+        assert {np.inf, -np.inf, 0.0} <= set(found.tolist())
+        assert ((found > 0) & (found < 1e-4)).any()
+        results = evaluate(dag, make_inputs(dag, 0, "structured"))
+        assert 0 < np.mean([np.isnan(r.value).mean() for r in results]) < 0.1
+        for kind in ("normal", "integers"):
+            assert np.isfinite(make_inputs(dag, 0, kind)["X"].astype("float64")).all()
+
+
+def test_no_value_is_special_where_sums_casts_or_functions_of_positive_numbers_are() -> None:
+    x, k = te.placeholder((100, 64), "float32", "X"), te.reduce_axis(64, "k")
+    total = te.compute((100,), lambda i: te.sum(x[i, k], axis=k), name="Y")
+    cut = te.compute((100, 64), lambda i, j: te.cast(x[i, j], "int32"), name="Y")
+    root = te.compute((100, 64), lambda i, j: te.sqrt(x[i, j]), name="Y")
+    own = te.reducer(lambda a, b: te.select(a > b, a, b), lambda t: te.const(-1e30, t), "own")
+    chosen = te.compute((100,), lambda i: own(x[i, k], axis=k), name="Y")
+    for tensor in (total, cut, root, chosen):
+        assert not len(_special(ComputeDAG(tensor)))
