@@ -62,12 +62,12 @@ def check_op(op: ComputeOp) -> None:
     for output in op.outputs:
         check_shape(output.shape, f"stage {op.name}", output.dtype)
     depth: dict[Expr, int] = {}
-    for node in postorder(op.body):
+    for node in postorder((*op.body, *(op.reducer.results if op.reducer is not None else ()))):
         depth[node] = 1 + max((depth[c] for c in node.children), default=0)
         if depth[node] > MAX_DEPTH:
             raise ExpressionError(f"stage {op.name} nests more than {MAX_DEPTH} {_TOO_DEEP}")
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and _is_zero(node.b):
-            raise ExpressionError(f"stage {op.name} divides by zero in {node}")
+            raise ExpressionError(f"stage {op.name} divides by zero in {node}; the divisor must be another number")
         if isinstance(node, Const) and node.dtype in _INT_DTYPES and not _fits(node):
             low, high = integer_range(node.dtype)
             raise ExpressionError(

@@ -134,8 +134,15 @@ def _accumulated(value: Expr) -> Expr:
 
 
 def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
-    """A reducer of the user's own: root of the sum of squares, exclusive or, or sum and maximum together."""
-    if rng.random() < 0.5:
+    """The place of the best, or a reducer of the user's own: root of the sum of squares, exclusive or, or sum and
+    maximum together."""
+    choice = rng.random()
+    if choice < 0.4:
+        place: Expr = te.const(0, "int64")
+        for axis in axes:
+            place = place * axis.extent + axis
+        return rng.choice((te.argmax, te.argmin))((place, value), axis=axes)
+    if choice < 0.7:
         both = te.reducer(
             lambda x, y: (x[0] + y[0], te.maximum(x[1], y[1])),
             lambda s, t: (number(s, 0), te.const(-100, t)),

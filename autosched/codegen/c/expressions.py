@@ -33,6 +33,13 @@ HELPERS = {
     "min": "{type} {name}({type} a, {type} b) {{ return a < b || a != a ? a : b; }}",
     "max": "{type} {name}({type} a, {type} b) {{ return a > b || a != a ? a : b; }}",
     "pow": "{type} {name}({type} a, {type} n) {{ {type} p = 1; for (; n > 0; --n) p *= a; return p; }}",
+    # 0 where the divisor is 0, as NumPy; where it is -1 (~b == 0), the smallest number would trap
+    "floordiv": "{type} {name}({type} a, {type} b) {{ if (b == 0) return 0; if (~b == 0) return -a; "
+    "return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}",
+    "mod": "{type} {name}({type} a, {type} b) {{ if (b == 0 || ~b == 0) return 0; "
+    "return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }}",
+    "ceildiv": "{type} {name}({type} a, {type} b) {{ if (b == 0) return 0; if (~b == 0) return -a; "
+    "return a / b + (a % b != 0 && (a < 0) == (b < 0)); }}",
 }
 
 
@@ -174,6 +181,8 @@ class Expressions:
         x, y = self.text(a, 13), self.text(b, 14)
         if op != "ceildiv" and self._is_nonnegative(a) and isinstance(b, Const) and b.value > 0:
             return f"{x} {'/' if op == 'floordiv' else '%'} {y}", 13
+        if self._may_trap(b):
+            return f"{self.helper(op, a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         loose_x, loose_y = self.text(a, 15), self.text(b, 15)
         signs = "==" if op == "ceildiv" else "!="
         wrong = f"({loose_x} % {loose_y} != 0 && ({loose_x} < 0) {signs} ({loose_y} < 0))"
@@ -182,6 +191,13 @@ class Expressions:
         if op == "floordiv":
             return f"{x} / {y} - {wrong}", SUM
         return f"{x} % {y} + ({wrong} ? {loose_y} : 0)", SUM
+
+    def _may_trap(self, divisor: Expr) -> bool:
+        """Whether it may be 0, or -1, by which the smallest number cannot be divided."""
+        if divisor.dtype != INDEX or loads(divisor):
+            return not isinstance(divisor, Const) or divisor.value in (0, -1)
+        low, high = self.bounds(divisor)
+        return low <= 0 and high >= -1
 
     def _fits_int(self, expr: Expr) -> bool:
         low, high = self.bounds(expr)

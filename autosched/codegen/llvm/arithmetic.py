@@ -228,13 +228,14 @@ class Arithmetic:
         """Integer division that rounds down (up for ceildiv), and its remainder with the divisor's sign.
 
         A processor traps on x / 0 and on smallest / -1. Lanes that do not exist and branches that are not taken
-        may divide by 0, so unless `divisor` is a positive number 0 and -1 are replaced by 1.
+        may divide by 0, so unless `divisor` is a positive number 0 and -1 are replaced by 1. Results of x / 0 are 0, as
+        NumPy's.
         """
         zero, one, minus_one = (Val(n, a.dtype, 1) for n in ("0", "1", "-1"))
         is_signed = DTYPES[a.dtype][0] == "i"
-        safe, negative = b, None
+        safe, negative, nothing = b, None, None
         if not divisor.isdigit() or divisor == "0":
-            unsafe = self.binary("eq", b, zero)
+            unsafe = nothing = self.binary("eq", b, zero)
             if is_signed:
                 negative = self.binary("eq", b, minus_one)
                 unsafe = self.binary("or", unsafe, negative)
@@ -247,6 +248,8 @@ class Arithmetic:
         if op == "mod":
             return rest if wrong is None else self.binary("add", rest, self.select(wrong, b, zero))
         quotient = self._divided("div", a, safe)
+        if nothing is not None:
+            quotient = self.select(nothing, zero, quotient)
         if negative is not None:
             quotient = self.select(negative, self.negate(a), quotient)
         if wrong is not None:
