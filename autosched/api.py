@@ -225,10 +225,10 @@ def _search(
     from autosched.tune.session import run
 
     problem, device = request.problem, request.device
-    tell_without_key()
     with ScratchDirectory() as scratch, rare_collections():
         check_room(problem.dag, scratch)
         with Database(db) as database:
+            tell_without_key()
             data = make_problem(problem.dag, scratch, settings.seed)
             with Measurer(data, device.target, device.threads) as measurer:
                 task, sketches = make_task(request, space)
