@@ -24,8 +24,8 @@ def broken(found: Sequence[Rule], **values: int) -> set[str]:
     return {r.name for r in found if not value_of(r.holds, at)}
 
 
-MATMUL = rules_of(nests.matmul(2048, 2048, 2048))
-PACKED = rules_of(nests.packed_matmul(64, 65536, 1024))
+MATMUL = nests.matmul(2048, 2048, 2048)
+PACKED = nests.packed_matmul(64, 65536, 1024)
 COPIES = {"unrolled C", "unrolled C.init", "unrolled C.back"}
 
 
@@ -45,7 +45,7 @@ COPIES = {"unrolled C", "unrolled C.init", "unrolled C.back"}
     ids=str,
 )  # fmt: skip
 def test_code_and_registers(values: dict[str, int], names: set[str]) -> None:
-    assert broken(MATMUL, mc=1, nc=1, kc=1, **values) == names
+    assert broken(rules_of(MATMUL), mc=1, nc=1, kc=1, **values) == names
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_code_and_registers(values: dict[str, int], names: set[str]) -> None:
     [(32, set()), (33, {"local bytes"}), (4096, {"local bytes"}), (4097, {"local bytes", "workspace bytes"})],
 )
 def test_private_panels(kc: int, names: set[str]) -> None:
-    assert broken(PACKED, mr=4, nr=32, kc=kc) == names
+    assert broken(rules_of(PACKED), mr=4, nr=32, kc=kc) == names
 
 
 def test_each_thread_has_its_panel() -> None:
@@ -73,5 +73,5 @@ def test_large_tensors_may_have_more_scratch() -> None:
 
 
 def test_rules_that_may_be_judged_nest_by_nest() -> None:
-    assert {r.name for r in PACKED if r.whole} == {"local bytes", "workspace bytes", "instructions"}
-    assert "local bytes" not in {r.name for r in MATMUL}, "what always holds is no rule"
+    assert {r.name for r in rules_of(PACKED) if r.whole} == {"local bytes", "workspace bytes", "instructions"}
+    assert "local bytes" not in {r.name for r in rules_of(MATMUL)}, "what always holds is no rule"
