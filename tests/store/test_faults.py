@@ -491,3 +491,72 @@ def test_an_export_does_not_revive_what_has_a_damaged_failure(tmp_path: Path, pa
         assert other.import_jsonl(tmp_path / "out.jsonl") == (1, 0)
         assert len(other.records(*TASK)) == 1
         assert not database.check().ok
+
+
+def test_random_cuts_and_insertions_never_crash(tmp_path: Path) -> None:
+    original = tmp_path / "original.db"
+    with Database(original) as database:
+        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        truth = {(row := add(database, run, n)): database.record(row) for n in range(60)}
+    content, rng, n_read, sentences = original.read_bytes(), random.Random(4), 0, []
+    for case in range(24):
+        at, size = rng.randrange(len(content)), rng.choice([1, 7, 512, 4096])
+        page = at - at % 4096
+        broken = (
+            content[:at],
+            content[:at] + rng.randbytes(size) + content[at:],
+            content[:at] + content[at + size :],
+            content[:page] + bytes(4096) + content[page + 4096 :],
+        )[case % 4]
+        path = tmp_path / f"{case}.db"
+        path.write_bytes(broken)
+        for create in (False, True):
+            try:
+                with Database(path, create=create) as database:
+                    database.check()
+                    n_read += database.export_jsonl(tmp_path / "out.jsonl")
+                    for record in database.records(*TASK):
+                        assert record == truth[record.id]  # what is shown is right
+            except StoreError as error:
+                sentences.append(str(error))
+    assert n_read > 0
+    assert not any("\n" in sentence for sentence in sentences)
+
+
+BUSY = """
+import sqlite3, sys, time
+from pathlib import Path
+from autosched.store import Database
+kind, path, end = sys.argv[1], Path(sys.argv[2]), time.monotonic() + 3
+while time.monotonic() < end:
+    if kind == "vacuum":
+        with sqlite3.connect(path, timeout=30) as raw:
+            raw.execute("VACUUM")
+        raw.close()
+        continue
+    with Database(path, create=False) as database:
+        if kind == "best":
+            assert database.best("w" * 64, "cpu-x", 2)
+        elif kind == "check":
+            assert database.check().ok
+        else:
+            assert database.export_jsonl(path.with_name("out.jsonl")) > 0
+"""
+
+
+def test_a_tuner_and_all_its_readers_at_once(path: Path, database: Database, run: int) -> None:
+    add(database, run, 0)
+    kinds = ("best", "check", "export", "vacuum")
+    children = [
+        subprocess.Popen([sys.executable, "-c", BUSY, kind, str(path)], stderr=subprocess.PIPE, text=True)
+        for kind in kinds
+    ]
+    n = 0
+    while any(child.poll() is None for child in children):
+        n += 1
+        add(database, run, n)
+        time.sleep(0.01)
+    errors = [child.communicate(timeout=30)[1] for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0, 0], errors
+    assert len(database.records(*TASK)) == n + 1
+    assert database.check().ok
