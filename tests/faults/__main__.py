@@ -5,7 +5,9 @@ python -m tests.faults groups --n 100             F2: kill -9 of the tuner and a
 python -m tests.faults stops --n 5                F4: SIGSTOP of a worker
 python -m tests.faults disk --n 20                F11: no room in a file, then --resume
 python -m tests.faults signals --n 50             F19: Ctrl-C once and twice, SIGTERM, SIGHUP
+python -m tests.faults pairs --n 5                F15, F16: two tuners, one file, others that read and pack it
 python -m tests.faults all --n 5                  each of them
+python -m tests.faults.soak --minutes 1           F26: one process, many searches, random faults
 
 Bounds: no acknowledged row lost, a sound database, a verified best after --resume, no process of a killed tuner after
 2 s, no scratch or temporary files after a finished one. Prints one line for each family and the broken bounds; the
@@ -21,10 +23,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults import ends
+from tests.faults import ends, together
 from tests.faults.place import Place
 
-FAMILIES = {f.__name__: f for f in (ends.kills, ends.groups, ends.stops, ends.disk, ends.signals)}
+FAMILIES = {f.__name__: f for f in (ends.kills, ends.groups, ends.stops, ends.disk, ends.signals, together.pairs)}
 
 
 def main() -> int:
@@ -43,7 +45,10 @@ def main() -> int:
         for name in names:
             rng = random.Random(f"{options.seed} {name}")
             place = Place.make(Path(root) / name, time.monotonic() + options.seconds)
-            tally = FAMILIES[name](place, options.n, rng)
+            try:
+                tally = FAMILIES[name](place, options.n, rng)
+            finally:
+                place.kill_all()
             print(tally.line(), *(f"  BROKEN {fault}" for fault in tally.broken), sep="\n", flush=True)
             broken += len(tally.broken)
     print(f"{len(names)} families, {broken} bounds broken")
