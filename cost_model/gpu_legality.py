@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
 from autosched.ir.stmt import Scope
+from autosched.lower.limits import MAX_WORKSPACE_BYTES
 from cost_model import gpu_machine as g
 from cost_model.analysis import Analysis
 from cost_model.formula import is_one
 from cost_model.gpu_draft import occupancy, register_estimate, register_room
 from cost_model.gpu_kernels import PRIVATE, Kernel, Work, kernels, unrolls
 from cost_model.gpu_machine import GpuMachine
-from cost_model.legality import MAX_WORKSPACE_BYTES, Rule, extents, summed
+from cost_model.legality import Rule, extents, summed
 
 MAX_UNROLLED = 2048  # copies of one statement
 MAX_INSTRUCTIONS = 8192  # arithmetic and memory instructions of all unrolled statements of a kernel

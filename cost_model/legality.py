@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import Const, Expr, ceildiv, imax, product, select
 from autosched.ir.stmt import ForKind, Scope
+from autosched.lower.limits import MAX_LOCAL_BYTES, MAX_WORKSPACE_BYTES, WORKSPACE_SHARE
 from cost_model.analysis import Analysis, Statement
 from cost_model.machine import Machine
 
@@ -21,9 +22,6 @@ MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
 # text is two to six times as long. Vectors beyond a line share nothing, and have no more than this for each register.
 MAX_PASSING_LINES = 8
 MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
-MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
-MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
-WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is more
 
 
 @dataclass(frozen=True, eq=False)

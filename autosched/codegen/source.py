@@ -50,11 +50,13 @@ def function_attributes(target: Target) -> str:
     And that it aligns its stack where vectors are wider than a caller's stack is aligned. LLVM does so by itself only
     when it knows early; vectors that are spilled later would straddle cache lines, or not, as the caller's stack falls:
     a depthwise convolution took 26 to 50 us, with its caller.
+
+    A frame of a page or more touches each of its pages in turn, so that one that does not fit ends at the guard page.
     """
     bits = 8 * target.vector_bytes
     aligned = '"stackrealign" ' if target.vector_bytes > _STACK_ALIGNMENT else ""
     features = f'"target-features"="{target.features}" ' if target.features else ""
     return (
-        f'nounwind {aligned}"target-cpu"="{target.mcpu}" {features}'
+        f'nounwind {aligned}"probe-stack"="inline-asm" "target-cpu"="{target.mcpu}" {features}'
         f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
     )

@@ -2,6 +2,7 @@
 
 once for each sketch      lower               schedule -> symbolic nest (nest.py, domains.py, weights.py)
 for each measured row     instantiate         integers for parameters, canonical expressions
+                          check_nest          what is too large is refused (limits.py), here and at the end
                           overlap_iterations  shared buffers are filled ahead of the iteration that reads them
                           join_passes         a row is used while it is being made, in vectors of the same width
                           compute_in_place    a row on its way to an output is kept in the output
@@ -28,6 +29,7 @@ from autosched.lower.instantiate import instantiate, simplify_stmt
 from autosched.lower.interior import specialise_interior
 from autosched.lower.interleaving import interleave_rows
 from autosched.lower.joining import join_passes
+from autosched.lower.limits import check_nest
 from autosched.lower.pipelining import overlap_iterations
 from autosched.lower.symbolic import lower
 from autosched.lower.tails import specialise_tails
@@ -39,12 +41,15 @@ def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]
     outputs = {b.name: b for b in concrete.params[len(concrete.params) - concrete.n_outputs :]}
 
     def finished(body: Stmt) -> Stmt:
+        check_nest(func.name, func.params, body)
         body = join_passes(overlap_iterations(body, simplify), simplify)
         if not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(body)):
             body = hold_values(interleave_rows(compute_in_place(body, outputs, simplify), simplify))
             body = go_where_data_say(body, simplify)
         body = simplify_stmt(specialise_tails(body, simplify), simplify) or Seq(())
-        return specialise_interior(body, simplify)
+        body = specialise_interior(body, simplify)
+        check_nest(func.name, func.params, body)
+        return body
 
     prepare = None if concrete.prepare is None else finished(concrete.prepare)
     return replace(concrete, body=finished(concrete.body), prepare=prepare), simplify

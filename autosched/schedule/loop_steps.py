@@ -4,14 +4,13 @@ ask for ahead of time: Prefetch, FetchAhead."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, changed
+from autosched.schedule.limits import MAX_DISTANCE, MAX_FACTOR, MAX_FACTORS, MAX_TILED
 from autosched.schedule.stage import AheadHint, Loop, Num, PrefetchHint, Stage
 from autosched.schedule.state import State
-
-MAX_FACTOR = 1 << 40  # beyond any extent of a tensor in memory
-MAX_DISTANCE = 4096  # iterations
 
 
 def check(condition: bool, message: str) -> None:
@@ -106,8 +105,12 @@ class Split:
         check_own_loops(where, stage)
         check(not stage.factors(self.axis), f"{where}: the axis is split already; give all factors at once")
         check(bool(self.factors), f"{where}: no factors given")
+        n = len(self.factors)
+        check(n <= MAX_FACTORS, f"{where}: {n} factors are more than the {MAX_FACTORS} allowed")
         for factor in self.factors:
             check_factor(where, factor)
+        tile = prod(f for f in self.factors if isinstance(f, int))
+        check(tile <= MAX_TILED, f"{where}: the factors make a tile of {tile}, more than the {MAX_TILED} allowed")
         old = stage.loop(self.axis)
         check(
             len(old.parts) == 1 and old.kind is ForKind.SERIAL,

@@ -12,6 +12,7 @@ from autosched.errors import ScheduleError
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.flatten import Flatten
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
+from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
 from autosched.schedule.loop_steps import (
     FetchAhead,
     Fuse,
@@ -96,6 +97,8 @@ def _typed(kind: str, value: object, where: str, params: Collection[str]) -> obj
     if kind == "str" and isinstance(value, str):
         return value
     if kind in ("int", "Num") and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > MAX_FACTOR:
+            raise ScheduleError(f"the stored step {where} holds {reprlib.repr(value)}, beyond the {MAX_FACTOR} allowed")
         return value
     if kind == "Num" and isinstance(value, str) and value in params:
         return value
@@ -112,6 +115,8 @@ def steps_from_json(text: str, params: Collection[str] = ()) -> tuple[Step, ...]
         raise ScheduleError(f"a stored schedule is not JSON: {error}") from error
     if not isinstance(rows, list):
         raise ScheduleError(f"a stored schedule must be a list of steps, got {type(rows).__name__}")
+    if len(rows) > MAX_STEPS:
+        raise ScheduleError(f"a stored schedule has {len(rows)} steps, more than the {MAX_STEPS} allowed")
     return tuple(_step(row, params) for row in rows)
 
 

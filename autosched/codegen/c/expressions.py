@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.words import Words
-from autosched.codegen.storage import flat_index, places_of
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer
+from autosched.ir.storage import flat_index, places_of
 from autosched.ir.visit import loads
 
 # op -> (C operator, precedence); a higher number binds tighter

@@ -14,7 +14,6 @@ from autosched.codegen.c.source import GpuSource, Launch
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.codegen.c.words import DIALECTS, Words
-from autosched.codegen.storage import element_count, flat_index
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
@@ -39,6 +38,7 @@ from autosched.ir.stmt import (
     shared_and_nests,
     walk,
 )
+from autosched.ir.storage import element_count, flat_index
 from autosched.ir.visit import exprs_of, loads, moved, substitute
 
 WARP = 32  # threads that exchange values unless a shuffle says how many

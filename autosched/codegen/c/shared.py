@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.words import Words
-from autosched.codegen.storage import element_count, places_of
 from autosched.ir.stmt import Buffer
+from autosched.ir.storage import element_count, places_of
 
 VECTOR_BYTES = 16  # that an access moves at most, and to which shared arrays are aligned
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from autosched.codegen.llvm.bindings import HERE, Bindings, Lanes, Numbers, Runtime
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
-from autosched.codegen.storage import element_count, flat_form, flat_index
 from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Buffer
+from autosched.ir.storage import element_count, flat_form, flat_index
 from autosched.ir.visit import free_vars
 
 

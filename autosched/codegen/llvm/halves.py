@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.words import literal, splat, value_type
-from autosched.codegen.storage import flat_index
 from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
+from autosched.ir.storage import flat_index
 from autosched.ir.visit import exprs_of, free_vars, is_looked_up, loads, reduces_lanes
 from autosched.target import Target
 

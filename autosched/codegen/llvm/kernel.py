@@ -28,10 +28,11 @@ from autosched.codegen.llvm.stores import plain, streamed
 from autosched.codegen.llvm.words import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
-from autosched.codegen.storage import element_count
 from autosched.ir.expr import Const, Expr, Load, Select, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Seq, Stmt, Store, shared_and_nests, walk
+from autosched.ir.storage import element_count
+from autosched.lower.limits import check_workspace
 from autosched.target import Target
 
 CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
@@ -113,7 +114,9 @@ def _program(
     parts = [*bodies, *(module.runner(n) for n in nests)]
     parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
     parts.append(module.entry(nests))
-    return parts, used + private * threads + ALIGN
+    workspace_bytes = used + private * threads + ALIGN
+    check_workspace(name, func.params, workspace_bytes)
+    return parts, workspace_bytes
 
 
 def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:

@@ -27,13 +27,14 @@ from typing import Protocol
 from autosched.codegen.llvm.address import Addresses
 from autosched.codegen.llvm.bindings import Bindings, Lanes
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.windows import MAX_CHUNKS, Point, Window, find_window
+from autosched.codegen.llvm.windows import Point, Window, find_window
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.storage import flat_index
 from autosched.ir.conditions import adds_nothing, conjuncts
 from autosched.ir.expr import INDEX, Const, Expr, Select, Var
 from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
+from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, loads, reduces_lanes, subexpressions, substitute, vector_tile
+from autosched.lower.limits import MAX_CHUNKS
 from autosched.target import Target
 
 # Registers that a tile which passes by leaves free, where it need not pass: with 30 of 32 taken LLVM spills a tenth of

@@ -20,15 +20,14 @@ from autosched.codegen.llvm.running import emit_running
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.storage import element_count
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.storage import element_count
 from autosched.ir.visit import elements, reduces_lanes, vector_tile
+from autosched.lower.limits import MAX_CHUNKS, is_on_stack
 from autosched.target import Target
 
-STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
 
@@ -278,7 +277,7 @@ class Statements:
         buffer = stmt.buffer
         nbytes = element_count(buffer) * buffer.itemsize
         used = self.local.used
-        if buffer.scope is Scope.REGISTER or nbytes <= STACK_BYTES:
+        if is_on_stack(buffer):
             with self.writer.hoisted(0):
                 pointer = self.writer.value(f"alloca [{nbytes + ALIGN} x i8], align {ALIGN}", "a")
         else:

@@ -29,12 +29,12 @@ from autosched.codegen.llvm.address import Access, Addresses
 from autosched.codegen.llvm.bindings import Lanes
 from autosched.codegen.llvm.passing import Emitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
-from autosched.codegen.llvm.windows import MAX_CHUNKS
 from autosched.codegen.llvm.words import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import is_looked_up, loads
+from autosched.lower.limits import MAX_CHUNKS
 from autosched.target import PAGE_BYTES, PIECE_BYTES
 
 LINE_BYTES = 64

@@ -26,13 +26,11 @@ from itertools import accumulate, product
 
 from autosched.codegen.llvm.address import Addresses
 from autosched.codegen.llvm.strided import LONGEST_STEP
-from autosched.codegen.storage import flat_index
 from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
+from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, loads, vector_tile
 from autosched.target import L1_WAYS, PAGE_BYTES
-
-MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 
 Point = tuple[int, ...]
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address

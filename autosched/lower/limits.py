@@ -1,0 +1,119 @@
+"""What a concrete nest may amount to at most: memory, launches and written-out code.
+
+A schedule of a stranger's record is correct in any size, but a large frame of a function steps over the page that
+guards a stack, and LLVM takes 9 s for 4,096 statements, minutes for 200,000. Nests are looked at before any pass copies
+their code, and once more after all of them.
+
+The search stays below by its own rules, which share the numbers for memory: its candidates for products of matrices,
+convolutions, rows and pools wrote out up to 385 statements and had up to 18 KB on the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import Const, Expr
+from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
+    Allocate,
+    Buffer,
+    For,
+    ForKind,
+    Scope,
+    Stmt,
+    Store,
+    shared_and_nests,
+    walk,
+)
+from autosched.ir.storage import REGISTER_PAD, element_count
+
+ON_STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
+MAX_STACK_BYTES = 1 << 20  # of one nest: a thread has 8 MB, on some systems less, and the caller needs some of it
+MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
+MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
+WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is more
+MAX_STATEMENTS = 1 << 13  # that unrolled loops write out, vectors counted in 16 elements
+MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
+MAX_THREADS = 4096  # of a block, on any device
+MAX_BLOCKS = (1 << 31) - 1  # along one axis of a grid
+
+
+def check_nest(name: str, params: Sequence[Buffer], body: Stmt) -> None:
+    """Raises ScheduleError where the body of the function `name` is more than a kernel may be."""
+    shared, nests = shared_and_nests(body)
+    check_workspace(name, params, sum(map(_bytes, shared)))
+    for nest in nests:
+        _check("statements written out", statements(nest), MAX_STATEMENTS, nest, "unroll less")
+        _check("bytes of private buffers on the stack", stack_bytes(nest), MAX_STACK_BYTES, nest, "take smaller tiles")
+        _check("bytes of private buffers", _local_bytes(nest), MAX_LOCAL_BYTES, nest, "take smaller tiles")
+        threads = 1
+        for loop in _bound(nest):
+            if loop.kind in THREADS:
+                threads *= _number(loop.bound)
+            else:
+                _check(f"blocks along {loop.kind.value}", _number(loop.bound), MAX_BLOCKS, nest, "bind a shorter loop")
+        _check("threads in a block", threads, MAX_THREADS, nest, "bind shorter loops")
+
+
+def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
+    """Raises ScheduleError for more workspace than a kernel of these parameters may have."""
+    most = max(MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * sum(map(_bytes, params)))
+    if n_bytes > most:
+        raise ScheduleError(
+            f"{name} needs {n_bytes} bytes of workspace, more than the {most} allowed: pack or tile less"
+        )
+
+
+def statements(stmt: Stmt) -> int:
+    """Stores in the code when loops that say so are written out."""
+    if isinstance(stmt, Store):
+        return 1
+    return copies(stmt) * sum(map(statements, stmt.body_stmts)) if stmt.body_stmts else 0
+
+
+def copies(stmt: Stmt) -> int:
+    """How often the body of a statement is written out."""
+    if not isinstance(stmt, For) or not isinstance(stmt.bound, Const):
+        return 1
+    if stmt.kind is ForKind.UNROLL:
+        return _number(stmt.bound)
+    return min(MAX_CHUNKS, -(-_number(stmt.bound) // REGISTER_PAD)) if stmt.kind is ForKind.VECTORIZE else 1
+
+
+def stack_bytes(stmt: Stmt) -> int:
+    """Bytes of the frame that private buffers take: each copy of a statement has its own."""
+    own = _bytes(stmt.buffer) if isinstance(stmt, Allocate) and is_on_stack(stmt.buffer) else 0
+    return own + copies(stmt) * sum(map(stack_bytes, stmt.body_stmts))
+
+
+def is_on_stack(buffer: Buffer) -> bool:
+    """Whether a buffer that a nest allocates on a processor is part of its function's frame."""
+    return buffer.scope is Scope.REGISTER or _bytes(buffer) <= ON_STACK_BYTES
+
+
+def _local_bytes(nest: Stmt) -> int:
+    return max(
+        (_bytes(s.buffer) for s in walk(nest) if isinstance(s, Allocate) and s.buffer.scope is not Scope.REGISTER),
+        default=0,
+    )
+
+
+def _bound(nest: Stmt) -> Iterator[For]:
+    return (s for s in walk(nest) if isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS))
+
+
+def _bytes(buffer: Buffer) -> int:
+    return element_count(buffer) * buffer.itemsize
+
+
+def _number(bound: Expr) -> int:
+    assert isinstance(bound, Const)
+    return int(bound.value)
+
+
+def _check(what: str, found: int, most: int, nest: Stmt, advice: str) -> None:
+    if found > most:
+        stage = next((s.stage for s in reversed(list(walk(nest))) if isinstance(s, Store)), "a stage")
+        raise ScheduleError(f"the nest of {stage} has {found} {what}, more than the {most} allowed: {advice}")

@@ -1,0 +1,87 @@
+"""Schedules of a stranger's record that ask for too much memory, code, or too large numbers, are refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from autosched.codegen import build_gpu_source, build_source
+from autosched.errors import ScheduleError
+from autosched.lower import lower
+from autosched.schedule import replay, steps_to_json
+from autosched.target import parse_target
+from autosched.te.collapse import collapse
+from autosched.te.registry import build
+from tests.gpu_schedules import cases
+
+HUGE = 1 << 40
+MATMUL = collapse(build("matmul", (64, 64, 64))[0])
+STAGE, RIGHT = MATMUL.stages[0].name, MATMUL.inputs[1].name
+COPY = f"{RIGHT}.cache"
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([["Split", STAGE, "i", [1] * 2000]], "2000 factors are more than the 8 allowed"),
+        ([["Split", STAGE, "i", [1 << 30, 1 << 30]]], "make a tile of"),
+        ([["Split", STAGE, "i", [1 << 63]]], "beyond the"),
+        ([["Unroll", STAGE, "i"]] * 600, "600 steps, more than the 512 allowed"),
+    ],
+)
+def test_numbers_are_bounded_before_a_step_is_applied(steps: list[Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        replay(MATMUL, json.dumps(steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            [
+                ["CacheRead", RIGHT, STAGE, "cache"],
+                ["ComputeAt", COPY, STAGE, "i", "register"],
+                ["Pack", COPY, [0, 1], [[0, 1 << 21], [1, 16]]],
+            ],
+            "bytes of private buffers on the stack, more than the 1048576 allowed",
+        ),
+        (
+            [["CacheRead", RIGHT, STAGE, "cache"], ["Pack", COPY, [0, 1], [[0, HUGE], [1, HUGE]]]],
+            "bytes of workspace, more than",
+        ),
+        (
+            [
+                ["CacheRead", RIGHT, STAGE, "cache"],
+                ["ComputeAt", COPY, STAGE, "i"],
+                ["Pack", COPY, [0, 1], [[0, HUGE]]],
+            ],
+            "bytes of private buffers, more than",
+        ),
+        ([["Rfactor", STAGE, "k", HUGE, "inner"]], "bytes of workspace, more than"),
+        ([["Unroll", STAGE, "i"], ["Unroll", STAGE, "j"], ["Unroll", STAGE, "k"]], "statements written out, more than"),
+    ],
+)
+def test_what_a_nest_amounts_to_is_bounded(steps: list[Any], message: str) -> None:
+    nest = lower(replay(MATMUL, json.dumps(steps)))
+    with pytest.raises(ScheduleError, match=message):
+        build_source(nest, {}, parse_target("llvm -mcpu=haswell"), 2)
+
+
+def test_a_team_of_any_size_is_refused_where_no_device_has_so_many_threads() -> None:
+    for dag, state, values in cases().values():
+        rows = json.loads(steps_to_json(state, values))
+        teams = [row for row in rows if row[0] == "Team"]
+        if not teams:
+            continue
+        teams[0][2] = 1 << 31
+        with pytest.raises(ScheduleError, match="more than"):
+            build_gpu_source(lower(replay(dag, json.dumps(rows))), {}, "cuda")
+        return
+    raise AssertionError("no case has a team")
+
+
+def test_a_frame_of_many_pages_probes_each() -> None:
+    source = build_source(lower(replay(MATMUL, "[]")), {}, parse_target("llvm -mcpu=haswell"), 1)
+    assert '"probe-stack"="inline-asm"' in source.ir
