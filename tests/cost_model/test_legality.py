@@ -42,7 +42,7 @@ COPIES = {"unrolled C", "unrolled C.init", "unrolled C.back"}
         ({"mr": 1025, "nr": 16}, {"registers", "instructions"} | COPIES),
         ({"mr": 1, "nr": 1024 * 16}, {"registers"}),  # more than there are columns: 128 vectors
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
 def test_code_and_registers(values: dict[str, int], names: set[str]) -> None:
     assert broken(rules_of(MATMUL), mc=1, nc=1, kc=1, **values) == names
