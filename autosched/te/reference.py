@@ -383,5 +383,5 @@ def _either(a: Val, b: Val) -> Val:
     differ = (a.value != b.value) & ~((a.value != a.value) & (b.value != b.value))
     if not differ.any() and a.err is None and b.err is None:
         return a
-    gap = np.where(differ, np.abs(a.value.astype("float64") - b.value.astype("float64")), 0.0)
+    gap = np.where(differ, rules.distance(a.value, b.value), 0.0)
     return Val(a.value, np.maximum(rules.error_of(a), rules.error_of(b) + gap))

@@ -147,7 +147,15 @@ def _mul(a: Val, b: Val, dtype: str) -> Val:
     left = None if a.err is None else np.abs(b.value) * a.err
     right = None if b.err is None else np.abs(a.value) * b.err
     both = None if a.err is None or b.err is None else a.err * b.err
-    return rounded(a.value * b.value, errors(left, right, both), dtype, of=(a, b))
+    result = rounded(a.value * b.value, errors(left, right, both), dtype, of=(a, b))
+    if result.err is None or (a.err is None and b.err is None):
+        return result
+    unsure = (_may_be_zero(a) & np.isinf(b.value)) | (_may_be_zero(b) & np.isinf(a.value))  # infinite, or NaN
+    return Val(result.value, np.where(unsure, np.inf, result.err))
+
+
+def _may_be_zero(x: Val) -> Array:
+    return np.asarray((error_of(x) > 0) & (np.abs(x.value) <= error_of(x)))
 
 
 def _div(a: Val, b: Val, dtype: str) -> Val:
@@ -328,6 +336,12 @@ def _step(function: Callable[[Array], Array], x: Val, value: Array) -> Val:
     return Val(result, np.where(np.isnan(jump), np.inf, jump))
 
 
+def distance(a: Array, b: Array) -> Array:
+    """|a - b|, infinite from a number to NaN."""
+    gap = np.abs(a.astype("float64") - b.astype("float64"))
+    return np.where(np.isnan(gap), np.inf, gap)
+
+
 def select(cond: Val, a: Val, b: Val) -> Val:
     """`a` where `cond`, else `b`; where the condition is unsure the bound reaches both."""
     value = np.where(cond.value, a.value, b.value)
@@ -337,7 +351,7 @@ def select(cond: Val, a: Val, b: Val) -> Val:
     if cond.err is not None:
         other = np.where(cond.value, b.value, a.value)
         same = (other == value) | (np.isnan(other) & np.isnan(value))
-        gap = np.where(same, 0.0, np.abs(other.astype("float64") - value.astype("float64")))
+        gap = np.where(same, 0.0, distance(other, value))
         far = gap + np.where(cond.value, error_of(b), error_of(a))
         err = np.where(cond.err > 0, np.maximum(err, far), err)
     return Val(value, err)

@@ -344,3 +344,19 @@ def test_inputs_of_another_shape_or_type_are_refused() -> None:
     good = make_inputs(dag, 0)
     with pytest.raises(ValueError, match=r"input A must be float32\[2, 4\] but is float64\[2, 4\]"):
         evaluate(dag, {**good, "A": good["A"].astype("float64")})
+
+
+def test_a_product_that_underflows_makes_infinity_nan_or_not() -> None:
+    """2^-280 is 0 in float32, which infinity makes NaN."""
+    x, y = np.array([2.0**-140, 1.0], F32), np.array([np.inf, np.inf], F32)
+    ref = elementwise(lambda a, b: a * a * b, x, y)
+    assert within(ref, np.array([np.nan, np.inf], F32)).all()
+    assert within(ref, np.array([np.inf, np.nan], F32)).tolist() == [True, False]
+
+
+def test_a_choice_that_may_be_nan_admits_anything() -> None:
+    x, y = np.array([3.0, 3.0], F32), np.array([np.nan, 5.0], F32)
+    ref = elementwise(lambda a, b: te.select(te.sqrt(a) * te.sqrt(a) > 3.0, b, a), x, y)
+    assert not np.isnan(ref.bound).any()
+    assert within(ref, y)[0]
+    assert within(ref, x)[0]
