@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import queue
 import sys
 import threading
 from collections.abc import Iterator
@@ -65,6 +66,42 @@ def compile_object(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes
     module = _optimised(ir, target, machine)
     with _options(target):
         return bytes(machine.emit_object(module))
+
+
+def compile_interruptibly(ir: str, target: Target) -> bytes:
+    """As `compile_object`, but Ctrl-C ends the wait at once: LLVM holds the thread that calls it, for minutes at worst.
+
+    It compiles in a daemon thread, which ends in its own time and whose result nobody wants then. Only the main thread
+    is ever interrupted; others compile themselves.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return compile_object(ir, target)
+    answer: queue.SimpleQueue[bytes | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answer.put(compile_object(ir, target))
+        except BaseException as error:
+            answer.put(error)
+
+    threading.Thread(target=work, name="autosched-compile", daemon=True).start()
+    try:
+        found = answer.get()
+    except BaseException:
+        _leave_without_destructors()
+        raise
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+@cache
+def _leave_without_destructors() -> None:
+    """From now on the process ends without running the destructors of C++: LLVM's would destroy what a thread that is
+    still compiling uses. All that Python does at its end is done before."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc's: it calls a function with the exit status, here the one that ends at once
+        libc.on_exit(libc._exit, None)
 
 
 def emit_assembly(ir: str, target: Target) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gate import REFUSED, gate_of
-from autosched.runtime.jit import LoadedKernel, compile_object, load_object
+from autosched.runtime.jit import LoadedKernel, compile_interruptibly, load_object
 from autosched.runtime.results import Spare, Spares
 from autosched.runtime.spec import ArraySpec, in_order, largest
 from autosched.runtime.tensors import (
@@ -165,7 +165,7 @@ def build_object(ir: str, target: Target) -> bytes:
     if not target.runs_here:
         lacks = ", ".join(target.missing_features) or f"the architecture {target.arch or target.kind}"
         raise DeviceError(f"code for {target.mcpu or target.kind} cannot run on this machine, which lacks {lacks}")
-    return compile_object(ir, target)
+    return compile_interruptibly(ir, target)
 
 
 def build_kernel(
