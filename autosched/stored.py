@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.store import Record
-    from autosched.te import ComputeDAG
     from autosched.trust import Source
     from autosched.tune.definition import Definition
 
@@ -185,16 +184,18 @@ def export(
     return deploy.write_files(kernel, kind, path)
 
 
-def stored_nest(record: Record, dag: ComputeDAG) -> Func:
-    """The loop nest of a record's schedule of the (collapsed) `dag`.
+def stored_nest(record: Record, request: Request) -> Func:
+    """The loop nest of a record's schedule of the (collapsed) graph.
 
-    Raises ScheduleError where the steps do not fit: `collapse` may have come to see more in the workload since.
+    Raises ScheduleError where the steps do not fit it or the device: `collapse` may have come to see more in the
+    workload since.
     """
     from autosched.lower import lower
-    from autosched.schedule import replay
+    from autosched.schedule import check_target, replay
 
     try:
-        state = replay(dag, record.steps)
+        state = replay(request.dag, record.steps)
+        check_target(state, request.device.target.kind)
     except ScheduleError as error:
         raise ScheduleError(
             f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
@@ -204,7 +205,7 @@ def stored_nest(record: Record, dag: ComputeDAG) -> Func:
 
 def stored_source(record: Record, request: Request) -> KernelSource | GpuSource:
     """A record's code, generated anew from its steps."""
-    return request.source(stored_nest(record, request.dag), {}, record.steps)
+    return request.source(stored_nest(record, request), {}, record.steps)
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class _Found:
         return self.device.target.kind != "cpu"
 
     def nest(self) -> Func:
-        return stored_nest(self.record, self.request.dag)
+        return stored_nest(self.record, self.request)
 
     def source(self) -> KernelSource | GpuSource:
         return stored_source(self.record, self.request)

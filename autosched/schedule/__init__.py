@@ -27,7 +27,7 @@ from autosched.schedule.loop_steps import (
     Vectorize,
 )
 from autosched.schedule.places import NarrowPlaces
-from autosched.schedule.record import largest_tile, replay, steps_from_json, steps_text, steps_to_json
+from autosched.schedule.record import check_target, largest_tile, replay, steps_from_json, steps_text, steps_to_json
 from autosched.schedule.separate import Separate, window_axes
 from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -41,6 +41,6 @@ __all__ = [
     "Factor", "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Once", "Pack", "Pad",
     "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis",
     "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd",
-    "can_flatten", "factors", "initial_state", "largest_tile", "repeated_parts", "replay", "steps_from_json",
-    "steps_text", "steps_to_json", "widened", "window_axes",
+    "can_flatten", "check_target", "factors", "initial_state", "largest_tile", "repeated_parts", "replay",
+    "steps_from_json", "steps_text", "steps_to_json", "widened", "window_axes",
 ]  # fmt: skip

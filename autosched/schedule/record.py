@@ -9,6 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from autosched.errors import ScheduleError
+from autosched.ir.stmt import Scope
 from autosched.schedule.atomic import Atomic
 from autosched.schedule.flatten import Flatten
 from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
@@ -49,6 +50,10 @@ _FACTORS = {
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
     ("Pipeline", "stages"), ("LaunchBounds", "blocks"),
 }  # fmt: skip
+
+# Steps that mean something on one kind of device only.
+_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds)
+_FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Tensorize, Winograd)
 
 
 def _plain(value: object, values: Mapping[str, int] | None, numeric: bool) -> object:
@@ -137,3 +142,12 @@ def replay(dag: ComputeDAG, text: str, params: Collection[str] = ()) -> State:
     """The schedule that the stored steps make of `dag`, through the same checks as when it was found; factors that are
     one of `params` stay open."""
     return initial_state(dag).apply(*steps_from_json(text, params))
+
+
+def check_target(state: State, kind: str) -> None:
+    """Raises ScheduleError for steps that a target of this kind ("cpu", "cuda", "opencl") has no use for."""
+    foreign, meant = (_FOR_GPUS, "GPUs") if kind == "cpu" else (_FOR_PROCESSORS, "processors")
+    for step in state.steps:
+        is_shared = kind == "cpu" and isinstance(step, ComputeAt) and step.scope == Scope.SHARED.value
+        if isinstance(step, foreign) or is_shared:
+            raise ScheduleError(f"the step {step} is for {meant}, but the target is {kind}")

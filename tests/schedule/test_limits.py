@@ -10,7 +10,7 @@ import pytest
 from autosched.codegen import build_gpu_source, build_source
 from autosched.errors import ScheduleError
 from autosched.lower import lower
-from autosched.schedule import replay, steps_to_json
+from autosched.schedule import check_target, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te.collapse import collapse
 from autosched.te.registry import build
@@ -85,3 +85,13 @@ def test_a_team_of_any_size_is_refused_where_no_device_has_so_many_threads() -> 
 def test_a_frame_of_many_pages_probes_each() -> None:
     source = build_source(lower(replay(MATMUL, "[]")), {}, parse_target("llvm -mcpu=haswell"), 1)
     assert '"probe-stack"="inline-asm"' in source.ir
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"), [(["Bind", STAGE, "i", "blockIdx.x"], "cpu"), (["Parallel", STAGE, ["i"]], "cuda")]
+)
+def test_steps_of_another_kind_of_device_are_refused(step: list[Any], kind: str) -> None:
+    state = replay(MATMUL, json.dumps([step]))
+    check_target(state, "cuda" if kind == "cpu" else "cpu")
+    with pytest.raises(ScheduleError, match=f"but the target is {kind}"):
+        check_target(state, kind)
