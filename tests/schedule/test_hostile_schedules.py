@@ -46,3 +46,9 @@ def test_they_are_refused_or_written_out(batch: int) -> None:
         assert len(source.ir) < LONGEST, seed
     assert built
     assert refused
+
+
+def test_one_element_in_a_register_is_written_out() -> None:
+    """It has no row, and no lanes behind the last one of it."""
+    _, state = random_schedule(2688, registers=True)
+    assert "define i32" in build_source(lower(state), {}, TARGET, 1).ir

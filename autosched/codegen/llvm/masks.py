@@ -42,7 +42,7 @@ def leaves_lanes_alone(stmt: Allocate) -> bool:
     row on. Lanes behind the last one are then nobody's, and need not keep their values where a vector is updated: a
     blend after each multiply-add, without masked arithmetic."""
     name, layout, inside = stmt.buffer.name, stmt.buffer.layout, list(walk(stmt.body))
-    if layout is not None and layout.tiles:
+    if not stmt.buffer.shape or (layout is not None and layout.tiles):
         return False
     extents: dict[Expr, Expr] = {s.var: s.extent for s in inside if isinstance(s, For) and s.kind is ForKind.VECTORIZE}
     used = [s.indices for s in inside if isinstance(s, Store) and name in s.buffers]
