@@ -10,7 +10,7 @@ convolutions, rows and pools wrote out up to 385 statements and had up to 18 KB 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Const, Expr
@@ -28,6 +28,7 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import REGISTER_PAD, element_count
+from autosched.ir.visit import exprs_of, subexpressions
 
 ON_STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 MAX_STACK_BYTES = 1 << 20  # of one nest: a thread has 8 MB, on some systems less, and the caller needs some of it
@@ -35,6 +36,7 @@ MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
 MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
 WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is more
 MAX_STATEMENTS = 1 << 13  # that unrolled loops write out, vectors counted in 16 elements
+MAX_NODES = 1 << 19  # of expressions in these; 50,000 make a text of 1.6 MB, for which LLVM takes up to 13 s
 MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
 MAX_THREADS = 4096  # of a block, on any device
 MAX_BLOCKS = (1 << 31) - 1  # along one axis of a grid
@@ -45,7 +47,8 @@ def check_nest(name: str, params: Sequence[Buffer], body: Stmt) -> None:
     shared, nests = shared_and_nests(body)
     check_workspace(name, params, sum(map(_bytes, shared)))
     for nest in nests:
-        _check("statements written out", statements(nest), MAX_STATEMENTS, nest, "unroll less")
+        _check("statements written out", written_out(nest, lambda _: 1), MAX_STATEMENTS, nest, "unroll less")
+        _check("nodes of expressions written out", written_out(nest, nodes), MAX_NODES, nest, "unroll less")
         _check("bytes of private buffers on the stack", stack_bytes(nest), MAX_STACK_BYTES, nest, "take smaller tiles")
         _check("bytes of private buffers", _local_bytes(nest), MAX_LOCAL_BYTES, nest, "take smaller tiles")
         threads = 1
@@ -66,11 +69,16 @@ def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
         )
 
 
-def statements(stmt: Stmt) -> int:
-    """Stores in the code when loops that say so are written out."""
+def written_out(stmt: Stmt, size: Callable[[Store], int]) -> int:
+    """The sizes of all stores in the code when loops that say so are written out."""
     if isinstance(stmt, Store):
-        return 1
-    return copies(stmt) * sum(map(statements, stmt.body_stmts)) if stmt.body_stmts else 0
+        return size(stmt)
+    return copies(stmt) * sum(written_out(inner, size) for inner in stmt.body_stmts)
+
+
+def nodes(store: Store) -> int:
+    """Of the expressions of a statement, which its text is about as long as."""
+    return len({node for expr in exprs_of(store) for node in subexpressions(expr)})
 
 
 def copies(stmt: Stmt) -> int:

@@ -2,6 +2,7 @@
 
 python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
 python -m tests.fuzz --target opencl [...]       on a GPU, or on the processor with PoCL
+python -m tests.fuzz --hostile 1000 --seed 0     schedules with huge numbers, each refused or right (`hostile.py`)
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from autosched.target import usable_cores
 from tests.codegen.running import target_texts
 from tests.fuzz.candidate import is_gpu
+from tests.fuzz.hostile import outcomes
 from tests.fuzz.program import program_text
 from tests.fuzz.regressions import CASES, GPU_CASES, Case, failures
 from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
@@ -26,6 +29,8 @@ _MAX_SHOWN = 40  # failures printed as they come
 
 def main() -> int:
     options = _parser().parse_args()
+    if options.hostile:
+        return _hostile(int(options.seed), options.hostile)
     targets = (options.target,) if options.target else target_texts()
     threads = (options.threads,) if options.threads else (1,) if targets == ("opencl",) else (1, 2)
     workers = options.workers or usable_cores()
@@ -57,9 +62,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, help="processes, by default one for each core")
     parser.add_argument("--seconds", type=float, help="begin no program after this time")
     parser.add_argument("--regressions", action="store_true", help="run the known cases instead, a line for each")
+    parser.add_argument("--hostile", type=int, metavar="N", help="N hostile schedules instead; --seed is the first one")
     parser.add_argument("--shrink", type=int, default=8, help="distinct failures to shrink")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time for each")
     return parser
+
+
+def _hostile(first: int, n: int) -> int:
+    tally: Counter[str] = Counter()
+    for outcome in outcomes(first, n):
+        tally["fault" if outcome.is_fault else outcome.what] += 1
+        if outcome.is_fault:
+            print(f"seed {outcome.seed}: {outcome.what}", flush=True)
+    print(", ".join(f"{count} {what}" for what, count in sorted(tally.items())))
+    return 1 if tally["fault"] else 0
 
 
 def _regressions(cases: Sequence[Callable[[], Case]]) -> int:

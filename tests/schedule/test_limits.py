@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from autosched import te
 from autosched.codegen import build_gpu_source, build_source
 from autosched.errors import ScheduleError
+from autosched.ir.expr import Expr
 from autosched.lower import lower
 from autosched.schedule import check_target, replay, steps_to_json
 from autosched.target import parse_target
@@ -95,3 +97,18 @@ def test_steps_of_another_kind_of_device_are_refused(step: list[Any], kind: str)
     check_target(state, "cuda" if kind == "cpu" else "cpu")
     with pytest.raises(ScheduleError, match=f"but the target is {kind}"):
         check_target(state, kind)
+
+
+def test_long_expressions_count_for_what_they_are() -> None:
+    n, length = 64, 90
+    A = te.placeholder((n, n), name="A")
+
+    def long(x: Expr) -> Expr:
+        for step in range(length):
+            x = x * x + float(step)
+        return x
+
+    dag = te.ComputeDAG(te.compute((n, n), lambda i, j: long(A[i, j]), name="C"))
+    nest = lower(replay(dag, json.dumps([["Unroll", "C", "i"], ["Unroll", "C", "j"]])))
+    with pytest.raises(ScheduleError, match="nodes of expressions written out, more than"):
+        build_source(nest, {}, parse_target("llvm -mcpu=haswell"), 1)
