@@ -86,6 +86,15 @@ def test_random_schedules(seed):
     check_kernel(dag, state, threads=(1 + seed % 2,), on=targets_in_turn(seed, 0, 2))
 
 
+def test_a_register_buffer_is_in_memory_where_loops_move_the_index():
+    """What unrolled stores have left there is not only known, but stored, before it is read at Y.i."""
+    dag = GRAPHS["reversed_rows"]()
+    state = initial_state(dag).apply(
+        Fuse("A", ("i", "j")), Unroll("Y", "j"), Unroll("A", "i@j"), ComputeAt("A", "Y", "i", "register")
+    )
+    check_kernel(dag, state, threads=(1,))
+
+
 def test_processors_of_a_kind_get_the_same_text():
     """What `targets()` leaves out would be the same code again, save for the words that name the processor."""
 

@@ -90,6 +90,7 @@ class Addresses:
     placed: dict[str, Placed]
     reduces_strength: bool  # whether LLVM looks for cheaper addresses in loops
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
+    inside: dict[str, str] = field(default_factory=dict)  # pointers into these that depend on loops, to theirs
     steady: frozenset[str] = frozenset()  # buffers that nothing here writes to
     _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
 
@@ -217,6 +218,8 @@ class Addresses:
         if access.pointer in self.slots:
             self.writer.settle(access.pointer)
             return self._slot(access, dtype)
+        if access.pointer in self.inside:
+            self.writer.settle(self.inside[access.pointer])
         if access.offset == 0:
             return access.pointer
         nbytes = access.offset * DTYPES[dtype][1]
@@ -271,6 +274,8 @@ class Addresses:
                 with self.writer.hoisted(depth):
                     memo[key] = self._behind(pointer, element, name, coefficient)
             pointer = memo[key]
+        if terms and place.pointer in self.slots:
+            self.inside[pointer] = place.pointer
         return pointer
 
     def _behind(self, pointer: str, element: str, name: str, coefficient: int) -> str:
