@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autosched.runtime.kernel import Kernel as Kernel
     from autosched.target import Target as Target
     from autosched.target import parse_target as parse_target
-    from autosched.tune.result import Result as Result
+    from autosched.tuner.result import Result as Result
 
 __version__ = "0.1.0"
 
@@ -34,7 +34,7 @@ _HOMES: dict[str, str | None] = {
     "DeviceArray": "autosched.runtime.gpu.arrays",
     "GpuKernel": "autosched.runtime.gpu.kernel",
     "Kernel": "autosched.runtime.kernel",
-    "Result": "autosched.tune.result",
+    "Result": "autosched.tuner.result",
     "Target": "autosched.target",
     "best": "autosched.api",
     "compile": "autosched.api",
@@ -45,7 +45,7 @@ _HOMES: dict[str, str | None] = {
     "show": "autosched.api",
     "te": None,
     "to_device": "autosched.runtime.gpu.arrays",
-    "tune": None,  # the package is callable: see its docstring
+    "tune": "autosched.api",
     "verify": "autosched.api",
     "workload": "autosched.api",
 }

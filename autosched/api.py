@@ -15,31 +15,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.device import Device, find_device, peak_gflops
 from autosched.errors import NoValidCandidate, UsageError
-from autosched.kernels import Request
-from autosched.stored import explain, export, show, stored_kernel, verify
-from autosched.tasks import Space, make_task, start_run, task_key
-from autosched.trust import tell_without_key
-from autosched.tune.definition import Operator, Setting, Workload, arguments, define
+from autosched.session.device import Device, find_device, peak_gflops
+from autosched.session.records import explain, export, show, stored_kernel, verify
+from autosched.session.request import Request
+from autosched.session.task import Space, make_task, start_run, task_key
+from autosched.session.trust import tell_without_key
+from autosched.tuner.definition import Operator, Setting, Workload, arguments, define
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
     from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
+    from autosched.session.task import Narrow
     from autosched.store import Record
-    from autosched.tasks import Narrow
-    from autosched.tune.callbacks import Callback
-    from autosched.tune.policy import Policy
-    from autosched.tune.protocols import Candidate
-    from autosched.tune.result import Result
-    from autosched.tune.session import Settings
-    from autosched.tune.task import Task
-    from search_spaces.draft import SketchRule
+    from autosched.tuner.callbacks import Callback
+    from autosched.tuner.policy import Policy
+    from autosched.tuner.protocols import Candidate
+    from autosched.tuner.result import Result
+    from autosched.tuner.session import Settings
+    from autosched.tuner.task import Task
+    from search_spaces.partial_sketch import SketchRule
 
 
 WRITTEN = 4  # candidates whose sources go to `out_dir`
+RULE = "search_spaces.partial_sketch.SketchRule"
 
 __all__ = ["best", "compile", "explain", "export", "show", "tune", "verify", "workload"]
 
@@ -84,20 +85,20 @@ def tune(
     `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
     name, `batch` replaces the first (it multiplies one called M). `weights` names inputs that never change: what
     depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `winograd` accepts
-    the larger error of Winograd's transforms (see `te.winograd`) in 3x3 convolutions of stride 1. Both make another
-    workload, with records of its own. `resume` counts the measurements of earlier runs as trials, and their failures
-    but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best
-    candidates. `rules` are sketch rules of yours (`search_spaces.draft.SketchRule`), tried before the built-in ones.
-    `policy` are other numbers for the search (`autosched.tune.policy.Policy`); `narrow` makes of the sketches those
-    that are searched. `measure=False`: by the cost model alone, for any processor or GPU; nothing runs or is recorded.
-    `started`: when the command began, on `time.monotonic`, default now.
+    the larger error of Winograd's transforms (see `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make
+    another workload, with records of its own. `resume` counts the measurements of earlier runs as trials, and their
+    failures but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best
+    candidates. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the
+    built-in ones. `policy` are other numbers for the search (`autosched.tuner.policy.Policy`); `narrow` makes of the
+    sketches those that are searched. `measure=False`: by the cost model alone, for any processor or GPU; nothing runs
+    or is recorded. `started`: when the command began, on `time.monotonic`, default now.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has (`Result.interrupted`).
     """
     begun = time.monotonic() if started is None else started
-    from autosched.tune.policy import FULL
-    from autosched.tune.session import Settings
+    from autosched.tuner.policy import FULL
+    from autosched.tuner.session import Settings
 
     _check_arguments(rules, policy, narrow, callbacks, measure, resume)
     limits = Settings(trials, budget_s, seed, policy or FULL)
@@ -178,17 +179,17 @@ def _check_arguments(
     rules: object, policy: object, narrow: object, callbacks: object, measure: object, resume: object
 ) -> None:
     """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
-    from autosched.tune.policy import Policy
+    from autosched.tuner.policy import Policy
 
     def are(found: object, *methods: str) -> bool:
         return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
 
     events = ("on_start", "on_round", "on_result", "on_finish")
     for name, value, is_right, expected in (
-        ("rules", rules, are(rules, "applies", "apply"), "a sequence of sketch rules (search_spaces.draft.SketchRule)"),
-        ("policy", policy, policy is None or isinstance(policy, Policy), "a Policy (autosched.tune.policy)"),
+        ("rules", rules, are(rules, "applies", "apply"), f"a sequence of sketch rules ({RULE})"),
+        ("policy", policy, policy is None or isinstance(policy, Policy), "a Policy (autosched.tuner.policy)"),
         ("narrow", narrow, narrow is None or callable(narrow), "a function of sketches"),
-        ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tune.callbacks)"),
+        ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tuner.callbacks)"),
         ("measure", measure, isinstance(measure, bool), "True or False"),
         ("resume", resume, isinstance(resume, bool), "True or False"),
     ):
@@ -220,9 +221,9 @@ def _search(
     from autosched.measure import Measurer, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
-    from autosched.tune.garbage import rare_collections
-    from autosched.tune.room import check_room
-    from autosched.tune.session import run
+    from autosched.tuner.garbage import rare_collections
+    from autosched.tuner.room import check_room
+    from autosched.tuner.session import run
 
     problem, device = request.problem, request.device
     with ScratchDirectory() as scratch, rare_collections():
@@ -256,7 +257,7 @@ def _estimate(request: Request, space: Space, directory: Path | None, begun: flo
     """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
     import numpy as np
 
-    from autosched.tune.result import Result
+    from autosched.tuner.result import Result
 
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
@@ -304,7 +305,7 @@ def _write_fastest(directory: Path, task: Task, result: Result, db: Path | str |
 
 def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource | GpuSource]) -> None:
     """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
-    from autosched.deploy import write_whole
+    from autosched.session.export import write_whole
 
     for rank, source in enumerate(sources, start=1):
         write_whole(directory / f"{task.workload.rpartition(':')[2]}-{rank}{source.suffix}", source.text.encode())
@@ -325,7 +326,7 @@ def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Reco
 
 def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource | GpuSource]]:
     """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
-    from autosched.tune.search import Search
+    from autosched.tuner.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
     found: list[tuple[Candidate, KernelSource | GpuSource]] = []

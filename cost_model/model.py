@@ -17,19 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import ExpressionError
+from autosched.ir.closed_forms.arithmetic import total
+from autosched.ir.closed_forms.program import Floats, Graph, Ints, Program
 from autosched.ir.expr import Expr
-from autosched.ir.program import Floats, Graph, Ints, Program
 from autosched.ir.stmt import Func
 from autosched.target import Target
-from cost_model import features, gpu_machine, legality
-from cost_model.analysis import Analysis, analyse
-from cost_model.draft import Draft, draft
-from cost_model.formula import total
-from cost_model.gpu_draft import GpuDraft, gpu_draft
-from cost_model.gpu_features import GPU_FEATURES, gpu_symbolic
-from cost_model.gpu_legality import gpu_rules
-from cost_model.machine import Machine, machine
-from cost_model.parts import Part, best_rows, connected, independent_parts, legal_rows
+from cost_model.analysis.statements import Analysis, analyse
+from cost_model.cpu import features, legality
+from cost_model.cpu.latency import Draft, draft
+from cost_model.cpu.microarchitectures import Machine, machine
+from cost_model.gpu import machine as gpu_machine
+from cost_model.gpu.features import GPU_FEATURES, gpu_symbolic
+from cost_model.gpu.latency import GpuDraft, gpu_draft
+from cost_model.gpu.legality import gpu_rules
+from cost_model.independent_nests import Part, best_rows, connected, independent_parts, legal_rows
 from cost_model.ranker import Ranker, labels
 
 ROWS_OF_BEST = 8  # put together for a sketch
@@ -211,7 +212,7 @@ class CostModel:
         return len(self._seconds)
 
     def legal(self, i: int, matrix: Ints) -> npt.NDArray[np.bool_]:
-        """bool `[n]`: whether every rule of `cost_model.legality` holds."""
+        """bool `[n]`: whether every rule of `cost_model.cpu.legality` holds."""
         if not self.sketches[i].rules:
             return np.ones(matrix.shape[0], bool)
         return np.asarray(self.sketches[i].legal_program(matrix).all(axis=0))

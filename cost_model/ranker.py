@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.features import DRAFT_COLUMN
+from cost_model.cpu.features import DRAFT_COLUMN
 
 if TYPE_CHECKING:
     import xgboost

@@ -28,21 +28,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autosched.device import Device
 from autosched.errors import DeviceError, UsageError
-from autosched.kernels import Request
 from autosched.measure import Failure, Job, Measurement, Measurer, make_problem
 from autosched.measure.host import ScratchDirectory
-from autosched.roofline import compulsory_bytes
+from autosched.session.device import Device
+from autosched.session.request import Request
+from autosched.session.roofline import compulsory_bytes
+from autosched.session.task import make_task, start_run, task_key
 from autosched.store import Database
 from autosched.target import parse_target
-from autosched.tasks import make_task, start_run, task_key
-from autosched.tune.definition import define
-from autosched.tune.protocols import Candidate, Trial
-from autosched.tune.recorder import DatabaseRecorder
-from autosched.tune.room import check_room
-from autosched.tune.search import Search
-from autosched.tune.task import Task, training_data
+from autosched.tuner.definition import define
+from autosched.tuner.protocols import Candidate, Trial
+from autosched.tuner.recorder import DatabaseRecorder
+from autosched.tuner.room import check_room
+from autosched.tuner.search import Search
+from autosched.tuner.task import Task, training_data
 from experiments.scoreboard.bouts import Bout
 from experiments.tuning import Case
 from search_spaces.space import Sketch

@@ -3,7 +3,8 @@
     python -m experiments.cost_model_quality --json
 
 A *workload* is an operator with its shape, batch size and number of threads. Every metric is taken within a workload,
-over its valid programs, and then averaged over the workloads with at least LEAST programs (see `cost_model.metrics`):
+over its valid programs, and then averaged over the workloads with at least LEAST programs (see
+`experiments.ranking_metrics`):
 
     pairwise_accuracy       share of the pairs of programs that are ordered rightly
     apart_accuracy          the same of pairs whose times are more than APART apart
@@ -39,11 +40,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import AutoschedError
-from autosched.te.registry import find
-from cost_model.features import DRAFT_COLUMN
-from cost_model.metrics import pairwise_accuracy, recall_at_k
+from autosched.te.operators.registry import find
+from cost_model.cpu.features import DRAFT_COLUMN
 from cost_model.ranker import Ranker, labels
 from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_databases, read, tabulate
+from experiments.ranking_metrics import pairwise_accuracy, recall_at_k
 from experiments.tuning import result_file, write_results
 
 K = 30

@@ -42,7 +42,7 @@ from autosched.errors import AutoschedError, DeviceError
 from autosched.measure import timing
 from autosched.runtime.peak import multiplier
 from autosched.target import parse_target
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import Bout

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.deploy import write_whole
 from autosched.errors import AutoschedError, StoreError
 from autosched.lower import lower
 from autosched.schedule import replay, steps_to_json
+from autosched.session.export import write_whole
 from autosched.store import Database, Record
 from autosched.target import Target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.registry import find, resolve
-from autosched.tune.recorder import TRIED_AGAIN
-from cost_model.features import FEATURES, evaluate
+from autosched.te.operators.registry import find, resolve
+from autosched.te.rewrites.collapse import collapse
+from autosched.tuner.recorder import TRIED_AGAIN
+from cost_model.cpu.features import FEATURES, evaluate
 from cost_model.model import sketch_model
 from search_spaces import cpu
 

@@ -31,8 +31,8 @@ from autosched.cli import options
 from autosched.errors import AutoschedError
 from autosched.lower import lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
 from experiments.hostinfo import host_facts
 from search_spaces import space

@@ -16,10 +16,10 @@ from typing import Any
 from autosched.cli.bench import geomean
 from autosched.cli.interrupts import interrupted_by_signals
 from autosched.cli.output import table
-from autosched.deploy import write_whole
 from autosched.errors import UsageError
 from autosched.measure.results import FAULTS
-from autosched.te.registry import find
+from autosched.session.export import write_whole
+from autosched.te.operators.registry import find
 from experiments.hostinfo import host_facts
 
 SCHEMA_VERSION = 1

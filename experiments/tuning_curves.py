@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from autosched.cli import options
-from autosched.device import find_device
 from autosched.errors import AutoschedError, UsageError
+from autosched.session.device import find_device
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
 from experiments.tuning import Case, answer, load_now, parse_cases, result_file, write_results

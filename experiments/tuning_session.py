@@ -16,8 +16,8 @@ from pathlib import Path
 import autosched as at
 from autosched.cli import options
 from autosched.errors import AutoschedError
-from autosched.tune.policy import FULL, Policy
-from search_spaces.limits import plain_tiles
+from autosched.tuner.policy import FULL, Policy
+from experiments.plain_tiles import plain_tiles
 from search_spaces.space import Sketch
 
 

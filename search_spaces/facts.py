@@ -13,7 +13,7 @@ from autosched.ir.visit import depth, free_vars, is_data, is_looked_up, loads, s
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.te.checks import MAX_DEPTH
-from autosched.te.running import running
+from autosched.te.rewrites.prefix_scan import running
 
 EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
 MAX_SWITCH = 16

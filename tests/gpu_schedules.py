@@ -338,7 +338,12 @@ def cases() -> dict[str, Case]:
             whole, matmul_state(whole).apply(Pipeline("C.acc", "k.0", 4)), 0, **{**big, "k1": 2, "k2": 2}, va=4, vb=4
         ),
         "matmul through registers": case(
-            d := matmul(32, 64, 32), matmul_state(d).apply(Pipeline("C.acc", "k.0", 2, "registers")), 0, **big, va=4, vb=4
+            d := matmul(32, 64, 32),
+            matmul_state(d).apply(Pipeline("C.acc", "k.0", 2, "registers")),
+            0,
+            **big,
+            va=4,
+            vb=4,
         ),
         "matmul with fewer chunks than stages": case(
             d := matmul(33, 29, 7),

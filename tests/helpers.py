@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, For, Func, If, Seq, Stmt
 from autosched.lower import concretise, lower
 from autosched.schedule import State
 from autosched.te.dag import ComputeDAG
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import Reference, evaluate, within
+from autosched.te.reference.evaluate import Reference, evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from search_spaces.space import Sketch, sample
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,13 +27,13 @@ from autosched.errors import (
     UsageError,
 )
 from autosched.measure import Failure, Measurer
+from autosched.session.task import nearest_shapes
 from autosched.store import Database
 from autosched.store import Workload as WorkloadRow
-from autosched.tasks import nearest_shapes
 from autosched.te import Tensor
 from search_spaces.space import Param, Sketch
 from tests.helpers import python
-from tests.tune.fakes import FakeModel
+from tests.tuner.fakes import FakeModel
 
 M, N = 32, 32
 
@@ -349,10 +349,10 @@ def test_a_record_of_another_processor_is_not_run_here(tmp_path: Path) -> None:
 
 
 def test_tune_stays_callable_after_its_package_was_imported() -> None:
-    import autosched.tune.session
+    import autosched.tuner.session
 
     assert callable(at.tune)
-    assert at.tune.session is autosched.tune.session  # type: ignore[attr-defined]
+    assert at.tune.session is autosched.tuner.session  # type: ignore[attr-defined]
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from autosched import deploy
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.runtime.spec import ArraySpec
+from autosched.session import export as deploy
 from autosched.target import parse_target
 
 IR = "define i32 @k(ptr %args, ptr %workspace, i64 %n) {\n  ret i32 0\n}\n"

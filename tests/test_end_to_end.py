@@ -318,7 +318,10 @@ def test_two_at_a_time_say_one_thing_and_leave_nothing(place: Place, gap_s: floa
         time.sleep(gap_s)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert err in ("", *(f"autosched: error: interrupted{n}; everything measured so far is saved\n" for n in ("", " twice")))
+    assert err in (
+        "",
+        *(f"autosched: error: interrupted{n}; everything measured so far is saved\n" for n in ("", " twice")),
+    )
     assert count_outcomes(place.db) >= told
     assert list((place.home / ".cache" / "autosched" / "runs").iterdir()) == []
     place.wait_for_no_process()

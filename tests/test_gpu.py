@@ -16,9 +16,9 @@ import pytest
 import autosched as at
 from autosched.errors import UsageError
 from autosched.runtime.gpu.compile import find_nvcc
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from tests.codegen.nvcc import resources
 from tests.measure.gpu_kernels import opencl_target
 

@@ -10,7 +10,7 @@ from autosched.ir.verify import IRError, verify
 from autosched.lower import concretise, lower
 from autosched.schedule import Parallel, Split, State, initial_state
 from autosched.te.dag import ComputeDAG
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
 from tests.helpers import check_nest
 
 SMALL = {

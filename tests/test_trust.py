@@ -14,11 +14,11 @@ import pytest
 
 import autosched as at
 from autosched.codegen.source import KernelSource
-from autosched.device import find_device
 from autosched.errors import DeviceError, RecordWarning, StoreError, UsageError, VerificationError
+from autosched.session.device import find_device
 from autosched.store import Database
 from autosched.store.signing import key_path
-from autosched.tune.definition import define
+from autosched.tuner.definition import define
 from tests.test_api import IR, M, N, added, hand_written
 
 __all__ = ["hand_written"]  # the fixture: a search space of hand-written kernels
@@ -150,7 +150,7 @@ def test_all_that_a_machine_cannot_verify_is_passed_over(
     def no_room(*_: object) -> None:
         raise StoreError("there is no room")
 
-    monkeypatch.setattr("autosched.tune.room.check_room", no_room)
+    monkeypatch.setattr("autosched.tuner.room.check_room", no_room)
     _, said = compiled(db)
     assert f"(record {row}: there is no room)" in said[-1]
 
@@ -253,7 +253,7 @@ def test_a_kind_that_is_not_the_records_is_refused_before_it_is_verified(
 def test_claims_that_no_time_was_left_for_are_told(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = add(db, RIGHT, 1e-6)
     become_another_installation(monkeypatch, tmp_path)
-    monkeypatch.setattr("autosched.stored.CLAIMS_S", 0.0)
+    monkeypatch.setattr("autosched.session.records.CLAIMS_S", 0.0)
     _, (said,) = compiled(db)
     assert f"record {row}: not verified within" in said
 

@@ -17,8 +17,8 @@ from autosched.errors import UsageError
 from autosched.schedule import largest_tile, steps_to_json
 from autosched.target import parse_target
 from autosched.te import Tensor
-from autosched.te.collapse import collapse
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import cpu
 from search_spaces.space import Sketch
 

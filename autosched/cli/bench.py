@@ -21,7 +21,7 @@ from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from autosched.cli.peers import Array, Call, Peer
-    from autosched.te.registry import Workload
+    from autosched.te.operators.registry import Workload
 
 ROUNDS = 10  # an even number: every order as often as its reverse
 BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             os.environ[name] = str(args.threads)
     from autosched.cli import peers
     from autosched.cli.output import SCHEMA_VERSION, is_gpu, print_json
-    from autosched.te.registry import WORKLOADS
+    from autosched.te.operators.registry import WORKLOADS
 
     if is_gpu(args.target or ""):
         raise UsageError(
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 def choose_cases(args: argparse.Namespace, workloads: Mapping[str, Workload]) -> list[Case]:
     """The cases that the options name. Raises UsageError for unknown workloads and options that do not go together."""
-    from autosched.te.registry import find
+    from autosched.te.operators.registry import find
 
     if not args.workload:
         if args.shape is not None or args.settings:

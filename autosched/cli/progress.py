@@ -17,8 +17,8 @@ from autosched.cli.output import clock_text, device_text, rate_text, share_text,
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from autosched.tune.callbacks import Callback, Event
-    from autosched.tune.result import Result
+    from autosched.tuner.callbacks import Callback, Event
+    from autosched.tuner.result import Result
 
 REFRESH_S = 0.15  # between two drawings of the live line
 PAUSE_S = 10.0  # without an improvement, plain lines still tell this often that the search is alive

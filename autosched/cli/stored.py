@@ -117,8 +117,8 @@ def _task(workload: Workload, target: str, threads: int) -> StoredTask:
     """Builds a built-in workload again, if this version still builds the same from its spec."""
     from autosched.errors import AutoschedError
     from autosched.store.records import parse_data
-    from autosched.te.registry import WORKLOADS
-    from autosched.tune.definition import redefine, spec_weights
+    from autosched.te.operators.registry import WORKLOADS
+    from autosched.tuner.definition import redefine, spec_weights
 
     unknown = StoredTask(workload.hash, workload.name, (), "float32", None, target, threads)
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autosched.cli import options
 
 if TYPE_CHECKING:
-    from autosched.tune.result import Result
+    from autosched.tuner.result import Result
 
 TRIALS = 64
 TRIALS_OF_A_BUDGET = 10_000  # more than any budget allows: with --budget alone the time decides

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autosched.cli import options
 
 if TYPE_CHECKING:
-    from autosched.te.registry import Workload
+    from autosched.te.operators.registry import Workload
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,7 +20,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json, table
-    from autosched.te.registry import WORKLOADS, find
+    from autosched.te.operators.registry import WORKLOADS, find
 
     chosen = list(WORKLOADS.values()) if args.workload is None else [find(args.workload)]
     if args.json:

@@ -136,8 +136,9 @@ class Stmt:
 class Overlap:
     """Iterations overlap: the shared buffers that a loop fills first have one place for each of `stages` iterations.
 
-    Loops directly inside one another with the same overlap count as one. `lower/pipelining.py` makes it so; until then
-    the loop runs as written. `asynchronous`: copies are left to the memory system, if they only move elements.
+    Loops directly inside one another with the same overlap count as one. `lower/passes/overlap_iterations.py` makes it
+    so; until then the loop runs as written. `asynchronous`: copies are left to the memory system, if they only move
+    elements.
     """
 
     stages: Expr

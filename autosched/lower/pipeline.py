@@ -22,17 +22,17 @@ from dataclasses import replace
 
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, For, Func, Seq, Stmt, walk
-from autosched.lower.arrivals import go_where_data_say
-from autosched.lower.holding import hold_values
-from autosched.lower.in_place import compute_in_place
-from autosched.lower.instantiate import instantiate, simplify_stmt
-from autosched.lower.interior import specialise_interior
-from autosched.lower.interleaving import interleave_rows
-from autosched.lower.joining import join_passes
 from autosched.lower.limits import check_nest
-from autosched.lower.pipelining import overlap_iterations
-from autosched.lower.symbolic import lower
-from autosched.lower.tails import specialise_tails
+from autosched.lower.passes.compute_in_place import compute_in_place
+from autosched.lower.passes.fuse_passes import join_passes
+from autosched.lower.passes.hoist_invariants import hold_values
+from autosched.lower.passes.instantiate import instantiate, simplify_stmt
+from autosched.lower.passes.overlap_iterations import overlap_iterations
+from autosched.lower.passes.partition_interior import specialise_interior
+from autosched.lower.passes.scatter import go_where_data_say
+from autosched.lower.passes.specialise_tails import specialise_tails
+from autosched.lower.passes.unroll_and_jam_rows import interleave_rows
+from autosched.lower.symbolic.lower import lower
 
 
 def concretise(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:

@@ -1,8 +1,8 @@
 """The data a workload's candidates are checked with, as .npy files that tuner and workers share.
 
 For each data set of DATA_SETS, input `i` is in `<set>.in<i>.npy`; output `j` has its reference value and error bound
-(float64 or int64, as `te.reference` gives them) in `<set>.out<j>.value.npy` and `.bound.npy`, and the same as a closed
-interval of the output's own dtype in `.low.npy` and `.high.npy`: a kernel's element x is right exactly when
+(float64 or int64, as `te.reference.evaluate` gives them) in `<set>.out<j>.value.npy` and `.bound.npy`, and the same as
+a closed interval of the output's own dtype in `.low.npy` and `.high.npy`: a kernel's element x is right exactly when
 low <= x <= high. Comparing in the output's own dtype costs a fraction of a conversion to float64. Where Winograd
 convolutions are accepted, kernels with tiles of m outputs have limits of their own: `.bound.m.npy`, `.low.m.npy` and
 `.high.m.npy`.
@@ -57,9 +57,9 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile. It is
     a daemon: a program that is told to end does not wait for it.
     """
-    from autosched.te.inputs import make_inputs
-    from autosched.te.reference import evaluate
-    from autosched.te.winograd import TILES
+    from autosched.te.reference.evaluate import evaluate
+    from autosched.te.reference.inputs import make_inputs
+    from autosched.te.rewrites.winograd import TILES
 
     inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
     outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)

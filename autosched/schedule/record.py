@@ -10,11 +10,12 @@ from typing import Any
 
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import Scope
-from autosched.schedule.atomic import Atomic
-from autosched.schedule.flatten import Flatten
-from autosched.schedule.gpu_steps import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
 from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
-from autosched.schedule.loop_steps import (
+from autosched.schedule.state import State, Step, initial_state
+from autosched.schedule.steps.atomic import Atomic
+from autosched.schedule.steps.flatten import Flatten
+from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
+from autosched.schedule.steps.loops import (
     FetchAhead,
     Fuse,
     Parallel,
@@ -25,13 +26,12 @@ from autosched.schedule.loop_steps import (
     Unroll,
     Vectorize,
 )
-from autosched.schedule.places import NarrowPlaces
-from autosched.schedule.separate import Separate
-from autosched.schedule.stage_steps import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
-from autosched.schedule.state import State, Step, initial_state
-from autosched.schedule.tensorize import Tensorize
-from autosched.schedule.widen import Factor, Once, Widen
-from autosched.schedule.winograd import Winograd
+from autosched.schedule.steps.places import NarrowPlaces
+from autosched.schedule.steps.separate import Separate
+from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
+from autosched.schedule.steps.tensorize import Tensorize
+from autosched.schedule.steps.widen import Factor, Once, Widen
+from autosched.schedule.steps.winograd import Winograd
 from autosched.te.dag import ComputeDAG
 
 STEPS: dict[str, type[Any]] = {

@@ -13,8 +13,8 @@ from typing import Protocol
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
-from autosched.schedule.atomic import check_atomics
 from autosched.schedule.stage import At, Loop, Stage, StageAxis, StageOp, default_stage
+from autosched.schedule.steps.atomic import check_atomics
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, Tensor
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.te.running import band, running
+from autosched.te.rewrites.prefix_scan import band, running
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ComputeDAG:
     inputs: placeholders in the order of their creation, which is the order of a kernel's arguments; `weights` are the
     names of those that are declared constant, in the same order.
     outputs: as given. stages: producers before consumers. winograd: whether convolutions may be computed with
-    Winograd's larger error (see `te.winograd`).
+    Winograd's larger error (see `te.rewrites.winograd`).
     """
 
     inputs: tuple[Tensor, ...]

@@ -31,7 +31,7 @@ from autosched.runtime.gpu.device import Device, DeviceFault
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from experiments.arena import serve
 from experiments.gpu import peers
 from experiments.tuning import Case, parse_cases

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.cli.peers import CONVOLUTIONS, TORCH
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from experiments.tuning import Case
 
 if TYPE_CHECKING:

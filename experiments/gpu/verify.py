@@ -16,8 +16,8 @@ from autosched.measure import Failure, Job, Measurer, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.target import Target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
 from experiments.gpu.cases import Check
 from search_spaces import space

@@ -9,11 +9,11 @@ from typing import Any
 
 from autosched.cli import options
 from autosched.errors import UsageError
-from autosched.roofline import compulsory_bytes
+from autosched.session.roofline import compulsory_bytes
 from autosched.target import Target
 from autosched.te import ComputeDAG
-from autosched.te.registry import WORKLOADS, build
-from autosched.te.winograd import match_stage
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.rewrites.winograd import match_stage
 from experiments.tuning import Case, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)

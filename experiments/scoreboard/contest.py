@@ -17,7 +17,7 @@ import numpy as np
 
 from autosched.cli.bench import THREAD_VARIABLES, TOLERANCE, random_inputs
 from autosched.measure.results import median_interval
-from autosched.roofline import compulsory_bytes
+from autosched.session.roofline import compulsory_bytes
 from experiments.arena import Arena, Lost
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout, OptIn

@@ -19,21 +19,21 @@ import numpy as np
 from autosched import api
 from autosched.cli import peers
 from autosched.codegen import KernelSource, build_source
-from autosched.kernels import specs
 from autosched.lower import lower
 from autosched.measure import timing
 from autosched.measure.runner import Timer
-from autosched.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.peak import measure_fma_gflops, multiplier, reader
 from autosched.runtime.tensors import Array, address_of, aligned_empty
 from autosched.schedule import replay
+from autosched.session.request import specs
+from autosched.session.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.store import Database
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from experiments.arena import serve
 
 OURS, CALL, READ, MULTIPLY = "autosched", "autosched.call", "read", "multiply"

@@ -20,13 +20,14 @@ visited from the outputs to the inputs; the first rule that applies gives the al
 Operands that are contiguous along the reduction and that few outputs use are also multiplied in tiles of inner
 products (`inner_products.py`).
 
-Register tiles ask for large operands while they compute (`ahead.py`).
+Register tiles ask for large operands while they compute (`prefetch.py`).
 
 Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
 written around the caches (`streaming.py`).
 
 Windows whose rows serve several outputs also come in two stages, where that halves the operations (`Separate`); long
-ones are in stages already (`te.windows`). What goes on with a stage of them has it computed for each of its tasks.
+ones are in stages already (`te.rewrites.windows`). What goes on with a stage of them has it computed for each of its
+tasks.
 
 Where the workload accepts Winograd's error, all of this comes once for each way to compute its 3x3 convolutions.
 
@@ -37,15 +38,15 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.ahead import follow_operands
-from search_spaces.cpu.arrivals import Arrivals
 from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
+from search_spaces.cpu.prefetch import follow_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import Scan
+from search_spaces.cpu.scatter import Arrivals
 from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import Transform, beginnings
-from search_spaces.draft import MAX_SKETCHES, Context, Draft, SketchRule, distinct, grow
+from search_spaces.partial_sketch import MAX_SKETCHES, Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (

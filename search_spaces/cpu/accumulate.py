@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosched.ir.expr import Const, product
 from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import unroll
-from search_spaces.draft import Draft
+from search_spaces.partial_sketch import Draft
 
 WINDOW = 128  # points of a reduction that is a window: each of its loops may be written out
 

@@ -34,7 +34,6 @@ from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.ahead import follow_sums
 from search_spaces.cpu.domains import (
     few_streams,
     panel_block,
@@ -45,8 +44,9 @@ from search_spaces.cpu.domains import (
     vector_width,
 )
 from search_spaces.cpu.packing import pack_panels, pack_rows
-from search_spaces.draft import Context, Draft, choose_host
+from search_spaces.cpu.prefetch import follow_sums
 from search_spaces.facts import Read, buffer_shape, column_dim, extent, has_reuse, panel_dim, reads_of, row_tiles
+from search_spaces.partial_sketch import Context, Draft, choose_host
 from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES, Const, product
-from autosched.lower.domains import infer_domains
+from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import (
     ComputeAt,
     ComputeInline,
@@ -30,7 +30,6 @@ from autosched.schedule import (
 )
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
-from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     divisors_of,
     ends_blocks,
@@ -54,6 +53,7 @@ from search_spaces.facts import (
     reads_of,
     switch_axes,
 )
+from search_spaces.partial_sketch import Context, Draft
 from search_spaces.space import Param
 
 MOST_VECTORS = 16  # of a chunk, for all of them to be written out

@@ -22,8 +22,8 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import points_of_dots, tile_count
 from search_spaces.cpu.intrinsics import sums_along, words_along
 from search_spaces.cpu.packing import pack_transposed
-from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim, users
+from search_spaces.partial_sketch import Context, Draft, choose_host
 
 FEW_USERS = 32  # outputs that use an element of the largest operand
 MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds

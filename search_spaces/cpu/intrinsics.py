@@ -7,9 +7,9 @@ from autosched.ir.expr import Load
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import is_whole, made_of, word_dim
-from search_spaces.draft import Context, Draft
+from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
 from search_spaces.facts import Read, extent, panel_dim, reads_of, users
+from search_spaces.partial_sketch import Context, Draft
 
 # Points that use an element: for fewer or as many, converting it takes longer than a slow instruction.
 CONVERTED_FOR = 2
@@ -90,8 +90,8 @@ def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
 
 
 def store_sums(draft: Draft, name: str, axis: str, width: str, at: tuple[str, str] | None) -> Draft:
-    """The sums of an operand's words (`schedule/tensorize.py`), the stage `name`, where its panels are made, `width` of
-    `axis` at a time; for instructions that need none as it is."""
+    """The sums of an operand's words (`schedule/steps/tensorize.py`), the stage `name`, where its panels are made,
+    `width` of `axis` at a time; for instructions that need none as it is."""
     if not any(s.name == name for s in draft.state.stages):
         return draft
     op = draft.state.stage(name).op

@@ -15,8 +15,8 @@ import math
 from autosched.ir.expr import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import across_tile, vector_width
-from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent
+from search_spaces.partial_sketch import Context, Draft
 
 Place = tuple[str, str] | None
 MIN_ACROSS = 4  # adjacent elements that are transposed at a time

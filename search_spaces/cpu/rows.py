@@ -15,14 +15,14 @@ from dataclasses import replace
 from autosched.errors import ScheduleError
 from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import Scope
-from autosched.lower.domains import infer_domains
+from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
-from search_spaces.draft import Alternative, Context, Draft
 from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reduction, points, reads_of
+from search_spaces.partial_sketch import Alternative, Context, Draft
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy

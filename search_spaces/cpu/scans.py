@@ -1,4 +1,4 @@
-"""Running reductions, which `te.scans` has put in blocks: sums, maxima, .. of all elements up to each one.
+"""Running reductions, which `te.rewrites.scans` has put in blocks: sums, maxima, .. of all elements up to each one.
 
     parallel rows                                        or: everything at the root, parallel over rows and blocks
       sums of blocks, of blocks of blocks, ..            s
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
-from autosched.te.running import running
-from autosched.te.scans import LONGEST
+from autosched.te.rewrites.prefix_scan import running
+from autosched.te.rewrites.scans import LONGEST
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
-from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import extent, points
+from search_spaces.partial_sketch import Context, Draft, choose_host
 from search_spaces.space import Param
 
 FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for

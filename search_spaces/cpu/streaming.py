@@ -5,7 +5,7 @@ data that will be read again. Where inputs and outputs together are larger than 
 anybody. An output that is written across, a line in each of many rows, waits for the fetches too, since nothing
 foresees them: around the caches it is written faster from a quarter of that on (a transpose of 8 MB 1.2 times as fast,
 of 16 MB 1.6 times). Graphs with more arithmetic hide their bandwidth but not the time until a line arrives, from the
-last cache either; they are asked where rows of their operands lie apart (`ahead.py`), and their outputs are written
+last cache either; they are asked where rows of their operands lie apart (`prefetch.py`), and their outputs are written
 around the caches as well (attention scores 1.1 times as fast): fetches of those lines would hold up the others.
 """
 
@@ -19,9 +19,9 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.ahead import fetch_ahead
 from search_spaces.cpu.elementwise import transposed_read
-from search_spaces.draft import Context, Draft
+from search_spaces.cpu.prefetch import fetch_ahead
+from search_spaces.partial_sketch import Context, Draft
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
 MAX_INTENSITY = 8.0  # operations for each byte of inputs and outputs; with more, arithmetic takes longer

@@ -21,16 +21,15 @@ from autosched.ir.expr import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Tensorize, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.schedule.tensorize import made_of
+from autosched.schedule.steps.tensorize import made_of
 from autosched.target import PIECE_BYTES
-from autosched.te.running import step_along
+from autosched.te.rewrites.prefix_scan import step_along
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
-from search_spaces.draft import Alternative, Context, Draft, choose_host
 from search_spaces.facts import (
     Read,
     buffer_shape,
@@ -49,6 +48,7 @@ from search_spaces.facts import (
     transposable_dim,
     vector_axes,
 )
+from search_spaces.partial_sketch import Alternative, Context, Draft, choose_host
 from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2

@@ -34,14 +34,13 @@ from autosched.schedule import (
     widened,
     window_axes,
 )
-from autosched.schedule.places import narrow_places
-from autosched.schedule.winograd import convolution
+from autosched.schedule.steps.places import narrow_places
+from autosched.schedule.steps.winograd import convolution
 from autosched.te.dag import ComputeDAG
-from autosched.te.winograd import TILES
+from autosched.te.rewrites.winograd import TILES
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
-from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     MAX_GROWTH,
     MIN_REPEATS,
@@ -54,6 +53,7 @@ from search_spaces.facts import (
     switch_axes,
     users,
 )
+from search_spaces.partial_sketch import Context, Draft
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
 LESS = 0.5  # what is written in between costs a store and a load of each row

@@ -22,11 +22,11 @@ from __future__ import annotations
 from autosched.schedule import initial_state
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.draft import Context, Draft, SketchRule, distinct, grow
 from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, Host, Inline
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
+from search_spaces.partial_sketch import Context, Draft, SketchRule, distinct, grow
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (

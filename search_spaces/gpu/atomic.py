@@ -9,7 +9,6 @@ from __future__ import annotations
 from autosched.ir.atomics import atomic_operation
 from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage
 from autosched.schedule.stage import StageAxis
-from search_spaces.draft import Context, Draft
 from search_spaces.facts import extent, lane_reduction, reads_of
 from search_spaces.gpu.binding import bind_blocks, size
 from search_spaces.gpu.domains import covering
@@ -23,6 +22,7 @@ from search_spaces.gpu.rows import (
     team,
 )
 from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, tile
+from search_spaces.partial_sketch import Context, Draft
 
 TEAM_PARTS = (8, 64)
 START_THREADS = 128

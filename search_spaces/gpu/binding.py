@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from autosched.ir.expr import Const
 from autosched.schedule import Bind, Fuse, Reorder, Split, Step, Unroll
 from autosched.schedule.stage import StageAxis
-from search_spaces.draft import Draft
 from search_spaces.gpu import domains
+from search_spaces.partial_sketch import Draft
 from search_spaces.space import Param
 
 WARP = 32

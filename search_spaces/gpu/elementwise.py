@@ -23,7 +23,6 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.state import State
-from search_spaces.draft import Context, Draft
 from search_spaces.facts import (
     Read,
     extent,
@@ -39,6 +38,7 @@ from search_spaces.facts import (
 )
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.partial_sketch import Context, Draft
 
 MOST_NODES = 64  # a larger expression is not computed again for each of several readers
 

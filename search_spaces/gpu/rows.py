@@ -18,7 +18,7 @@ from dataclasses import replace
 from autosched.errors import ScheduleError
 from autosched.ir.linear import ONE
 from autosched.ir.stmt import ForKind
-from autosched.lower.domains import infer_domains
+from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import (
     Bind,
     ComputeAt,
@@ -33,12 +33,12 @@ from autosched.schedule import (
     Team,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import extent, is_copy, lane_reduction, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import leads
 from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, point, tile
+from search_spaces.partial_sketch import Context, Draft, choose_host
 from search_spaces.space import Param
 
 WARP = 32

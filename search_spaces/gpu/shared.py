@@ -11,10 +11,10 @@ from autosched.ir.visit import free_vars, subexpressions
 from autosched.schedule import CacheRead, ComputeAt, ComputeInline, Cooperate, Pack, Pad, Pipeline, Stage, Step
 from autosched.schedule.stage import StageAxis
 from autosched.target import Target
-from search_spaces.draft import Draft
 from search_spaces.facts import Read, is_expensive, is_reused, switch_axes
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import size
+from search_spaces.partial_sketch import Draft
 from search_spaces.space import Param
 
 MOST_NODES = 64  # a larger expression is not computed again for every tile

@@ -18,7 +18,6 @@ from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars
 from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, Step, Unroll
 from autosched.schedule.stage import StageAxis
-from search_spaces.draft import Context, Draft, choose_host
 from search_spaces.facts import Read, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import (
@@ -31,6 +30,7 @@ from search_spaces.gpu.binding import (
     tiled_levels,
 )
 from search_spaces.gpu.shared import feed, pipeline, reused_operands, share, transposed_dimension
+from search_spaces.partial_sketch import Context, Draft, choose_host
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from autosched.store import Database
 from autosched.target import parse_target
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from autosched.runtime.spec import ArraySpec
-from autosched.tune.callbacks import Event
-from autosched.tune.result import Point, Result
+from autosched.tuner.callbacks import Event
+from autosched.tuner.result import Point, Result
 
 
 class FakeMatmul:

@@ -8,8 +8,8 @@ import pytest
 from autosched import api
 from autosched.cli import bench, peers
 from autosched.errors import UsageError, VerificationError
-from autosched.te.reference import evaluate
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.reference.evaluate import evaluate
 from tests.cli.fakes import FakeMatmul, result
 
 SMALL = {

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen.c.atomics import OPENCL_NAMES
+from autosched.codegen.c.dialects import OPENCL
 from autosched.codegen.c.source import GpuSource
-from autosched.codegen.c.words import OPENCL
 from autosched.ir.stmt import Func
 
 cl = pytest.importorskip("pyopencl")

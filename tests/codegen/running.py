@@ -22,8 +22,8 @@ from autosched.runtime.jit import CODEGEN_LEVEL, load_object
 from autosched.schedule import State, replay, steps_to_json
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import Reference, evaluate, within
+from autosched.te.reference.evaluate import Reference, evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from search_spaces.space import Sketch
 from tests.codegen.elsewhere import HOST, can_run, compile_here
 from tests.helpers import check_nest

@@ -11,7 +11,7 @@ from autosched.codegen.c.bounds import REGISTERS, WARP, resident_blocks
 from autosched.codegen.c.kernel import emit
 from autosched.lower import concretise, lower
 from autosched.schedule import replay
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from tests.gpu_schedules import matmul, matmul_state
 
 

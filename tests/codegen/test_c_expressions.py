@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from autosched.codegen.c.dialects import CUDA, DIALECTS, OPENCL
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.kernel import emit
-from autosched.codegen.c.words import CUDA, DIALECTS, OPENCL
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, call, cast, const, select
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, ForKind, Func, Scope
 from tests.ir.nests import F32, F64, I64, buffer, func, load, loop, store

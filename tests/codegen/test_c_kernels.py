@@ -11,13 +11,13 @@ from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.names import RESERVED, identifier
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.expr import Const, Expr, Var, const, imin, select
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Barrier, For, ForKind, Func, If, Scope, Seq, Store, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import Pipeline
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from tests.gpu_schedules import Case, cases, matmul, matmul_state, parameters, softmax, softmax_state
 from tests.ir.nests import F32, I64, buffer, func, load, loop, num, reducer, store
 

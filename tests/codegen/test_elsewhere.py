@@ -10,9 +10,10 @@ import pytest
 from autosched import te
 from autosched.schedule import Vectorize, initial_state
 from autosched.target import Target, parse_target
-from autosched.te import ComputeDAG, registry
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te import ComputeDAG
+from autosched.te.operators import registry
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import cpu
 from search_spaces.space import sample
 from tests.codegen import running

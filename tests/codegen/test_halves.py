@@ -10,16 +10,17 @@ import pytest
 import autosched as at
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
-from autosched.device import check_dtypes
 from autosched.errors import UsageError
 from autosched.ir.half import numpy_dtype
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Vectorize, initial_state
+from autosched.session.device import check_dtypes
 from autosched.target import host_arch, parse_target
-from autosched.te import ComputeDAG, registry
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
+from autosched.te import ComputeDAG
+from autosched.te.operators import registry
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from search_spaces import cpu
 from tests.codegen.running import build, can_run, check_outputs, run, targets
 from tests.helpers import exact

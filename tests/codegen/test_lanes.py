@@ -14,7 +14,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.schedule import Split, Unroll, Vectorize, initial_state
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import build, check_kernel, check_outputs, run, targets_in_turn

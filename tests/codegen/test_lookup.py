@@ -12,8 +12,8 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Reorder, Split, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import KINDS, make_inputs
+from autosched.te.reference.inputs import KINDS, make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
 from tests.codegen.running import build, check_candidate, check_kernel
 from tests.codegen.test_assembly import innermost_loops

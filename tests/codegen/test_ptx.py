@@ -9,8 +9,8 @@ from pathlib import Path
 from autosched.codegen import build_gpu_source
 from autosched.lower import lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import sketches
 from tests.codegen.nvcc import ptx
 

@@ -10,7 +10,7 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Reorder, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from tests.codegen.running import build, check_outputs, run, targets
 from tests.te.test_scans import ORDERS, running
 

@@ -9,7 +9,7 @@ import pytest
 
 from autosched import te
 from autosched.codegen.llvm.transpose import Tile
-from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import compile_object, emit_assembly
 from autosched.schedule import (

@@ -15,9 +15,9 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.registry import build as workload
+from autosched.te.operators.registry import build as workload
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch, sample
 from tests.codegen.running import build, check_kernel, check_outputs, run, targets_in_turn

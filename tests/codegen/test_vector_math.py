@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen.llvm.arithmetic import shuffled_bits
+from autosched.codegen.llvm.math.vector_math import emit_call, emit_pow
 from autosched.codegen.source import function_attributes
-from autosched.codegen.vector_math import emit_call, emit_pow
 from autosched.runtime import jit
 from autosched.target import parse_target
 

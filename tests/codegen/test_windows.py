@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.runtime.jit import emit_assembly
 from autosched.target import Target, host_arch, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.registry import build as workload
-from cost_model.analysis import analyse
+from autosched.te.operators.registry import build as workload
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 from tests.codegen.running import build, check_outputs, run, targets, targets_in_turn

@@ -9,18 +9,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, cast, ceildiv
-from autosched.ir.program import Program
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
 from autosched.lower import lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
-from cost_model.access import Access
-from cost_model.analysis import Analysis, Statement, analyse, page_visits
-from cost_model.draft import draft, make_block, statement_cost
-from cost_model.machine import ACROSS, FORK_JOIN_S, L2_BANDWIDTH, LINE_FOUND, NEST_S, OP_SLOTS, PAGE_FOUND, machine
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.access import Access
+from cost_model.analysis.statements import Analysis, Statement, analyse, page_visits
+from cost_model.cpu.latency import draft, make_block, statement_cost
+from cost_model.cpu.microarchitectures import (
+    ACROSS,
+    FORK_JOIN_S,
+    L2_BANDWIDTH,
+    LINE_FOUND,
+    NEST_S,
+    OP_SLOTS,
+    PAGE_FOUND,
+    machine,
+)
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
 

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen import build_gpu_source
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Const, Expr, Param, Var
-from autosched.ir.program import Program
 from autosched.ir.stmt import THREADS, For, If, Scope, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
-from cost_model.access import Access, stored
-from cost_model.gpu_kernels import OUTSIDE, Kernel, Work, kernels, merged, sectors, wavefronts
+from cost_model.analysis.access import Access, stored
+from cost_model.gpu.kernels import OUTSIDE, Kernel, Work, kernels, merged, sectors, wavefronts
 from cost_model.model import GpuSketchModel, sketch_model
 from tests.gpu_schedules import cases, matmul, matmul_state, parameters
 from tests.ir.values import value_of

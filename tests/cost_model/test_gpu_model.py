@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import WORKLOADS, build
-from cost_model import metrics
-from cost_model.gpu_features import GPU_FEATURES
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.gpu.features import GPU_FEATURES
 from cost_model.model import CostModel
+from experiments import ranking_metrics as metrics
 from search_spaces.gpu import sketches
 from search_spaces.space import Population, Sketch, enumerate_grid
 

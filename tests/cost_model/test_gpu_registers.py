@@ -16,14 +16,14 @@ import pytest
 
 from autosched.codegen import build_gpu_source
 from autosched.codegen.c.source import GpuSource
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.runtime.gpu.compile import Resources, parse_resources
 from autosched.target import Target, parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
-from cost_model.gpu_draft import gpu_draft
-from cost_model.gpu_machine import gpu_machine
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.gpu.latency import gpu_draft
+from cost_model.gpu.machine import gpu_machine
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from search_spaces.space import Sketch, sample, unique

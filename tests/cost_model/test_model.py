@@ -11,21 +11,21 @@ import pytest
 
 from autosched import te
 from autosched.errors import ExpressionError
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Func
 from autosched.lower import lower
 from autosched.schedule import Split, Vectorize, initial_state
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
-from cost_model import metrics
-from cost_model.analysis import analyse
-from cost_model.draft import draft, statement_cost
-from cost_model.features import DRAFT_COLUMN, FEATURES
-from cost_model.machine import machine
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
+from cost_model.cpu.features import DRAFT_COLUMN, FEATURES
+from cost_model.cpu.latency import draft, statement_cost
+from cost_model.cpu.microarchitectures import machine
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
+from experiments import ranking_metrics as metrics
 from search_spaces.cpu import sketches
 from search_spaces.cpu.domains import ROW_BLOCK
 from search_spaces.space import sample

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
-from cost_model.analysis import Statement, analyse
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import Statement, analyse
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from autosched import te
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import INDEX, Const, Expr, Param
-from autosched.ir.program import Program
 from autosched.lower import lower
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from cost_model import CostModel
-from cost_model.legality import Rule
-from cost_model.parts import Part, best_rows, independent_parts, legal_rows
+from cost_model.cpu.legality import Rule
+from cost_model.independent_nests import Part, best_rows, independent_parts, legal_rows
 from search_spaces.cpu import sketches
 from search_spaces.space import enumerate_grid
 

@@ -6,7 +6,7 @@ import pytest
 
 from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
 from autosched.target import parse_target
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from experiments.gpu.cases import CHECKS
 from experiments.gpu.verify import random_jobs
 

@@ -10,7 +10,7 @@ import pytest
 
 from autosched.errors import DeviceError, UsageError
 from autosched.target import parse_target
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
 from experiments.arena import Arena, Lost
 from experiments.gpu import __main__ as script
 from experiments.gpu import cases as suite

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.reference.inputs import make_inputs
 from experiments import my_ops
 
 FILE = Path(my_ops.__file__)

@@ -16,10 +16,10 @@ from autosched.lower import lower
 from autosched.schedule import Split, initial_state, steps_from_json, steps_to_json
 from autosched.store import Database
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
-from cost_model.features import DRAFT_COLUMN, FEATURES
+from cost_model.cpu.features import DRAFT_COLUMN, FEATURES
 from experiments import cost_model_quality, programs
 from search_spaces import cpu, space
 

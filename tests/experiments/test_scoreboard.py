@@ -19,7 +19,7 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.target import parse_target
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from experiments import metaschedule, metaschedule_peer
 from experiments.arena import Lost
 from experiments.metaschedule import MetaSchedule, check_peer, same_sizes

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import UsageError
-from autosched.te.registry import WORKLOADS
+from autosched.te.operators.registry import WORKLOADS
 from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import Case, answer, parse_cases, write_results
 

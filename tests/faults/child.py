@@ -13,8 +13,8 @@ import sys
 
 from autosched import api
 from autosched.errors import AutoschedError
-from autosched.tune.callbacks import Event
-from autosched.tune.result import Result
+from autosched.tuner.callbacks import Event
+from autosched.tuner.result import Result
 
 WORKLOAD, SHAPE = "matmul", (64, 64, 64)
 

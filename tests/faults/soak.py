@@ -26,8 +26,8 @@ from pathlib import Path
 from autosched import api
 from autosched.errors import AutoschedError
 from autosched.store import Database
-from autosched.tune.callbacks import Event
-from autosched.tune.result import Result
+from autosched.tuner.callbacks import Event
+from autosched.tuner.result import Result
 
 TASKS = (("matmul", (32, 32, 32)), ("matmul", (64, 48, 32)), ("softmax", (16, 64)))
 WARM = 4  # searches until everything has been imported and made once

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from autosched.codegen import build_gpu_source, build_source
-from autosched.device import check_dtypes
 from autosched.errors import UsageError
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
@@ -26,11 +25,12 @@ from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import load_object
 from autosched.runtime.spec import ArraySpec
+from autosched.session.device import check_dtypes
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces import cpu, gpu
 from search_spaces.space import Sketch, sample

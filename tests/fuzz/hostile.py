@@ -17,7 +17,7 @@ from autosched.errors import ScheduleError
 from autosched.lower import lower
 from autosched.schedule import Bind, Pack, Rfactor, Split, Step, Team, check_target, replay
 from autosched.te import ComputeDAG
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from tests.codegen.elsewhere import HOST
 from tests.codegen.running import check_outputs, run
 from tests.fuzz.isolate import Send, conversation

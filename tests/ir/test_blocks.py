@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.ir.blocks import runs_in_blocks
 from autosched.ir.expr import Const, Param, Var, cast, const, imin
-from autosched.ir.interpret import InterpretError, interpret
+from autosched.ir.interpreter.blocks import runs_in_blocks
+from autosched.ir.interpreter.interpret import InterpretError, interpret
 from autosched.ir.stmt import Allocate, Barrier, For, ForKind, If, Prefetch, Scope, Seq, Store
 from autosched.ir.verify import IRError, verify
 from tests.ir.nests import F32, I64, argmax, buffer, func, load, loop, num, reducer, store

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autosched.ir.blocks import runs_in_blocks
 from autosched.ir.expr import Const, Var, const, select
-from autosched.ir.interpret import InterpretError, interpret
+from autosched.ir.interpreter.blocks import runs_in_blocks
+from autosched.ir.interpreter.interpret import InterpretError, interpret
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, Barrier, Commit, For, ForKind, Func, If, Scope, Seq, Stmt, Store, Wait
 from autosched.ir.verify import IRError, verify

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autosched.ir.expr import Binary, Call, Cast, Const, Param, Select, Var, binary, call, cast, const, imin, select
-from autosched.ir.interpret import InterpretError, interpret
+from autosched.ir.interpreter.interpret import InterpretError, interpret
 from autosched.ir.stmt import Allocate, For, ForKind, If, Layout, Prefetch, Scope, Seq, Store
 from autosched.ir.verify import IRError, verify
 from tests.ir.nests import F32, F64, I64, argmax, buffer, func, i, j, k, load, loop, num, reducer, store

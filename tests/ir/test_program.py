@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autosched.errors import ExpressionError
-from autosched.ir import program as program_module
+from autosched.ir.closed_forms import program as program_module
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Call, Const, Expr, Param, Var, binary, call, cast, ceildiv, imax, imin, select
-from autosched.ir.program import Program
 
 A, B, C = Param("a"), Param("b"), Param("c")
 NAMES = ("a", "b", "c")

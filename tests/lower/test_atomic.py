@@ -25,11 +25,11 @@ from autosched.schedule import (
     steps_to_json,
 )
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
 from autosched.te.dag import ComputeDAG
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import RULES, AtomicSplit, sketches
 from search_spaces.space import Sketch
 from tests.gpu_schedules import (

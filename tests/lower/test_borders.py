@@ -11,7 +11,7 @@ from autosched.ir.stmt import Prefetch as PrefetchHint
 from autosched.ir.verify import verify
 from autosched.ir.visit import subexpressions
 from autosched.lower import concretise, lower
-from autosched.lower.borders import MAX_COPIES
+from autosched.lower.passes.borders import MAX_COPIES
 from autosched.schedule import (
     CacheWrite,
     ComputeAt,

@@ -24,8 +24,8 @@ from autosched.schedule import (
     replay,
     steps_to_json,
 )
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from tests.gpu_schedules import (
     cross_state,
     one_reduction,
@@ -93,7 +93,9 @@ def test_nan_is_handed_on_by_the_threads_of_a_block(name: str) -> None:
             on_device(dag, threads, warp, {dag.inputs[0].name: x})
 
 
-def on_device(dag: te.ComputeDAG, threads: int, warp: int, inputs: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
+def on_device(
+    dag: te.ComputeDAG, threads: int, warp: int, inputs: dict[str, np.ndarray[Any, Any]] | None = None
+) -> None:
     from tests.codegen.opencl import run
 
     func, simplify = concretise(lower(team_state(dag, threads, warp)), {})

@@ -1,7 +1,7 @@
 """Schedules for GPUs compute what the operators say: exactly, on awkward extents, with tiles that do not divide.
 
 The oracle runs the blocks and threads of each nest in a random order and fails on races, on barriers that not all
-threads reach, and on reads of memory that nobody wrote (tests/helpers.py, autosched/ir/blocks.py).
+threads reach, and on reads of memory that nobody wrote (tests/helpers.py, autosched/ir/interpreter/blocks.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from autosched import te
-from autosched.ir.interpret import InterpretError
+from autosched.ir.interpreter.interpret import InterpretError
 from autosched.ir.stmt import Allocate, Barrier, For, Func, If, Scope, Stmt, Store, walk
 from autosched.schedule import (
     Bind,

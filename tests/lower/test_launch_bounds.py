@@ -11,18 +11,18 @@ import pytest
 
 from autosched.codegen.c.kernel import emit
 from autosched.errors import ScheduleError
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Const, Param
-from autosched.ir.program import Program
 from autosched.ir.stmt import ForKind
 from autosched.ir.verify import IRError, verify
 from autosched.lower import concretise, lower
 from autosched.schedule import LaunchBounds, State, initial_state, replay, steps_to_json
 from autosched.target import parse_target
-from cost_model.analysis import analyse
-from cost_model.gpu_draft import register_room
-from cost_model.gpu_kernels import kernels
-from cost_model.gpu_legality import gpu_rules
-from cost_model.gpu_machine import gpu_machine
+from cost_model.analysis.statements import analyse
+from cost_model.gpu.kernels import kernels
+from cost_model.gpu.latency import register_room
+from cost_model.gpu.legality import gpu_rules
+from cost_model.gpu.machine import gpu_machine
 from tests.codegen.nvcc import resources
 from tests.gpu_schedules import matmul, matmul_state, several, tiled
 from tests.helpers import check_nest

@@ -9,7 +9,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.ir.interpret import InterpretError
+from autosched.ir.interpreter.interpret import InterpretError
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, Barrier, Commit, For, Func, Scope, Stmt, Store, Wait, walk
 from autosched.lower import concretise, lower

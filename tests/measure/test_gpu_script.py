@@ -15,7 +15,7 @@ from autosched.codegen.c.source import GpuSource, Launch
 from autosched.errors import DeviceError
 from autosched.measure import FAULTS, Failure, FinalMeasurement, Job, Measurement, Measurer, make_problem
 from autosched.target import parse_target
-from autosched.te.registry import resolve
+from autosched.te.operators.registry import resolve
 
 SPEC = {"name": "matmul", "args": {"M": 16, "N": 16, "K": 16}, "dtype": "float32"}
 

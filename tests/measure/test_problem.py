@@ -12,7 +12,7 @@ from autosched.errors import UsageError
 from autosched.measure import Failure, Measurement, Measurer, make_problem
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from tests.measure.kernels import job, source
 
 
@@ -42,6 +42,6 @@ def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autosched.te.reference.evaluate", refuse)
+        patch.setattr("autosched.te.reference.evaluate.evaluate", refuse)
         with pytest.raises(ZeroDivisionError):
             make_problem(dag, tmp_path, seed=3).wait()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autosched.schedule import steps_to_json
-from autosched.tasks import make_task
-from autosched.tune.search import Search
+from autosched.session.task import make_task
+from autosched.tuner.search import Search
 from tests.replay.cases import Case, Problem, hash_of
 
 SKETCHES = 2  # schedules of a problem

@@ -103,7 +103,6 @@ def stand_in_for_torch(stream: int) -> type[Interface]:
         def __dlpack_device__(self) -> tuple[int, int]:
             return (dlpack.CUDA, 0)
 
-
     def empty(shape: tuple[int, ...], dtype: Any, device: object) -> Interface:
         assert device is TorchTensor.device
         return TorchTensor(aligned_empty(shape, dtype))

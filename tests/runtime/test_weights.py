@@ -15,7 +15,7 @@ from autosched.runtime.spec import ArraySpec
 from autosched.runtime.weights import WeightsKernel, build_weights_kernel
 from autosched.schedule import CacheRead, Pack, initial_state
 from autosched.target import parse_target
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
 from tests.helpers import in_threads
 
 M, N, K = 5, 9, 7

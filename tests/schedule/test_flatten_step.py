@@ -12,8 +12,8 @@ from autosched.lower import concretise, lower
 from autosched.schedule import Flatten, Split, initial_state
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import cpu
 from search_spaces.space import Sketch
 from tests.codegen.running import check_candidate

@@ -14,8 +14,8 @@ from autosched.ir.expr import Expr
 from autosched.lower import lower
 from autosched.schedule import check_target, replay, steps_to_json
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from tests.gpu_schedules import cases
 
 HUGE = 1 << 40

@@ -10,14 +10,14 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import concretise, lower
-from autosched.lower.ordered import in_order
+from autosched.lower.symbolic.ordered import in_order
 from autosched.schedule import NarrowPlaces, Reorder, Split, Step, Vectorize, initial_state, replay, steps_to_json
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.first_best import first_best
-from autosched.te.reference import evaluate
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.first_best import first_best
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import build as kernel_of

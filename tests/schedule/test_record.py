@@ -136,7 +136,10 @@ def test_an_empty_schedule():
         ('[["Split","D","i",[[2]]]]', r"the stored step Split holds \[2\] where int is expected"),
         ('[["Split","D",1,[2]]]', "the stored step Split holds 1 where str is expected"),
         ('[["Split",["D"],"i",[2]]]', r"the stored step Split holds \['D'\] where str is expected"),
-        ('[["Split","D","i",[10000000000000000000000]]]', "the stored step Split holds 10000000000000000000000, beyond the 1099511627776 allowed"),
+        (
+            '[["Split","D","i",[10000000000000000000000]]]',
+            "the stored step Split holds 10000000000000000000000, beyond the 1099511627776 allowed",
+        ),
         ('[["Reorder","D","ij"]]', r"the stored step Reorder holds 'ij' where tuple\[str, ...\] is expected"),
         ('[["Reorder","D",["i",1]]]', "the stored step Reorder holds 1 where str is expected"),
         ('[["Fuse","D",[]]]', "at least two loops are needed"),

@@ -13,9 +13,9 @@ from autosched.lower import lower
 from autosched.schedule import Separate, Split, initial_state, window_axes
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, Tensor
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces import cpu
 from search_spaces.space import Sketch, sample

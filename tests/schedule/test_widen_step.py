@@ -13,9 +13,10 @@ from autosched.ir.visit import subexpressions
 from autosched.lower import lower
 from autosched.schedule import Factor, Once, Split, Stage, Widen, initial_state, replay, steps_to_json
 from autosched.target import parse_target
-from autosched.te import ComputeDAG, registry
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te import ComputeDAG
+from autosched.te.operators import registry
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import cpu
 from tests.codegen.running import check_candidate
 from tests.helpers import exact, little_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autosched.errors import ScheduleError
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import concretise, lower
 from autosched.schedule import (
     Reorder,
@@ -22,11 +22,11 @@ from autosched.schedule import (
     steps_to_json,
 )
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
-from autosched.te.winograd import TILES
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.winograd import TILES
 from tests.codegen.running import build as compiled
 from tests.codegen.running import run, targets
 from tests.te.test_winograd import transposed_layout

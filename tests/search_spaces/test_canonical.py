@@ -7,8 +7,8 @@ import pytest
 
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
 from search_spaces import space
 from search_spaces.cpu import sketches

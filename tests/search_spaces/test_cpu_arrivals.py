@@ -13,8 +13,8 @@ from autosched.ir.stmt import For, walk
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, Tensor
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces.cpu import sketches
 from tests.codegen.running import build, check_outputs, run, targets_in_turn

@@ -11,8 +11,8 @@ from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch

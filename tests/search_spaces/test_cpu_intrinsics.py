@@ -13,10 +13,11 @@ from autosched.ir.expr import Load
 from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize, Widen, initial_state, replay, steps_to_json
 from autosched.target import Target, parse_target
-from autosched.te import ComputeDAG, registry
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from cost_model.analysis import analyse
+from autosched.te import ComputeDAG
+from autosched.te.operators import registry
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
 from search_spaces import cpu
 from search_spaces.space import Sketch
 from tests.codegen.running import check_candidate, check_outputs, run, targets

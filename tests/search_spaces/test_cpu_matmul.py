@@ -10,8 +10,8 @@ import pytest
 
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch

@@ -12,10 +12,10 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Allocate, walk
 from autosched.lower import lower
-from autosched.lower.instantiate import instantiate
+from autosched.lower.passes.instantiate import instantiate
 from autosched.schedule import (
     Parallel,
     Prefetch,
@@ -30,13 +30,13 @@ from autosched.schedule import (
 )
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.operators_normalise import softmax_last
-from autosched.te.registry import build
-from cost_model.analysis import analyse
+from autosched.te.operators.normalise import softmax_last
+from autosched.te.operators.registry import build
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.operations import operations
+from cost_model.analysis.statements import analyse
 from cost_model.model import CostModel
-from cost_model.operations import operations
 from search_spaces.cpu import sketches
 from search_spaces.cpu.domains import rows_together
 from search_spaces.space import Sketch, sample

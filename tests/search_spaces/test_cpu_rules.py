@@ -16,9 +16,9 @@ from autosched.schedule import Parallel, Reorder, Split, Stage, Unroll, Vectoriz
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
 from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, Draft, SketchRule, sketches
-from search_spaces.draft import Alternative
+from search_spaces.partial_sketch import Alternative
 from search_spaces.space import Param, sample
 from tests.codegen.running import check_outputs, run
 from tests.helpers import exact

@@ -9,8 +9,8 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import ComputeAt
 from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import build, check_candidate

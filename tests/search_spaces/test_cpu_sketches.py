@@ -14,10 +14,10 @@ from autosched.lower import concretise, lower
 from autosched.schedule import replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import space
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch

@@ -7,8 +7,8 @@ import pytest
 
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import check_candidate

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.ir.interpret import interpret
+from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import concretise, lower
 from autosched.schedule import largest_tile, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces import cpu, space
 from search_spaces.space import Sketch
 

@@ -11,10 +11,10 @@ import pytest
 from autosched.codegen import build_gpu_source
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from tests.codegen import opencl
 from tests.codegen.test_lookup import CASES, HALVES
 from tests.search_spaces.gpu_candidates import draw

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from autosched.codegen import build_gpu_source
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
 from autosched.schedule import Pipeline, replay, steps_to_json
 from autosched.target import Target, parse_target
-from autosched.te.collapse import collapse
 from autosched.te.dag import ComputeDAG
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
-from cost_model.analysis import analyse
-from cost_model.gpu_draft import kernel_cost
-from cost_model.gpu_kernels import kernels
-from cost_model.gpu_machine import gpu_machine
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
+from cost_model.gpu.kernels import kernels
+from cost_model.gpu.latency import kernel_cost
+from cost_model.gpu.machine import gpu_machine
 from search_spaces.gpu import domains, sketches
 from search_spaces.space import Population, Sketch, sample, unique
 from tests.codegen import opencl

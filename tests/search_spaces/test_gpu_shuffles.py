@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from autosched.codegen import build_gpu_source
-from autosched.ir.program import Program
+from autosched.ir.closed_forms.arithmetic import total
+from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Barrier, Shuffle, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import CrossThread
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
-from cost_model.analysis import analyse
-from cost_model.formula import total
-from cost_model.gpu_kernels import kernels
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
+from cost_model.gpu.kernels import kernels
 from search_spaces.gpu import sketches
 from search_spaces.space import Sketch
 from tests.search_spaces.gpu_candidates import draw

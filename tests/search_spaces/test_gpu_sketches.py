@@ -13,9 +13,9 @@ from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
 from autosched.schedule import Pack, replay, steps_to_json
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
 from autosched.te.dag import ComputeDAG
-from autosched.te.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import sketches
 from tests.helpers import check_nest
 from tests.search_spaces.gpu_candidates import draw

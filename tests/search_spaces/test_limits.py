@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from autosched.schedule import Pack
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from experiments.plain_tiles import plain_tiles
 from search_spaces.cpu import sketches
-from search_spaces.limits import plain_tiles
 from search_spaces.space import Sketch
 
 TARGET = parse_target("llvm -mcpu=skylake-avx512")

@@ -13,9 +13,9 @@ from autosched.lower import concretise, lower
 from autosched.schedule import CacheRead, Pack, Parallel, State, initial_state, replay, steps_to_json
 from autosched.schedule import Prefetch as PrefetchStep
 from autosched.target import parse_target
-from autosched.te.collapse import collapse
 from autosched.te.dag import ComputeDAG
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
 from search_spaces import cpu
 from search_spaces.space import Sketch, sample

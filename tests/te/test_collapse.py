@@ -5,8 +5,8 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import Binary, Load, Select
-from autosched.te.collapse import _Fixpoint, collapse
-from autosched.te.groups import LONG_PERIOD
+from autosched.te.rewrites.collapse import _Fixpoint, collapse
+from autosched.te.rewrites.groups import LONG_PERIOD
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
 

@@ -7,8 +7,8 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import Call
-from autosched.te.collapse import collapse
-from autosched.te.exponents import negative_exponents
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.exponents import negative_exponents
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
 

@@ -11,10 +11,9 @@ import pytest
 from autosched import te
 from autosched.errors import UsageError
 from autosched.te import ComputeDAG
-from autosched.te import operators_gemm as gemm
-from autosched.te import operators_normalise as normalise
-from autosched.te.inputs import KINDS, make_inputs, positive_inputs
-from autosched.te.reference import evaluate
+from autosched.te.operators import gemm, normalise
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.reference.inputs import KINDS, make_inputs, positive_inputs
 
 
 @pytest.mark.parametrize("kind", KINDS)

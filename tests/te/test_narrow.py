@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.te.collapse import collapse
-from autosched.te.narrow import narrow_sums
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.narrow import narrow_sums
 from tests.te.brute import evaluate
 
 

@@ -12,15 +12,11 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.te import ComputeDAG, Tensor
-from autosched.te import operators_conv as conv
-from autosched.te import operators_elementwise as elementwise
-from autosched.te import operators_gemm as gemm
-from autosched.te import operators_normalise as normalise
-from autosched.te import operators_pool as pool
-from autosched.te.inputs import make_inputs
-from autosched.te.operators_transposed import t2d
-from autosched.te.operators_winograd import winograd
-from autosched.te.reference import evaluate
+from autosched.te.operators import conv, elementwise, gemm, normalise, pool
+from autosched.te.operators.transposed import t2d
+from autosched.te.operators.winograd import winograd
+from autosched.te.reference.evaluate import evaluate
+from autosched.te.reference.inputs import make_inputs
 
 Array = np.ndarray[Any, Any]
 FLOATS = ("float32", "float64")

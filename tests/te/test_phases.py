@@ -7,9 +7,9 @@ import pytest
 
 from autosched import te
 from autosched.ir.expr import Binary, Select
-from autosched.te.collapse import collapse
-from autosched.te.padded import padded_reads
-from autosched.te.phases import in_phases
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.padded import padded_reads
+from autosched.te.rewrites.phases import in_phases
 from autosched.te.tensor import postorder
 from tests.te.brute import evaluate
 

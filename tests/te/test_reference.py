@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.te import ComputeDAG, Tensor, reference, reference_blas
-from autosched.te import operators_conv as conv
-from autosched.te import operators_gemm as gemm
-from autosched.te import operators_normalise as normalise
-from autosched.te.inputs import make_inputs
-from autosched.te.operators_winograd import winograd
-from autosched.te.reference import Reference, evaluate, within
+from autosched.te import ComputeDAG, Tensor
+from autosched.te.operators import conv, gemm, normalise
+from autosched.te.operators.winograd import winograd
+from autosched.te.reference import blas as reference_blas
+from autosched.te.reference import evaluate as reference
+from autosched.te.reference.evaluate import Reference, evaluate, within
+from autosched.te.reference.inputs import make_inputs
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32

@@ -70,7 +70,10 @@ REFUSED = {
         lambda: stage(lambda i: N1[i] + 2**40),
         r"stage C uses the constant 1099511627776 as int32, whose",
     ),
-    "zero division": (lambda: stage(lambda i: N1[i] // 0), r"stage C divides by zero in N\[i\]//0; the divisor must be another"),
+    "zero division": (
+        lambda: stage(lambda i: N1[i] // 0),
+        r"stage C divides by zero in N\[i\]//0; the divisor must be another",
+    ),
     "zero division in a reducer": (
         lambda: stage(lambda i: te.reducer(lambda x, y: x + y % 0, 0)(N1[K], axis=K)),
         r"stage C divides by zero in rhs0%0",

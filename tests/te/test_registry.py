@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import UsageError
-from autosched.te.registry import WORKLOADS, build, resolve
+from autosched.te.operators.registry import WORKLOADS, build, resolve
 from autosched.te.workload_file import load
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.scans import LONGEST, digits_of
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.scans import LONGEST, digits_of
 from tests.te import brute
 from tests.te.test_phases import check, divides, extents
 

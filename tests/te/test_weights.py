@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autosched.errors import ExpressionError
-from autosched.te.collapse import collapse
-from autosched.te.registry import build
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
 
 
 def test_a_weight_makes_another_workload() -> None:

@@ -7,8 +7,8 @@ from math import prod
 import pytest
 
 from autosched import te
-from autosched.te.collapse import collapse
-from autosched.te.windows import LESS, plan
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.windows import LESS, plan
 from tests.te.test_phases import check, extents
 
 

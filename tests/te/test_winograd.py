@@ -12,11 +12,11 @@ import pytest
 from autosched import te
 from autosched.schedule import Winograd, initial_state
 from autosched.te import ComputeDAG, Tensor
-from autosched.te.collapse import collapse
-from autosched.te.inputs import make_inputs
-from autosched.te.reference import evaluate, within
-from autosched.te.registry import build
-from autosched.te.winograd import MATRICES, TILES, match_stage
+from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.winograd import MATRICES, TILES, match_stage
 from tests.codegen.running import build as compiled
 from tests.codegen.running import run, targets
 

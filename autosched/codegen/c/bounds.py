@@ -21,7 +21,7 @@ from autosched.ir.expr import Const
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Barrier, Buffer, For, ForKind, Stmt, Store, walk
 from autosched.ir.visit import free_vars
-from autosched.lower.pipelining import HELD
+from autosched.lower.passes.overlap_iterations import HELD
 
 PARTITIONS = 4  # of a multiprocessor, each with its own registers and warps (compute capability 5.0 and later)
 REGISTERS = 1 << 14  # of a partition

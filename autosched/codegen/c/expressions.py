@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autosched.codegen.c.words import Words
+from autosched.codegen.c.dialects import Words
 from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
+from autosched.codegen.c.dialects import DIALECTS, Words
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import SharedMemory
@@ -13,7 +14,6 @@ from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
-from autosched.codegen.c.words import DIALECTS, Words
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier

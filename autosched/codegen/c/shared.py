@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autosched.codegen.c.words import Words
+from autosched.codegen.c.dialects import Words
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import element_count, places_of
 

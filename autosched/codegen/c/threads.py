@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from autosched.codegen.c.dialects import Words
 from autosched.codegen.c.source import Triple
-from autosched.codegen.c.words import Words
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.stmt import BLOCKS, THREADS, For
 

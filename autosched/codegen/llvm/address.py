@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autosched.codegen.llvm.bindings import HERE, Bindings, Lanes, Numbers, Runtime
-from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
 from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from autosched.codegen.llvm.halves import narrow, widen
-from autosched.codegen.llvm.words import (
+from autosched.codegen.llvm.math.vector_math import emit_call, emit_or_nan, emit_pow
+from autosched.codegen.llvm.small_floats import narrow, widen
+from autosched.codegen.llvm.vocabulary import (
     ARITHMETIC,
     INTRINSICS,
     INVERSE_OF_FLOATS,
@@ -20,7 +21,6 @@ from autosched.codegen.llvm.words import (
     value_type,
 )
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.vector_math import emit_call, emit_or_nan, emit_pow
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES
 from autosched.target import Target

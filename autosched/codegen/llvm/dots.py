@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autosched.codegen.llvm.words import value_type
+from autosched.codegen.llvm.vocabulary import value_type
 from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Form, Intrinsic
 from autosched.ir.expr import DTYPES
 from autosched.ir.half import HALVES

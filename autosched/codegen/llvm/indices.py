@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import Bindings, Lanes, Numbers, Runtime, fits_32
-from autosched.codegen.llvm.words import suffix, value_type
+from autosched.codegen.llvm.vocabulary import suffix, value_type
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
 from autosched.ir.simplify import Affine
 from autosched.ir.visit import free_vars

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
-from autosched.codegen.llvm.halves import paired_loops
+from autosched.codegen.llvm.small_floats import paired_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import plain, streamed
-from autosched.codegen.llvm.words import fill_constants
+from autosched.codegen.llvm.vocabulary import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
 from autosched.ir.expr import Const, Expr, Load, Select, binary, select

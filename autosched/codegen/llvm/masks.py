@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autosched.codegen.llvm.words import splat
+from autosched.codegen.llvm.vocabulary import splat
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import Expr
 from autosched.ir.stmt import Allocate, For, ForKind, Store, walk

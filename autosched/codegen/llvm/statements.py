@@ -15,8 +15,8 @@ from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import Lanes, Runtime
-from autosched.codegen.llvm.passing import emit_ordered, emit_passing, emit_window
-from autosched.codegen.llvm.running import emit_running
+from autosched.codegen.llvm.prefix_scan import emit_running
+from autosched.codegen.llvm.rolling import emit_ordered, emit_passing, emit_window
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
@@ -57,7 +57,7 @@ class Statements:
         self.addresses, self.bindings = addresses, addresses.bindings
         self.target = target
         self.local = local
-        self.paired = paired  # variables of loops, see `halves.py`
+        self.paired = paired  # variables of loops, see `small_floats.py`
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
         self.stores = Stores(self.values, target)

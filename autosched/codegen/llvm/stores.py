@@ -8,17 +8,17 @@ from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val
 from autosched.codegen.llvm.bindings import Lanes
-from autosched.codegen.llvm.lookup import known_indices, scatter
+from autosched.codegen.llvm.gather import known_indices, scatter
 from autosched.codegen.llvm.values import Values
-from autosched.codegen.llvm.words import literal, memory_type, suffix, value_type
+from autosched.codegen.llvm.vocabulary import literal, memory_type, suffix, value_type
 from autosched.ir.conditions import is_left_out
 from autosched.ir.expr import DTYPES, Expr, Load, Var
 from autosched.ir.stmt import Scope, Stmt, Store, changed
 from autosched.ir.storage import REGISTER_PAD
 from autosched.ir.visit import free_vars, is_data, substitute
 from autosched.target import Target
-from autosched.te.first_best import FirstBest, first_best
 from autosched.te.reducers import largest
+from autosched.te.rewrites.first_best import FirstBest, first_best
 
 AROUND = " ; around the caches"  # a comment behind the store of a whole vector that may be one, see `streamed`
 

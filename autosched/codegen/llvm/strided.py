@@ -25,9 +25,9 @@ from itertools import pairwise
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
 from autosched.codegen.llvm.bindings import is_index
+from autosched.codegen.llvm.gather import Emitter
 from autosched.codegen.llvm.indices import literal_lanes
-from autosched.codegen.llvm.lookup import Emitter
-from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope

@@ -27,9 +27,9 @@ from itertools import product
 
 from autosched.codegen.llvm.address import Access, Addresses
 from autosched.codegen.llvm.bindings import Lanes
-from autosched.codegen.llvm.passing import Emitter
+from autosched.codegen.llvm.rolling import Emitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
-from autosched.codegen.llvm.words import memory_type
+from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store

@@ -17,9 +17,9 @@ from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Access, Addresses, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import Lanes, fits_32, is_index
+from autosched.codegen.llvm.gather import gathered, known_indices
 from autosched.codegen.llvm.indices import Indices
-from autosched.codegen.llvm.lookup import gathered, known_indices
-from autosched.codegen.llvm.words import fill_name, literal, memory_type, splat, suffix, value_type
+from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dots import WORD_BITS, Dot, Word

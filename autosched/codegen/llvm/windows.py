@@ -12,7 +12,7 @@ Elements of X that all lanes share are no window where there are several vectors
 in a register for the next vector, or on the stack. In the order of the loops one load of it serves all vectors.
 
 A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
-that belongs to it, so that many more outputs than registers can pass (`passing.py`). How many are needed at a time
+that belongs to it, so that many more outputs than registers can pass (`rolling.py`). How many are needed at a time
 depends on the axis that is swept last: of a tile of one row by seven it is seven in the order of X, row by row of the
 window, and three in the order of its columns.
 """

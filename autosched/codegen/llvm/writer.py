@@ -49,7 +49,7 @@ class Writer:
         self.orders: dict[str, tuple[str, tuple[int, ...]]] = {}  # of this block: `reordered`
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
-        self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `halves.py`
+        self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `small_floats.py`
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autosched.codegen.c.dialects import CUDA
 from autosched.codegen.c.source import Launch
-from autosched.codegen.c.words import CUDA
 from autosched.runtime.gpu.device import Memory
 
 if TYPE_CHECKING:

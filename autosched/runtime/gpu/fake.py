@@ -232,8 +232,8 @@ class FakeDevice:
         raise fault
 
     def _evaluate(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        from autosched.te.reference import evaluate
-        from autosched.te.registry import resolve
+        from autosched.te.operators.registry import resolve
+        from autosched.te.reference.evaluate import evaluate
 
         dag = resolve(self._script.spec)
         arrays = {

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autosched.codegen.c.dialects import DIALECTS
 from autosched.codegen.c.source import GpuSource, Launch
-from autosched.codegen.c.words import DIALECTS
 from autosched.errors import DeviceError
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, Device, DeviceFault

@@ -1,0 +1,273 @@
+"""Indices that are data: what is loaded for them becomes variables, so that addresses know linear forms alone.
+
+    E[ids[b], d]    ->   n = clamp(ids[b]), in the innermost loop that moves it;  E[n, d] in vectors along d
+    T[w[i]]         ->   n = clamp(w[i]), a number for each lane;  a gather, or shuffles of a short table's vectors
+
+A number that lanes share leaves the loops that it does not depend on, where nothing that is stored meanwhile is read
+for it and it is loaded there in any case, or may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from autosched.codegen.llvm.address import Access, Addresses
+from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, masks_are_vectors, shuffled_bits
+from autosched.codegen.llvm.bindings import HERE, LANE, Bindings, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.indices import Indices
+from autosched.codegen.llvm.masks import has_stores, lanes_of
+from autosched.codegen.llvm.vocabulary import fill_name, memory_type, splat, suffix, value_type
+from autosched.codegen.llvm.writer import Writer
+from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Select, Var, binary
+from autosched.ir.types import integer_bounds
+from autosched.ir.visit import free_vars, is_data, loads, subexpressions
+from autosched.target import PIECE_BYTES, Target
+
+REGISTERS = 2  # vectors of a table that lanes are picked from
+SMALLEST_GATHERED = 4  # bytes of an element that the hardware gathers
+PIECES_OF_BYTES = 2  # of 128 bits, in the longest vector that bytes are picked from
+
+
+class Emitter(Protocol):
+    """What emits values at the current point (`values.py`)."""
+
+    writer: Writer
+    addresses: Addresses
+    bindings: Bindings
+    indices: Indices
+    arithmetic: Arithmetic
+    mask: str | None
+    lanes: int
+    guarded: bool
+
+    def emit(self, expr: Expr) -> Val: ...
+
+    def alone(self) -> AbstractContextManager[None]: ...
+
+    def may_load(self, expr: Expr, depth: int) -> bool: ...
+
+    def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val: ...
+
+
+def known_indices(values: Emitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The indices, each with variables in place of data."""
+    return tuple(_known_index(values, index) for index in indices)
+
+
+def _known_index(values: Emitter, index: Expr) -> Expr:
+    """The index with a variable in place of each part that is data, bound to its value."""
+    if not is_data(index):
+        return index
+    if isinstance(index, Binary) and index.op in ("add", "sub", "mul"):
+        return binary(index.op, _known_index(values, index.a), _known_index(values, index.b))
+    bindings = values.bindings
+    var = bindings.data.get(index)
+    if var is None:
+        var = bindings.data[index] = Var(f"data {len(bindings.data)}", INDEX)
+        bindings.simplify.ranges[var] = integer_bounds(index)
+    outer = _outside(values, index)
+    if outer is not None:
+        bindings.env[var] = outer
+        return var
+    value = values.emit(index.a if isinstance(index, Cast) else index)
+    if value.lanes == 1:
+        bindings.env[var] = Runtime(values.arithmetic.cast(value, INDEX).name, HERE)
+    else:
+        bindings.env[var] = Numbers(*values.arithmetic.cast(value, "int32" if _is_small(index) else INDEX))
+    return var
+
+
+def _is_small(index: Expr) -> bool:
+    return fits_32(*integer_bounds(index))
+
+
+def _outside(values: Emitter, index: Expr) -> Runtime | None:
+    """The index as a number that is known in the innermost loop which moves it; None where it has to stay here."""
+    writer, bound = values.writer, [values.bindings.env[v] for v in free_vars(index)]
+    steady = all(x.buffer in values.addresses.steady for x in loads(index))
+    if not steady or any(isinstance(b, Lanes | Numbers) for b in bound):
+        return None
+    depth = max((b.depth for b in bound if isinstance(b, Runtime)), default=0)
+    branches = any(isinstance(e, Select) for e in subexpressions(index))
+    if depth == HERE or branches or not values.may_load(index, depth):
+        return None
+    fixed = values.bindings.fixed(index)
+    memo = writer.frames[depth].memo
+    key = ("data", fixed, *(b.name for b in bound if isinstance(b, Runtime)))
+    if key not in memo:
+        with writer.hoisted(depth), values.alone():
+            memo[key] = values.arithmetic.cast(values.emit(fixed), INDEX).name
+    return Runtime(memo[key], depth)
+
+
+def _in_32_bits(values: Emitter, index: Expr) -> Val | None:
+    """An index of lanes in half the registers; None where it may be negative, does not fit, or is no sum of data."""
+    total, simplify = None, values.bindings.simplify
+    form = simplify.affine(index)
+    bounds = [(c * low, c * high) for atom, c in form.terms for low, high in [simplify.bounds(atom)]]
+    if sum(map(min, bounds)) < 0 or not fits_32(*(n for pair in bounds for n in pair), sum(map(max, bounds))):
+        return None
+    for atom, c in form.terms:
+        bound = values.bindings.env.get(atom) if isinstance(atom, Var) else None
+        if not isinstance(bound, Numbers) or bound.dtype == INDEX:
+            return None
+        part = Val(*bound) if c == 1 else values.arithmetic.binary("mul", Val(*bound), Val(str(c), "int32", 1))
+        total = part if total is None else values.arithmetic.binary("add", total, part)
+    return total
+
+
+def gathered(values: Emitter, access: Access, dtype: str) -> str:
+    """The vector of lanes from different places: picked from a short table, by the hardware's gather, or lane by lane;
+    a masked gather where lanes may not exist, if the hardware may have one for elements of that size."""
+    lanes, kind = values.lanes, memory_type(dtype, values.lanes)
+    base, index = values.addresses.at(access, dtype), access.lane_index
+    exists = index is not None and not values.guarded and (values.mask is None or LANE not in free_vars(index))
+    own = _in_32_bits(values, index) if index is not None and exists else None
+    if own is not None and own.lanes == lanes:  # data are clamped, also those of lanes that do not exist
+        picked = _picked(values, access, own, dtype)
+        if picked is not None:
+            return picked
+        if not (has_avx512(values.arithmetic.target) and DTYPES[dtype][1] >= SMALLEST_GATHERED):
+            return _one_by_one(values, base, own, dtype)
+    filler = splat("1", dtype, lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
+    if values.mask is not None and DTYPES[dtype][1] < SMALLEST_GATHERED:
+        return _where_they_exist(values, access, dtype, values.mask, filler)
+    mask = f"<{lanes} x i1> " + (values.mask or splat("true", "bool", lanes))
+    return values.writer.value(
+        f"call {kind} @llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0(<{lanes} x ptr> align "
+        f"{DTYPES[dtype][1]} {lane_pointers(values, access, dtype)}, {mask}, {kind} {filler})"
+    )
+
+
+def lane_pointers(values: Emitter, access: Access, dtype: str) -> str:
+    """A vector of pointers, one for each lane."""
+    base, lanes = values.addresses.at(access, dtype), values.lanes
+    own = access.lane_index
+    if own is not None:
+        narrow = _in_32_bits(values, own) or values.indices.narrow(own, lanes)
+        index = values.arithmetic.spread(narrow or values.indices.emit(own, lanes), lanes)
+    else:
+        steps = ", ".join(f"i64 {step}" for step in access.lane_steps(lanes))
+        index = Val(f"<{steps}>", INDEX, lanes)
+    kind = value_type(index.dtype, lanes)
+    return values.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
+
+
+def scatter(values: Emitter, access: Access, dtype: str, text: str) -> None:
+    """Writes the lanes of `text`, which lie apart, where the mask has them. What has no instruction for it writes each
+    known lane at a constant distance: LLVM would bring every pointer out of a vector first, 22 instructions for eight
+    lanes instead of nine."""
+    lanes, kind, scalar = values.lanes, memory_type(dtype, values.lanes), memory_type(dtype)
+    chosen, align = lanes_of(values.mask, lanes), DTYPES[dtype][1]
+    if chosen and access.lane_index is None and not has_stores(values.arithmetic.target):
+        steps = access.lane_steps(lanes)
+        for n in chosen:
+            element = values.writer.value(f"extractelement {kind} {text}, i64 {n}")
+            place = values.addresses.at(access._replace(offset=access.offset + steps[n]), dtype)
+            values.writer.emit(f"store {scalar} {element}, ptr {place}, align {align}")
+        return
+    pointers, mask = lane_pointers(values, access, dtype), values.mask or splat("true", "bool", lanes)
+    values.writer.emit(
+        f"call void @llvm.masked.scatter.{suffix(dtype, lanes)}.v{lanes}p0({kind} {text}, "
+        f"<{lanes} x ptr> align {align} {pointers}, <{lanes} x i1> {mask})"
+    )
+
+
+def _one_by_one(values: Emitter, base: str, index: Val, dtype: str) -> str:
+    """Each lane's element by a load of its own, at an index that is not negative."""
+    write, kind, scalar, found = values.writer.value, memory_type(dtype, index.lanes), memory_type(dtype), "poison"
+    for n, number in enumerate(_numbers(values.writer, index, values.arithmetic.target)):
+        place = write(f"getelementptr inbounds {scalar}, ptr {base}, i64 {number}", "p")
+        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
+        found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
+    return found
+
+
+def _where_they_exist(values: Emitter, access: Access, dtype: str, mask: str, filler: str) -> str:
+    """Each lane's element by a load of its own, from a constant in lanes that the mask leaves out. A masked gather of
+    short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
+    write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
+    pointers = lane_pointers(values, access, dtype)
+    constant = fill_name(DTYPES[dtype][0] in "iu", "uint8" if dtype == "bool" else dtype)
+    chosen = lanes_of(mask, lanes) if mask.startswith("<") else range(lanes)
+    for n in chosen:
+        place = write(f"extractelement <{lanes} x ptr> {pointers}, i64 {n}", "p")
+        if not mask.startswith("<"):
+            exists = write(f"extractelement <{lanes} x i1> {mask}, i64 {n}")
+            place = write(f"select i1 {exists}, ptr {place}, ptr {constant}", "p")
+        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
+        found = write(f"insertelement <{lanes} x {scalar}> {found}, {scalar} {element}, i64 {n}")
+    return found
+
+
+def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
+    """The lanes in 64 bits. Two leave the vector together: on Zen 3 an element then takes 1.2 cycles, with one after
+    another 1.5, with pointers in vectors 1.6, by the hardware's gather 1.7. That a pair is a register, of which nothing
+    more is known, keeps LLVM 22 from taking all of it for its first half."""
+    lanes = index.lanes
+    if target.arch != "x86_64" or lanes * DTYPES[index.dtype][1] < PIECE_BYTES:
+        for n in range(lanes):
+            yield writer.value(
+                f"zext i32 {writer.value(f'extractelement <{lanes} x i32> {index.name}, i64 {n}')} to i64"
+            )
+        return
+    pairs = writer.value(f"bitcast <{lanes} x i32> {index.name} to <{lanes // 2} x i64>")
+    for n in range(lanes // 2):
+        pair = writer.value(f"extractelement <{lanes // 2} x i64> {pairs}, i64 {n}")
+        held = writer.value(f'call i64 asm "", "=r,0"(i64 {pair})')
+        yield writer.value(f"and i64 {held}, {(1 << 32) - 1}")
+        yield writer.value(f"lshr i64 {held}, 32")
+
+
+def _picked(values: Emitter, access: Access, index: Val, dtype: str) -> str | None:
+    """The lanes out of a table that is a register or two, all of which exists; None for another one. What is written
+    lane by lane is one shuffle for each register (LLVM's "variable permute")."""
+    lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype][1]
+    assert access.lane_index is not None
+    low, high = values.bindings.simplify.bounds(access.lane_index)
+    register = shuffled_bits(values.arithmetic.target) // 8
+    longest = {1: min(register, PIECES_OF_BYTES * PIECE_BYTES), 4: register}.get(size, 0)
+    if (
+        low != 0
+        or LANE in free_vars(access.lane_index)
+        or high >= REGISTERS * lanes
+        or not PIECE_BYTES <= size * lanes <= longest
+    ):
+        return None
+    kind, scalar, result = memory_type(dtype, lanes), memory_type(dtype), ""
+    word = f"i{8 * size}"  # indices of another size are no operands of a shuffle
+    at = index.name if size == 4 else write(f"trunc <{lanes} x i32> {index.name} to <{lanes} x {word}>")
+    own = write(f"and <{lanes} x {word}> {at}, splat ({word} {lanes - 1})") if high >= lanes else at
+    places = [write(f"extractelement <{lanes} x {word}> {own}, i64 {n}") for n in range(lanes)]
+    for first in range(0, high + 1, lanes):
+        some = min(lanes, high + 1 - first)
+        part = access._replace(offset=access.offset + first)
+        table = write(f"load {memory_type(dtype, some)}, ptr {values.addresses.at(part, dtype)}, align {size}")
+        if some == 1:
+            table = write(f"insertelement {kind} poison, {scalar} {table}, i64 0")
+        elif some < lanes:
+            order = ", ".join(f"i32 {n if n < some else 'poison'}" for n in range(lanes))
+            short = memory_type(dtype, some)
+            table = write(f"shufflevector {short} {table}, {short} poison, <{lanes} x i32> <{order}>")
+        found = "poison"
+        for n, place in enumerate(places):
+            element = write(f"extractelement {kind} {table}, {word} {place}")
+            found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
+        if result:
+            found = write(
+                f"select <{lanes} x i1> {_is_second(values, at, lanes, word)}, {kind} {found}, {kind} {result}"
+            )
+        result = found
+    return result
+
+
+def _is_second(values: Emitter, at: str, lanes: int, word: str) -> str:
+    """Of numbers below twice the lanes, which are a power of two, those that are not below the lanes. Vectors that
+    choose do so by signs: the bit is moved there, and what was masked to get the number is not masked for it."""
+    write, kind = values.writer.value, f"<{lanes} x {word}>"
+    if not masks_are_vectors(values.arithmetic.target) or word != "i32":
+        return write(f"icmp uge {kind} {at}, splat ({word} {lanes})")
+    sign = write(f"shl {kind} {at}, splat ({word} {int(word[1:]) - lanes.bit_length()})")
+    return write(f"icmp slt {kind} {sign}, zeroinitializer")

@@ -1,0 +1,269 @@
+"""float16 and bfloat16 to float32 and back, rounding to even. Their values are 16 bits, for LLVM an i16.
+
+Processors that have instructions for it use them (F16C, AVX512-BF16, all of Arm's float16); the others get integer
+arithmetic, since what LLVM makes of a conversion there are calls of a library that need not be present. The forms are
+those of F. Giesen, "float->half variants", https://gist.github.com/rygorous/2156668.
+
+    for l in vectors:  A[l] += f(X[.., l])        for l in vectors:  Y[.., l] = g(X[.., l], W[l])     X, W, Y bfloat16
+
+Such a loop need not know which lane is which. Where it does not (`paired_loops`), a register of bfloat16 becomes two of
+float32 by a shift and a mask, the numbers at even places and those at odd ones, and two become one by a shift and a
+blend, or by a conversion and a shuffle of AVX512-BF16; in their own order each half is shuffled across the register
+before its shift, or after it. Buffers of a nest that only such loops use (A) hold their lanes in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autosched.codegen.llvm.vocabulary import literal, splat, value_type
+from autosched.ir.dots import Dot, Word
+from autosched.ir.expr import Cast, Const, Expr, Load, Var
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
+from autosched.ir.storage import flat_index
+from autosched.ir.visit import exprs_of, free_vars, is_looked_up, loads, reduces_lanes
+from autosched.target import Target
+
+if TYPE_CHECKING:
+    from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+
+_INFINITE, _QUIET = 0x7C00, 0x7E00  # of float16
+_TOO_LARGE, _NORMAL = (127 + 16) << 23, 113 << 23  # float32's bits: beyond float16, its least normal number
+
+
+def widen(m: Arithmetic, a: Val) -> Val:
+    """The float32 that a float16 or bfloat16 is."""
+    if a.dtype == "float16" and _has(m, "float16"):
+        return m.converted("fpext", m.converted("bitcast", a, "half"), "float", "float32")
+    if m.writer.paired and a.lanes > 1:
+        return _widen_pairs(m, a)
+    word = m.converted("zext", a, "i32", "int32")
+    if a.dtype == "bfloat16":
+        return _float(m, m.binary("shl", word, _int(m, 16)))
+    size = m.binary("bitand", word, _int(m, 0x7FFF))
+    scaled = m.binary("mul", _float(m, m.binary("shl", size, _int(m, 13))), m.number(2.0**112, "float32"))
+    bits = m.converted("bitcast", scaled, "i32", "int32")
+    endless = m.binary("bitor", bits, _int(m, 0x7F800000))
+    bits = m.select(m.binary("ge", size, _int(m, _INFINITE)), endless, bits)
+    sign = m.binary("shl", m.binary("bitand", word, _int(m, 0x8000)), _int(m, 16))
+    return _float(m, m.binary("bitor", bits, sign))
+
+
+def narrow(m: Arithmetic, a: Val, dtype: str) -> Val:
+    """The float16 or bfloat16 nearest to a float32."""
+    pairs = dtype == "bfloat16" and m.writer.paired and a.lanes > 1
+    if pairs and _has(m, dtype) and a.lanes * 2 == m.target.vector_bytes == 64:
+        return _narrow_registers(m, a)
+    if _has(m, dtype) and not pairs:
+        kind = "half" if dtype == "float16" else "bfloat"
+        return m.converted("bitcast", m.converted("fptrunc", a, kind), "i16", dtype)
+    word = m.converted("bitcast", a, "i32", "int32")
+    if dtype == "float16":
+        return m.converted("trunc", _float16(m, word), "i16", dtype)
+    rounded = _rounded(m, a, word)
+    if pairs:
+        return _narrow_pairs(m, rounded)
+    return m.converted("trunc", _down(m, rounded, 16), "i16", dtype)
+
+
+def _has(m: Arithmetic, dtype: str) -> bool:
+    return _converts(m.target, dtype)
+
+
+def _converts(target: Target, dtype: str) -> bool:
+    """Whether there are instructions for it."""
+    if target.arch != "x86_64":
+        return dtype == "float16"
+    return target.has("f16c" if dtype == "float16" else "avx512bf16")
+
+
+def _widen_pairs(m: Arithmetic, a: Val) -> Val:
+    """The numbers at even places, then those at odd ones."""
+    half, text = a.lanes // 2, value_type("int32", a.lanes // 2)
+    words = m.writer.value(f"bitcast {value_type(a.dtype, a.lanes)} {a.name} to {text}")
+    even = m.writer.value(f"shl {text} {words}, {splat('16', 'int32', half)}")
+    odd = m.writer.value(f"and {text} {words}, {splat('-65536', 'int32', half)}")
+    picks = ", ".join(f"i32 {n}" for n in range(a.lanes))
+    both = m.writer.value(f"shufflevector {text} {even}, {text} {odd}, <{a.lanes} x i32> <{picks}>")
+    return _float(m, _like(a, both, "int32"))
+
+
+def _narrow_pairs(m: Arithmetic, rounded: Val) -> Val:
+    """The upper 16 bits of numbers in that order, in their own."""
+    lanes, half = rounded.lanes, rounded.lanes // 2
+    whole, text, short = (value_type(*t) for t in (("int32", lanes), ("int32", half), ("bfloat16", lanes)))
+    parts = []
+    for first in (0, half):
+        picks = ", ".join(f"i32 {n}" for n in range(first, first + half))
+        part = m.writer.value(f"shufflevector {whole} {rounded.name}, {whole} poison, <{half} x i32> <{picks}>")
+        if first == 0:
+            part = m.writer.value(f"lshr {text} {part}, {splat('16', 'int32', half)}")
+        parts.append(m.writer.value(f"bitcast {text} {part} to {short}"))
+    picks = ", ".join(f"i32 {n + n % 2 * lanes}" for n in range(lanes))
+    name = m.writer.value(f"shufflevector {short} {parts[0]}, {short} {parts[1]}, <{lanes} x i32> <{picks}>")
+    return _like(rounded, name, "bfloat16")
+
+
+def _narrow_registers(m: Arithmetic, a: Val) -> Val:
+    """Two registers of numbers in that order to one of bfloat16 in their own, by AVX512-BF16: converted together, then
+    shuffled."""
+    half, kind = a.lanes // 2, value_type("float32", a.lanes)
+    text, parts = value_type("float32", half), []
+    for first in (half, 0):  # the second operand's are the lower ones of the result
+        picks = ", ".join(f"i32 {n}" for n in range(first, first + half))
+        parts.append(m.writer.value(f"shufflevector {kind} {a.name}, {kind} poison, <{half} x i32> <{picks}>"))
+    operands = ", ".join(f"{text} {part}" for part in parts)
+    both = m.writer.value(f"call <{a.lanes} x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512({operands})")
+    short = value_type("bfloat16", a.lanes)
+    words = m.writer.value(f"bitcast <{a.lanes} x bfloat> {both} to {short}")
+    picks = ", ".join(f"i32 {n // 2 + n % 2 * half}" for n in range(a.lanes))
+    name = m.writer.value(f"shufflevector {short} {words}, {short} poison, <{a.lanes} x i32> <{picks}>")
+    return _like(a, name, "bfloat16")
+
+
+def _rounded(m: Arithmetic, a: Val, word: Val) -> Val:
+    """In the upper 16 bits: after adding 0x7FFF and the bit that will be last; of a NaN all are set, as comparing it
+    with itself leaves them in vectors."""
+    last = m.binary("bitand", _down(m, word, 16), _int(m, 1))
+    raised = m.binary("add", m.binary("add", word, _int(m, 0x7FFF)), last)
+    return m.select(m.binary("ne", a, a), _int(m, -1), raised)
+
+
+def _float16(m: Arithmetic, word: Val) -> Val:
+    size = m.binary("bitand", word, _int(m, 0x7FFFFFFF))
+    odd = m.binary("bitand", _down(m, size, 13), _int(m, 1))
+    usual = _down(m, m.binary("add", m.binary("add", size, _int(m, 0xFFF - (112 << 23))), odd), 13)
+    magic = ((127 - 15) + (23 - 10) + 1) << 23  # adding this number leaves a subnormal's digits in the last places
+    shifted = m.binary("add", _float(m, size), _float(m, _int(m, magic)))
+    tiny = m.binary("sub", m.converted("bitcast", shifted, "i32", "int32"), _int(m, magic))
+    result = m.select(m.binary("lt", size, _int(m, _NORMAL)), tiny, usual)
+    beyond = m.select(m.binary("gt", size, _int(m, 0x7F800000)), _int(m, _QUIET), _int(m, _INFINITE))
+    result = m.select(m.binary("ge", size, _int(m, _TOO_LARGE)), beyond, result)
+    return m.binary("bitor", result, m.binary("bitand", _down(m, word, 16), _int(m, 0x8000)))
+
+
+def _like(a: Val, name: str, dtype: str) -> Val:
+    return a._replace(name=name, dtype=dtype)
+
+
+def _int(m: Arithmetic, value: int) -> Val:
+    return m.number(value, "int32")
+
+
+def _float(m: Arithmetic, word: Val) -> Val:
+    return m.converted("bitcast", word, "float", "float32")
+
+
+def _down(m: Arithmetic, word: Val, places: int) -> Val:
+    """Shifted right, zeros coming in."""
+    text = value_type("int32", word.lanes)
+    return m.emitted(f"lshr {text} {word.name}, {splat(literal(places, 'int32'), 'int32', word.lanes)}", word)
+
+
+@dataclass
+class _Lanes:
+    """What the vectorised loops of one variable do with their lanes."""
+
+    converts: bool = False  # bfloat16 to float32 or back
+    fits: bool = True  # any order of lanes will do, if what the `buffers` of the nest hold is in the same
+    buffers: set[str] = field(default_factory=set)
+
+
+def paired_loops(body: Stmt, params: Mapping[str, Buffer], simplify: Simplifier, target: Target) -> frozenset[Var]:
+    """The variables of the vectorised loops of a nest whose lanes are taken in pairs, 2 bytes each: those that convert
+    bfloat16, and those that use the same buffers of the nest."""
+    buffers = {**params, **{s.buffer.name: s.buffer for s in walk(body) if isinstance(s, Allocate)}}
+    if target.arch != "x86_64":
+        return frozenset()
+    if not any(b.dtype == "bfloat16" for b in buffers.values()):
+        return frozenset()
+    own = frozenset(name for name, b in buffers.items() if name not in params and b.dtype == "float32")
+    pairs = _Pairs(buffers, own, simplify, target.vector_bytes // 2)
+    pairs.visit(body, ())
+    return pairs.found()
+
+
+@dataclass
+class _Pairs:
+    buffers: Mapping[str, Buffer]
+    own: frozenset[str]  # float32 of the nest
+    simplify: Simplifier
+    lanes: int
+    loops: dict[Var, _Lanes] = field(default_factory=dict)
+    ordered: set[str] = field(default_factory=set)  # buffers that something needs in their own order
+
+    def found(self) -> frozenset[Var]:
+        size = -1
+        while size != len(self.ordered):
+            size = len(self.ordered)
+            for lanes in self.loops.values():
+                if not lanes.fits or lanes.buffers & self.ordered:
+                    lanes.fits = False
+                    self.ordered |= lanes.buffers
+        fitting = {var: lanes for var, lanes in self.loops.items() if lanes.fits}
+        held = {n for lanes in fitting.values() if lanes.converts for n in lanes.buffers}
+        return frozenset(var for var, lanes in fitting.items() if lanes.converts or lanes.buffers & held)
+
+    def visit(self, stmt: Stmt, unrolled: tuple[Var, ...]) -> None:
+        if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE:
+            self._loop(stmt, unrolled)
+            return
+        self.ordered |= {load.buffer for load in _loads(stmt)} & self.own
+        inside = (*unrolled, stmt.var) if isinstance(stmt, For) and stmt.kind is ForKind.UNROLL else ()
+        for part in stmt.body_stmts:
+            self.visit(part, inside)
+
+    def _loop(self, loop: For, unrolled: tuple[Var, ...]) -> None:
+        lanes, used = self.loops.setdefault(loop.var, _Lanes()), [x for s in walk(loop.body) for x in _loads(s)]
+        shared = {x.buffer for x in used if not any(loop.var in free_vars(i) for i in x.indices)}
+        self.ordered |= shared & self.own
+        lanes.buffers |= {x.buffer for x in used} & self.own - shared
+        whole = isinstance(loop.extent, Const) and loop.extent.value % self.lanes == 0
+        lanes.fits &= whole and isinstance(loop.body, Store) and self._fits(loop, loop.body, unrolled, lanes)
+
+    def _fits(self, loop: For, store: Store, unrolled: tuple[Var, ...], lanes: _Lanes) -> bool:
+        if len(store.buffers) > 1 or (store.reducer is not None and not _moves(store, unrolled)):
+            return False
+        if not reduces_lanes(loop) and not self._is_element(store.buffers[0], store.indices, loop.var):
+            return False
+        return self._fits_value(store.values[0], loop.var, lanes)
+
+    def _fits_value(self, e: Expr, lane: Var, lanes: _Lanes) -> bool:
+        if lane not in free_vars(e):
+            return True
+        if isinstance(e, Word | Dot):
+            return False
+        if isinstance(e, Load):
+            return not is_looked_up(e) and self._is_element(e.buffer, e.indices, lane)
+        if isinstance(e, Cast) and {e.dtype, e.a.dtype} == {"float32", "bfloat16"}:
+            lanes.converts = True
+        elif e.dtype not in ("float32", "bool"):
+            return False
+        return bool(e.children) and all(self._fits_value(c, lane, lanes) for c in e.children)
+
+    def _is_element(self, name: str, indices: tuple[Expr, ...], lane: Var) -> bool:
+        """Whether the lanes are adjacent: bfloat16 anywhere, or float32 of the nest, whole groups of lanes."""
+        buffer = self.buffers[name]
+        form = self.simplify.affine(flat_index(buffer, indices, self.simplify))
+        terms = dict(form.terms)
+        if terms.pop(lane, 0) != 1 or any(lane in free_vars(atom) for atom in terms):
+            return False
+        aligned = form.constant % self.lanes == 0 and not any(c % self.lanes for c in terms.values())
+        return buffer.dtype == "bfloat16" or (name in self.own and aligned)
+
+
+def _loads(stmt: Stmt) -> list[Load]:
+    """The elements that stand directly in a statement, those that it writes too."""
+    found = [x for e in exprs_of(stmt) for x in loads(e)]
+    return [*found, *(Load(b, stmt.indices, "float32") for b in stmt.buffers)] if isinstance(stmt, Store) else found
+
+
+def _moves(store: Store, unrolled: tuple[Var, ...]) -> bool:
+    """Whether copies of an update have no operand in common: those have orders that count registers."""
+    written = {v for i in store.indices for v in free_vars(i)}
+    if len(written & {*unrolled}) not in (0, len(unrolled)):
+        return False
+    return all({*unrolled} <= {v for i in x.indices for v in free_vars(i)} for e in store.values for x in loads(e))

@@ -1,0 +1,1 @@
+"""Integer expressions over parameters, evaluated for a whole population at a time."""

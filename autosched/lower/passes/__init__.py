@@ -1,0 +1,1 @@
+"""The passes over a concrete nest; `lower/pipeline.py` says in which order they run."""

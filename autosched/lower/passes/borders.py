@@ -1,0 +1,193 @@
+"""What padding adds to a reduction is left out, as soon as the loops outside decide it.
+
+    for kh, kw, ci:  for oh:  acc[oh, co] += select(0 <= h + oh + kh - 1 < H and 0 <= w + kw - 1 < W, X[..], 0) * Y[..]
+
+    for kh:                                                       the rows oh that are in the image, one of a few cases
+        for kw:  if 0 <= w + kw - 1 < W:
+            for ci:  for these oh:  acc[oh, co] += X[..] * Y[..]
+
+A comparison that no loop inside moves is one test. One that an unrolled loop of the register tile moves leaves an
+interval of that loop; every interval that occurs is written out, so that accumulators stay in registers. What is left
+out is the reducer's identity: zeros in a sum, whatever they would be multiplied by (infinite weights too).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from autosched.ir.closed_forms.program import Program
+from autosched.ir.conditions import adds_nothing, comparisons, given
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary, imax, imin
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
+from autosched.ir.visit import free_vars, map_exprs, substitute
+from autosched.lower.passes.instantiate import simplify_stmt
+
+MAX_COPIES = 16  # of the body of a reduction, for the intervals of its unrolled loops
+MAX_POINTS = 256  # of the loops outside that are looked at to find these intervals
+_AS_GE = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # a op b is sign * (a - b) + constant >= 0
+TRUE = Const(True, "bool")
+
+
+@dataclass(frozen=True)
+class Case:
+    """From `low` on and below `high`, under a condition over the loops outside."""
+
+    condition: Expr
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The points of an unrolled loop of `extent` iterations that are left: from `lo` on and below `hi`."""
+
+    extent: int
+    lo: Expr
+    hi: Expr
+
+    def cases(self, simplify: Simplifier) -> list[Case]:
+        """All that occur, longest first, so that the first whose condition holds is meant; the last one's does."""
+        pairs = sorted(self._pairs(simplify), key=lambda p: (p[0] - p[1], p))
+        return [Case(TRUE if p is pairs[-1] else self._contains(*p), *p) for p in pairs]
+
+    def _contains(self, low: int, high: int) -> Expr:
+        return binary("le", self.lo, Const(low, INDEX)) & binary("ge", self.hi, Const(high, INDEX))
+
+    def _pairs(self, simplify: Simplifier) -> set[tuple[int, int]]:
+        outer = sorted(free_vars(self.lo) | free_vars(self.hi), key=str)
+        bounds = [simplify.bounds(v) for v in outer]
+        if math.prod(high - low + 1 for low, high in bounds) > MAX_POINTS:
+            lows, highs = self._between(self.lo, simplify), self._between(self.hi, simplify)
+            return {_interval(low, high) for low in lows for high in highs}
+        number: dict[Expr, Expr] = {v: Param(v.name) for v in outer}
+        ends = Program([substitute(end, number) for end in (self.lo, self.hi)], [v.name for v in outer])
+        points = list(product(*(range(low, high + 1) for low, high in bounds)))
+        found = ends(np.array(points, dtype=np.int64).reshape(len(points), len(outer))).astype(np.int64).T.tolist()
+        return {_interval(max(low, 0), min(high, self.extent)) for low, high in found}
+
+    def _between(self, end: Expr, simplify: Simplifier) -> range:
+        least, most = simplify.bounds(end)
+        return range(min(max(least, 0), self.extent), min(max(most, 0), self.extent) + 1)
+
+
+def _interval(low: int, high: int) -> tuple[int, int]:
+    return (low, high) if low < high else (0, 0)
+
+
+def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -> Stmt:
+    """`stmt`, a register tile, with its reductions as described, in at most so many copies each."""
+    match stmt:
+        case For(kind=ForKind.SERIAL, reduce=True):
+            return _settled(stmt, simplify, copies) or Seq(())
+        case Allocate() | For(kind=ForKind.SERIAL):
+            return changed(stmt, body=settle_borders(stmt.body, simplify, copies))
+        case Seq(stmts=stmts):
+            return Seq(tuple(settle_borders(s, simplify, copies) for s in stmts))
+        case If(cond=cond, then=then, otherwise=other):
+            other = None if other is None else settle_borders(other, simplify, copies)
+            return If(cond, settle_borders(then, simplify, copies), other)
+    return stmt
+
+
+def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
+    """`stmt`, for whose tests everything is decided outside; None if nothing is left."""
+    if not (isinstance(stmt, For) and stmt.kind is ForKind.SERIAL and stmt.reduce):
+        return settle_borders(stmt, simplify, copies)
+    body = _settled(stmt.body, simplify, copies)
+    return None if body is None else changed(stmt, body=body)
+
+
+def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
+    """A reduction loop, or the body of one, under the tests that are decided here; None if nothing is left."""
+    found = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
+    inner = {s.var for s in walk(body) if isinstance(s, For)}
+    known: set[Expr] = set()
+    condition: Expr = TRUE
+    for comparison in found:
+        if not free_vars(comparison) & inner:
+            known.add(comparison)
+            condition = condition & comparison
+    chosen: list[tuple[Var, list[Case]]] = []
+    for var in sorted(inner, key=str):
+        moved = [c for c in found if free_vars(c) & inner == {var}]
+        cut = _cut(moved, var, body, simplify) if moved else None
+        cases = [] if cut is None else cut.cases(simplify)
+        if cases and (count := sum(c.low < c.high for c in cases)) <= copies:
+            copies //= max(1, count)
+            known.update(moved)
+            chosen.append((var, cases))
+    if not known:
+        return _inside(body, simplify, copies)
+    inside = _in_cases(map_exprs(body, lambda e: given(e, known)), chosen, simplify, copies)
+    return inside if condition is TRUE or inside is None else If(condition, inside)
+
+
+def _in_cases(body: Stmt, cuts: Sequence[tuple[Var, list[Case]]], simplify: Simplifier, copies: int) -> Stmt | None:
+    if not cuts:
+        done = simplify_stmt(body, simplify)
+        return None if done is None else _inside(done, simplify, copies)
+    (var, cases), *others = cuts
+    result: Stmt | None = None
+    for case in reversed(cases):
+        part = _shortened(body, var, case.low, case.high)
+        inside = _in_cases(part, others, simplify, copies) if case.low < case.high else None
+        if case.condition is TRUE:
+            result = inside
+        elif inside is not None or result is not None:
+            result = If(case.condition, inside or Seq(()), result)
+    return result
+
+
+def _shortened(stmt: Stmt, var: Var, low: int, high: int) -> Stmt:
+    """`stmt` with the loop over `var` running from `low` to `high` only."""
+    match stmt:
+        case For() if stmt.var is var:
+            number = Const(high - low, INDEX)
+            body = stmt.body if low == 0 else map_exprs(stmt.body, lambda e: substitute(e, {var: var + low}))
+            return changed(stmt, extent=number, bound=number, body=body)
+        case For():
+            return changed(stmt, body=_shortened(stmt.body, var, low, high))
+        case Seq(stmts=stmts):
+            return Seq(tuple(_shortened(s, var, low, high) for s in stmts))
+        case If(cond=cond, then=then, otherwise=other):
+            other = None if other is None else _shortened(other, var, low, high)
+            return If(cond, _shortened(then, var, low, high), other)
+    return stmt
+
+
+def _cut(comparisons: Sequence[Binary], var: Var, body: Stmt, simplify: Simplifier) -> Cut | None:
+    """Where the comparisons hold along the unrolled loop over `var`; None if that is no interval in closed form."""
+    extents = {
+        s.extent if s.kind is ForKind.UNROLL else None for s in walk(body) if isinstance(s, For) and s.var is var
+    }
+    extent = extents.pop()
+    if extents or not isinstance(extent, Const):
+        return None
+    low: Expr = Const(0, INDEX)
+    high: Expr = extent
+    for comparison in comparisons:
+        sign, constant = _AS_GE[comparison.op]
+        form = simplify.affine((comparison.a - comparison.b) * sign + constant)
+        step = dict(form.terms).get(var, 0)
+        rest = form.expr() - var * step
+        if step == 0 or var in free_vars(simplify(rest)):
+            return None
+        if step > 0:
+            low = imax(low, (rest // step) * -1)
+        else:
+            high = imin(high, rest // -step + 1)
+    return Cut(int(extent.value), simplify(low), simplify(high))
+
+
+def _is_left_out(body: Stmt, comparison: Expr) -> bool:
+    """Whether the body does nothing where the comparison does not hold; hints are nothing."""
+    return all(
+        isinstance(s, (For, Seq, If, Prefetch)) or (isinstance(s, Store) and adds_nothing(s, comparison))
+        for s in walk(body)
+    )

@@ -1,0 +1,197 @@
+"""Two passes over a row become one: vectors are used while they are in registers.
+
+    for t: buffer[block t] = f(..)          for t:
+    total = 0                         ->        buffer[block t] = f(..)
+    for t: total += buffer[block t]             total += buffer[block t]
+
+A nest moves into a later one, past what has nothing to do with it, if their loops pair up with equal extents down to
+the vectors, nobody writes what the other one touches, and what the later one reads of the buffer is, in each iteration,
+in the block that the same iteration of the first one writes: along some dimension both step by c and stay within c.
+So a search joins passes by giving them vectors of the same width, and keeps them apart otherwise. What combines the
+lanes of vectors into one value stays a loop of its own: there vectors are combined with each other first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autosched.ir.expr import INDEX, Const, Expr, Load
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
+from autosched.ir.visit import free_vars, loads, reduces_lanes
+from autosched.lower.passes.instantiate import simplify_stmt
+
+Place = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Which elements a statement touches, by buffer."""
+
+    reads: dict[str, list[Place]]
+    writes: dict[str, list[Place]]
+
+    def is_apart_from(self, later: Accesses) -> bool:
+        """Whether the two may run in either order."""
+        touched = later.reads.keys() | later.writes.keys()
+        return not self.writes.keys() & touched and not self.reads.keys() & later.writes.keys()
+
+
+def join_passes(stmt: Stmt, simplify: Simplifier) -> Stmt:
+    """`stmt`, concrete and in canonical form, with passes joined wherever that is right; kernels of a GPU stay."""
+    if any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(stmt)):
+        return stmt
+    return _joined(stmt, simplify)
+
+
+def _joined(stmt: Stmt, simplify: Simplifier) -> Stmt:
+    match stmt:
+        case For() | Allocate():
+            return changed(stmt, body=_joined(stmt.body, simplify))
+        case If(cond=cond, then=then, otherwise=other):
+            return If(cond, _joined(then, simplify), None if other is None else _joined(other, simplify))
+        case Seq(stmts=stmts):
+            kept: list[Stmt] = []
+            for s in reversed(stmts):  # later ones first, so that a pass may join one that has been joined
+                moved = _moved(s, kept, simplify) if isinstance(s, For) else None
+                kept = [_joined(s, simplify), *kept] if moved is None else moved
+            return kept[0] if len(kept) == 1 else Seq(tuple(kept))
+    return stmt
+
+
+def _moved(loop: For, later: Sequence[Stmt], simplify: Simplifier) -> list[Stmt] | None:
+    """The statements `later` with `loop` in one of them; None if it cannot be."""
+    for n, stmt in enumerate(later):
+        inside = _into(loop, stmt, simplify)
+        if inside is not None:
+            return [*later[:n], inside, *later[n + 1 :]]
+        mine, other = accesses(loop), accesses(stmt)
+        if mine is None or other is None or not mine.is_apart_from(other):
+            return None
+    return None
+
+
+def _into(loop: For, stmt: Stmt, simplify: Simplifier) -> Stmt | None:
+    match stmt:
+        case Allocate(body=body):
+            inside = _into(loop, body, simplify)
+            return None if inside is None else changed(stmt, body=inside)
+        case Seq(stmts=stmts):
+            moved = _moved(loop, stmts, simplify)
+            return None if moved is None else Seq(tuple(moved))
+        case For():
+            return _pair(loop, stmt, simplify)
+    return None
+
+
+def _pair(first: For, second: For, simplify: Simplifier) -> Stmt | None:
+    """One loop that does both, if they pair up down to the vectors."""
+    vectors = first.kind is ForKind.VECTORIZE
+    if first.kind is not second.kind or not (vectors or first.kind is ForKind.SERIAL) or first.overlap or first.reduce:
+        return None
+    if first.extent is not second.extent:
+        return None
+    body = simplify_stmt(first.body, simplify, {first.var: second.var})
+    if body is not None and vectors and _begins(body, second.body):
+        assert isinstance(second.body, Store)
+        return changed(second, body=changed(second.body, reducer=None))
+    if body is None or not _in_step(first, second, simplify) or (vectors and reduces_lanes(second)):
+        return None
+    if vectors:
+        return changed(second, body=Seq((*_flat(body), *_flat(second.body))))
+    inside = _into(body, second.body, simplify) if isinstance(body, For) else None
+    return None if inside is None else changed(second, body=inside)
+
+
+def _begins(start: Stmt, first: Stmt) -> bool:
+    """Whether one store is the start of what the other one updates, so that the first term can be stored instead."""
+    if not (isinstance(start, Store) and isinstance(first, Store)) or first.reducer is None:
+        return False
+    same = start.buffers == first.buffers and start.indices == first.indices and start.reducer is None
+    read = {load.buffer for load in _loads((*first.values, *first.indices))}
+    return same and start.values == first.reducer.identity and read.isdisjoint(first.buffers)
+
+
+def _flat(stmt: Stmt) -> tuple[Stmt, ...]:
+    return stmt.stmts if isinstance(stmt, Seq) else (stmt,)
+
+
+def _in_step(first: For, second: For, simplify: Simplifier) -> bool:
+    """Whether an iteration of `second` needs no later iteration of `first`, nor spoils what that one touches."""
+    mine, other = accesses(first), accesses(second)
+    if mine is None or other is None:
+        return False
+    if (mine.reads.keys() | mine.writes.keys()) & other.writes.keys():
+        return False
+    return all(
+        _same_blocks(first, mine.writes[b], second, other.reads[b], simplify)
+        for b in mine.writes.keys() & other.reads.keys()
+    )
+
+
+def _same_blocks(
+    first: For, writes: Sequence[Place], second: For, reads: Sequence[Place], simplify: Simplifier
+) -> bool:
+    """Whether along some dimension iteration t of both stays in a block that no other iteration touches."""
+    return any(
+        None not in blocks and len(blocks) == 1
+        for blocks in (
+            {block_of(first, w[d], simplify) for w in writes} | {block_of(second, r[d], simplify) for r in reads}
+            for d in range(len(writes[0]))
+        )
+    )
+
+
+def block_of(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | None:
+    """(step, start) of the blocks [start + step t, start + step (t + 1)) in which iterations t of the loop stay."""
+    inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
+    step, reach = 0, 0
+    start: Expr = Const(0, INDEX)
+    form = simplify.affine(index)
+    for atom, c in form.terms:
+        names = free_vars(atom)
+        if atom is loop.var:
+            step = c
+        elif names <= inner and not loads(atom):
+            low, high = simplify.bounds(atom)
+            if low != 0 or c < 0:
+                return None
+            reach += c * high
+        elif names & {loop.var, *inner} or loads(atom):
+            return None
+        else:
+            start = start + atom * c
+    return (step, simplify(start + form.constant)) if reach < step else None
+
+
+def accesses(stmt: Stmt) -> Accesses | None:
+    """What a statement touches; None for one that does more than to load and store."""
+    found = Accesses({}, {})
+    for s in walk(stmt):
+        match s:
+            case Store(buffers=buffers, indices=indices, values=values, reducer=reducer):
+                for name in buffers:
+                    found.writes.setdefault(name, []).append(indices)
+                    if reducer is not None:
+                        found.reads.setdefault(name, []).append(indices)
+                _note(found, (*indices, *values))
+            case For(extent=extent):
+                _note(found, (extent,))
+            case If(cond=cond):
+                _note(found, (cond,))
+            case Seq() | Allocate() | Prefetch():
+                pass
+            case _:
+                return None
+    return found
+
+
+def _note(found: Accesses, exprs: Sequence[Expr]) -> None:
+    for load in _loads(exprs):
+        found.reads.setdefault(load.buffer, []).append(load.indices)
+
+
+def _loads(exprs: Sequence[Expr]) -> Iterator[Load]:
+    for expr in exprs:
+        yield from loads(expr)

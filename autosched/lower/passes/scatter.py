@@ -1,0 +1,47 @@
+"""Where the data say which iteration of a loop does anything, that one is done.
+
+    for n:  for s:  for d:  o[s, d] += select(ids[n] == s, x[n, d], 0)
+
+    for n:  if 0 <= ids[n] and ids[n] < S:  for d:  o[ids[n], d] += x[n, d]
+
+Everywhere else only a reducer's identity would be combined with what is there.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.conditions import iteration_by_data
+from autosched.ir.expr import INDEX, Const, Expr, binary, const
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Allocate, For, ForKind, If, Seq, Stmt, changed
+from autosched.ir.visit import map_exprs, substitute
+from autosched.lower.passes.instantiate import simplify_stmt
+
+
+def go_where_data_say(stmt: Stmt, simplify: Simplifier) -> Stmt:
+    """`stmt` with its serial loops as described."""
+    match stmt:
+        case For(kind=ForKind.SERIAL, reduce=False):
+            found = _chosen(stmt, simplify)
+            if found is not None:
+                return go_where_data_say(found, simplify)
+            return changed(stmt, body=go_where_data_say(stmt.body, simplify))
+        case Allocate() | For(kind=ForKind.SERIAL | ForKind.PARALLEL):
+            return changed(stmt, body=go_where_data_say(stmt.body, simplify))
+        case If(cond=cond, then=then, otherwise=other):
+            other = None if other is None else go_where_data_say(other, simplify)
+            return If(cond, go_where_data_say(then, simplify), other)
+        case Seq(stmts=stmts):
+            return Seq(tuple(go_where_data_say(s, simplify) for s in stmts))
+    return stmt
+
+
+def _chosen(loop: For, simplify: Simplifier) -> Stmt | None:
+    """The iteration alone, if the data say which one; None where they do not."""
+    found = iteration_by_data(loop)
+    if found is None:
+        return None
+    comparison, at = found
+    there: dict[Expr, Expr] = {comparison: const(True, "bool"), loop.var: at}
+    body = simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, there)), simplify)
+    inside_of_loop = binary("ge", at, Const(0, INDEX)) & binary("lt", at, loop.extent)
+    return If(simplify(inside_of_loop), body or Seq(()))

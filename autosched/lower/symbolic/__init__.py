@@ -1,0 +1,1 @@
+"""From a schedule to its symbolic nest, once for each sketch."""

@@ -1,0 +1,281 @@
+"""Loop nests of blocks and threads: every thread runs whole tiles, and points beyond an axis are not written.
+
+Spatial loops have closed-form extents, so that all threads meet at the same barriers; a store to memory
+that others see, or a read of it, is guarded where a tile may reach beyond an axis. Reduction loops end
+exactly, they are the same for all threads. Shared buffers are filled by all threads of the block:
+
+    barrier; fills; barrier; what reads the buffers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import INDEX, Const, Expr, Select, Var, binary, ceildiv, const, imax, product, select
+from autosched.ir.linear import ONE, ZERO
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store
+from autosched.ir.visit import free_vars, loads, substitute
+from autosched.lower.symbolic.cross_thread import Crossing, Team, across_threads
+from autosched.lower.symbolic.domains import part_bound
+from autosched.lower.symbolic.nest import Nest
+from autosched.schedule.stage import Stage, closed, default_stage
+from autosched.schedule.steps.atomic import parts_of, start_indices
+
+
+@dataclass(frozen=True)
+class GpuNest(Nest):
+    """The nest of a stage that runs in blocks of threads."""
+
+    def build(self) -> Stmt:
+        nest = self._build()
+        if self.stage.resident is None or self.stage.at is not None:
+            return nest
+        assert isinstance(nest, For)
+        return replace(nest, resident=closed(self.stage.resident))
+
+    def _build(self) -> Stmt:
+        if self._is_copy():
+            return self._fill()
+        return self._cross(self.stage.cross) if self.stage.cross is not None else super().build()
+
+    def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
+        """Shared buffers that are filled without reading one another wait at the same barriers."""
+        groups: list[list[Stage]] = []
+        for child in children:
+            read = child.op.reads
+            after = max((n + 1 for n, g in enumerate(groups) for x in g if read & set(x.op.buffers)), default=0)
+            beside = next((g for g in groups[after:] if _is_fill(g[0])), None) if _is_fill(child) else None
+            if beside is None:
+                groups.insert(after if _is_fill(child) else len(groups), [child])
+            else:
+                beside.append(child)
+        return groups
+
+    def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
+        nests = [GpuNest(self.state, self.domains, child).build() for child in children]
+        if children[0].scope is not Scope.SHARED:
+            return Seq((*nests, body))
+        return Seq((Barrier(), *nests, Barrier(), body))
+
+    def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
+        if self.stage.op.axis(axis).reduce:
+            return super()._exact_extent(axis, level, covered, init)
+        return part_bound(self.stage, self.domain.regions[axis], axis, level)
+
+    def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
+        store = super()._leaf(covered)
+        store = store if self.stage.into is None else self._updating(store, self.stage.into)
+        return self._cut(self._guard(store, covered), covered)
+
+    def _updating(self, store: Stmt, name: str) -> Stmt:
+        """The store of a part as an update of the result."""
+        result = self.state.stage(name)
+        load = parts_of(result)
+        assert isinstance(store, Store)
+        assert load is not None
+        indices = start_indices(load, store.indices, result)
+        return Store(result.op.buffers, indices, store.values, result.op.reducer, store.stage, atomic=True)
+
+    def _init_leaf(self, covered: Mapping[str, Expr]) -> Stmt:
+        return self._guard(super()._init_leaf(covered), covered)
+
+    def _cut(self, store: Stmt, covered: Mapping[str, Expr]) -> Stmt:
+        """The store, only for points that exist, where no reduction loop ends for it: a spatial loop inside moves the
+        end."""
+        op = self.stage.op
+        order = [a for loop in self.stage.loops for a, _ in loop.parts]
+        for form, limit in op.guards:
+            used = free_vars(form)
+            first = min((order.index(a.name) for a in op.reduce_axes if a.var in used), default=len(order))
+            late = [a for a in op.axes if a.var in used and max(n for n, x in enumerate(order) if x == a.name) > first]
+            if any(self.domain.regions[a.name].extent is not ONE for a in late):
+                values: dict[Expr, Expr] = {a.var: self._value(a.name, covered) for a in op.all_axes}
+                store = _guarded(binary("lt", substitute(form, values), limit), store)
+        return store
+
+    def _guard(self, store: Stmt, covered: Mapping[str, Expr]) -> Stmt:
+        """The store, only for points inside the axes if it touches memory outside of the thread.
+
+        What a thread keeps to itself may be computed beyond an axis; only those axes count along which that would read
+        memory beyond its end. A condition less is time gained in the innermost loop, and PoCL 3.1 (LLVM 15) compiles
+        some conditions wrongly that differ between threads and hold throughout a loop with barriers.
+        """
+        assert isinstance(store, Store)
+        op = self.stage.op
+        axes = op.axes
+        if self.stage.scope in (Scope.REGISTER, Scope.LOCAL):
+            if all(self._is_near(x.buffer) for v in store.values for x in loads(v)):
+                return store
+            far = [x for x in op.loads if not self._is_near(x.buffer)]
+            used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
+            axes = tuple(axis for axis in axes if axis.var in used)
+        result: Stmt = store
+        if self.stage.scope is Scope.SHARED:  # not filled together: all threads come by, and the first one writes
+            result = _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), result)
+        for loop in self.stage.loops:
+            if not loop.parts:  # the first thread of the team writes
+                result = _guarded(binary("lt", self.domain.loop_var(loop), Const(1, INDEX)), result)
+        for axis in axes:
+            result = _guarded(_inside(self._value(axis.name, covered), axis.extent), result)
+        return result
+
+    def _is_near(self, buffer: str) -> bool:
+        """Whether a buffer belongs to the thread or the block, where reading beyond an axis is harmless."""
+        producer = self.state.producer(buffer)
+        return producer is not None and producer.at is not None
+
+    def _is_copy(self) -> bool:
+        """Whether the block's threads fill a shared buffer together: they are told to, or its loops are as written."""
+        stage = self.stage
+        if stage.cooperate is not None:
+            return True
+        plain = stage.op.reducer is None and stage.loops == default_stage(stage.op).loops
+        return stage.scope is Scope.SHARED and plain and not self.state.attached(stage.name)
+
+    def _fill(self) -> Stmt:
+        """All threads of the block copy the region, each `vector` adjacent elements at a time."""
+        stage, op = self.stage, self.stage.op
+        threads, thread = self._thread()
+        vector = closed(1 if stage.cooperate is None else stage.cooperate)
+        extents = [self.domain.regions[a.name].extent for a in op.axes]
+        total = product(extents)
+        each, lane = Var(f"{stage.name}.each"), Var(f"{stage.name}.lane")
+        element = (each * threads + thread) * vector + lane
+        local: dict[str, Expr] = {}
+        inner: Expr = Const(1, INDEX)
+        for n, (axis, extent) in reversed(list(enumerate(zip(op.axes, extents, strict=True)))):
+            local[axis.name] = element // inner if n == 0 else (element // inner) % extent
+            inner = inner * extent
+        values: dict[Expr, Expr] = {a.var: self._value(a.name, local) for a in op.axes}
+        inside: Expr = Const(True, "bool")
+        for axis in op.axes:
+            inside = inside & _inside(values[axis.var], axis.extent)
+        body = tuple(
+            _where(inside, self._relocate(substitute(v, values)), const(0, d))
+            for v, d in zip(op.body, op.dtypes, strict=True)
+        )
+        indices = (*(p.index for p in self.domain.places), *(local[a.name] for a in op.axes))
+        store: Stmt = Store(op.buffers, indices, body, None, op.name)
+        store = If(binary("lt", element, total), store)
+        trips = ceildiv(total, threads * vector)
+        lanes = For(lane, vector, vector, ForKind.UNROLL, store)
+        return For(each, trips, trips, ForKind.SERIAL, lanes)
+
+    def _cross(self, axis: str) -> Stmt:
+        """A reduction over the threads of a team, for each point of the stage's region."""
+        op = self.stage.op
+        covered: dict[str, Expr] = {}
+        loops: list[tuple[Var, Expr]] = []
+        for a in op.axes:
+            var = Var(f"{op.name}.{a.name}")
+            covered[a.name] = var
+            loops.append((var, self.domain.regions[a.name].extent))
+        body = self._cross_body(axis, covered)
+        for var, extent in reversed(loops):
+            body = For(var, extent, extent, ForKind.SERIAL, body)
+        return body
+
+    def _cross_body(self, axis: str, covered: Mapping[str, Expr]) -> Stmt:
+        op = self.stage.op
+        assert op.reducer is not None
+        own = tuple(
+            Buffer(f"{b}.own", (Const(1, INDEX),), d, Scope.REGISTER)
+            for b, d in zip(op.buffers, op.dtypes, strict=True)
+        )
+        team = self._team()
+        crossing = Crossing(op.name, op.reducer, own, team, self._runs_again())
+        result: Stmt = Store(op.buffers, self._local(covered), crossing.values, None, op.name)
+        if self.stage.scope is Scope.SHARED:
+            result = _guarded(binary("lt", team.member, Const(1, INDEX)), result)
+        part = self._own_part(axis, covered, crossing)
+        body: Stmt = Seq((crossing.start(), part, across_threads(crossing, self.stage.warp), result))
+        for buffer in own:
+            body = Allocate(buffer, body)
+        return body
+
+    def _runs_again(self) -> bool:
+        """Whether a thread may come by more than once: a point in a loop, or in a place inside one."""
+        several = any(self.domain.regions[a.name].extent is not Const(1, INDEX) for a in self.stage.op.axes)
+        for at in self.state.chain(self.stage):
+            host = self.state.stage(at.stage)
+            outer = host.loops[: host.position(at.loop) + 1]
+            several = several or any(x.kind not in BLOCKS and x.kind not in THREADS for x in outer)
+        return several
+
+    def _own_part(self, axis: str, covered: Mapping[str, Expr], crossing: Crossing) -> Stmt:
+        """The elements member, member + n, member + 2n, .. of the shared axis; other reduction axes whole."""
+        op, team = self.stage.op, crossing.team
+        each = Var(f"{op.name}.{axis}.each")
+        inside = dict(covered)
+        inside[axis] = each * team.members + team.member
+        rest = [a for a in op.reduce_axes if a.name != axis]
+        for a in rest:
+            inside[a.name] = Var(f"{op.name}.{a.name}")
+        values: dict[Expr, Expr] = {a.var: self._value(a.name, inside) for a in op.all_axes}
+        body = crossing.combine(tuple(self._relocate(substitute(v, values)) for v in op.body))
+        for a in op.axes:  # tiles may reach beyond an axis
+            body = _guarded(_inside(self._value(a.name, inside), a.extent), body)
+        for form, limit in op.guards:
+            body = _guarded(binary("lt", substitute(form, values), limit), body)
+        for a in reversed(rest):
+            body = For(Var(f"{op.name}.{a.name}"), a.extent, a.extent, ForKind.SERIAL, body, True)
+        extent = op.axis(axis).extent
+        body = If(binary("lt", inside[axis], extent), body)
+        trips = ceildiv(extent, team.members)
+        return For(each, trips, trips, ForKind.SERIAL, body, True)
+
+    def _team(self) -> Team:
+        """The threads that share a point of the stage: those along thread loops that do not move its region."""
+        moved = {v for a in self.stage.op.axes for v in free_vars(self.domain.regions[a.name].lo)}
+        root = self.state.root(self.stage)
+        domain = self.domains[root.name]
+        members: Expr = Const(1, INDEX)
+        teams: Expr = Const(1, INDEX)
+        member: Expr = ZERO
+        number: Expr = ZERO
+        adjacent = True
+        for loop in sorted((x for x in root.loops if x.kind in THREADS), key=lambda x: THREADS.index(x.kind)):
+            var, count = domain.loop_var(loop), domain.bounds[loop.name]
+            if var in moved:
+                number, teams = number + var * teams, teams * count
+            else:
+                adjacent = adjacent and teams is Const(1, INDEX)
+                member, members = member + var * members, members * count
+        return Team(imax(members, 1), member, teams, number, adjacent)
+
+    def _thread(self) -> tuple[Expr, Expr]:
+        """Threads in the block, and the number of this one (x varies fastest)."""
+        root = self.state.root(self.stage)
+        domain = self.domains[root.name]
+        count: Expr = Const(1, INDEX)
+        number: Expr = ZERO
+        for kind in THREADS:
+            for loop in root.loops:
+                if loop.kind is kind:
+                    number = number + domain.loop_var(loop) * count
+                    count = count * domain.bounds[loop.name]
+        return imax(count, 1), number
+
+
+def _is_fill(stage: Stage) -> bool:
+    """Whether the threads of a block fill the stage's shared buffer together."""
+    return stage.scope is Scope.SHARED and stage.cooperate is not None
+
+
+def _inside(value: Expr, extent: Expr) -> Expr:
+    """Whether a point is within its axis; a tile that is read at an offset may begin before it."""
+    return binary("lt", value, extent) & binary("ge", value, ZERO)
+
+
+def _where(condition: Expr, value: Expr, other: Expr) -> Expr:
+    """A select; one condition where the value is a select with the same alternative, as a border of zeros is."""
+    if isinstance(value, Select) and value.b is other:
+        return select(condition & value.cond, value.a, other)
+    return select(condition, value, other)
+
+
+def _guarded(condition: Expr, body: Stmt) -> Stmt:
+    if isinstance(condition, Const):
+        return body if condition.value else Seq(())
+    return If(condition, body)

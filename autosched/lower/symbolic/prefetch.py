@@ -1,0 +1,182 @@
+"""The lines of memory that a tile will read or write, asked for while the tile before it is computed.
+
+A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
+the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
+turn; each iteration of the loops further inside (the reader's own may be among them) asks for as many of them as it
+takes to have asked for all. Where the loop reads one box again and again (a panel, tile after tile) the next box is
+that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
+input's end is never touched: a hint cannot fault.
+
+The stage around a tile writes what belongs to it. The box of an output, or of a buffer of its own, that it writes with
+a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from autosched.ir.expr import DTYPES, Const, Expr, Load, Var, ceildiv, imin, product
+from autosched.ir.linear import ONE, ZERO, Interval, interval
+from autosched.ir.stmt import For, ForKind, Prefetch, Scope, Seq, Stmt
+from autosched.ir.visit import free_vars, substitute
+from autosched.lower.symbolic.domains import Domain
+from autosched.schedule.stage import Loop, Stage
+from autosched.schedule.state import State
+
+LINE_BYTES = 64
+MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
+
+
+def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loop) -> list[Stmt]:
+    """What each iteration of `loop` of `stage` asks for; hints that later steps have left without meaning give none."""
+    found: list[Stmt] = []
+    for number, hint in enumerate(h for h in stage.ahead if h.loop == loop.name):
+        reader = next((s for s in state.stages if s.name == hint.reader), None)
+        if reader is None:
+            continue
+        inner = state.loops_between(reader, stage, loop)
+        if inner is None or any(x.kind is not ForKind.SERIAL for _, x in inner):
+            continue
+        counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
+        name = f"{stage.name}.{loop.name}.ahead{number}"
+        tile = _Tile(_around(state, domains, reader), counters, name)
+        boxes = _read(domains[reader.name], hint.buffer)
+        if state.producer(hint.buffer) is not None:
+            boxes = _written(state, domains, reader, hint.buffer)
+        found += [tile.fetch(box, hint.distance) for box in boxes]
+    return found
+
+
+class Box(NamedTuple):
+    """A part of a buffer, an interval for each dimension; its rows may be `shifted` against lines."""
+
+    buffer: str
+    dtype: str
+    sides: Sequence[Interval]
+    writes: bool = False
+    shifted: bool = False
+
+
+def _read(domain: Domain, buffer: str) -> list[Box]:
+    """What the stage reads of the buffer, for each of its loads."""
+    regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
+    moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
+    ranging = {var: region.extent for var, region in regions.items()}
+    same = domain.stage.op.loads_from(buffer)
+    return [Box(buffer, x.dtype, [interval(substitute(i, moved), ranging) for i in x.indices]) for x in same]
+
+
+def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
+    """What the stage that the tile is computed in writes of the buffer; nothing where it goes around the caches, or
+    stays in registers."""
+    assert tile.at is not None
+    host = state.stage(tile.at.stage)
+    if buffer not in host.op.buffers or host.streamed or not host.op.axes:
+        return []
+    domain, dtype = domains[host.name], host.op.dtypes[host.op.buffers.index(buffer)]
+    if host.scope in (Scope.REGISTER, Scope.SHARED) or domain.places:
+        return []
+    inside = host.loops[host.position(tile.at.loop) + 1 :]
+    ranging = {domain.loop_var(x): domain.bounds[x.name] for x in inside}
+    places = [(domain.regions[a.name], domain.values[a.var]) for a in host.op.axes]
+    sides = [interval(place if host.at is None else region.local(place), ranging) for region, place in places]
+    row = host.op.axes[-1].extent
+    whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype][1] % LINE_BYTES == 0
+    return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]
+
+
+class Counter(NamedTuple):
+    """A loop: its variable, its bound, and whether its iterations come one after another."""
+
+    var: Var
+    bound: Expr
+    serial: bool
+
+
+def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[Counter]:
+    return [Counter(domain.loop_var(x), domain.bounds[x.name], x.kind is ForKind.SERIAL) for x in loops]
+
+
+def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[Counter]:
+    """All loops that the stage is computed in, outermost first."""
+    found: list[Counter] = []
+    for at in state.chain(stage):
+        host = state.stage(at.stage)
+        found = _numbered(domains[host.name], host.loops[: host.position(at.loop) + 1]) + found
+    return found
+
+
+def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
+    """The iterations before this one, and of how many."""
+    turn: Expr = ZERO
+    turns: Expr = ONE
+    for var, bound, _ in loops:
+        turn, turns = turn * bound + var, turns * bound
+    return turn, turns
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
+
+    outer: list[Counter]
+    inner: list[Counter]
+    name: str
+
+    def fetch(self, box: Box, distance: int) -> Stmt:
+        """Asks for the box of `distance` tiles later."""
+        again = self._again(box.sides)
+        later = _later(self.outer[: len(self.outer) - again], distance)
+        sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
+        turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
+        return _asked(box._replace(sides=sides), turns, self.name)
+
+    def _again(self, boxes: Sequence[Interval]) -> int:
+        """How many of the innermost loops around read the same box in each of their iterations, which then share its
+        lines; none where the lines are asked for tile by tile."""
+        if not self.inner:
+            return 0
+        moving = {v for b in boxes for e in (b.lo, b.extent) for v in free_vars(e)}
+        still = takewhile(lambda x: x.serial and x.var not in moving, reversed(self.outer[1:]))
+        return len(list(still))
+
+
+def _later(loops: Sequence[Counter], distance: int) -> dict[Expr, Expr]:
+    """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
+    rest = _number(loops)[0] + distance
+    found: dict[Expr, Expr] = {}
+    for n, (var, bound, _) in reversed(list(enumerate(loops))):
+        found[var] = rest % bound if n else rest
+        rest = rest // bound
+    return found
+
+
+def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> Stmt:
+    """Asks for all lines of the box at `boxes`, an interval for each dimension."""
+    return _asked(Box(load.buffer, load.dtype, boxes), (ZERO, ONE), name, level)
+
+
+def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stmt:
+    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
+    per_line = max(1, LINE_BYTES // DTYPES[box.dtype][1])
+    counts = [b.extent for b in box.sides]
+    steps = [1] * len(counts)
+    if counts:
+        counts[-1], steps[-1] = ceildiv(counts[-1] + (per_line - 1) * box.shifted, per_line), per_line
+    lines = product(counts)
+    share = imin(ceildiv(lines, turns[1]), MOST)
+    var = Var(name)
+    rest: Expr = imin(turns[0] * share + var, lines - 1)
+    indices: list[Expr] = []
+    for side, count, step in reversed(list(zip(box.sides, counts, steps, strict=True))):
+        place = rest % count * step
+        indices.insert(0, side.lo + (imin(place, side.extent - 1) if box.shifted and not indices else place))
+        rest = rest // count
+    return For(var, share, share, ForKind.UNROLL, Prefetch(box.buffer, tuple(indices), level, box.writes))
+
+
+def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:
+    return Seq((*found, body)) if found else body

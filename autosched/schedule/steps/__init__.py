@@ -1,0 +1,1 @@
+"""The schedule steps: one frozen record for each primitive."""

@@ -1,0 +1,58 @@
+"""The step Flatten: the short last dimension of an output becomes one with the dimension before it.
+
+    T[i, j, c] = f(i, j, c)  ->  T[i, f] = f(i, f // n, f mod n)     c < n
+
+Nothing moves: flat memory is the same. A vector then holds several j, and in whole periods of vectors it is known lane
+by lane what each of them reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary
+from autosched.ir.simplify import Simplifier
+from autosched.ir.visit import rebuild, substitute
+from autosched.schedule.stage import Stage, StageAxis, default_stage
+from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check
+from autosched.schedule.steps.stages import check_untouched
+from autosched.te.tensor import fresh_name
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """The last two axes of `stage` become one; refused for all but what `can_flatten`."""
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"flatten({self.stage})"
+        check_untouched(where, state, stage)
+        only = "only an output of two axes or more, without a reduction or readers, can be"
+        check(can_flatten(state, stage), f"{where}: {only}")
+        *outer, j, c = stage.op.axes
+        n = int(c.extent.value)  # type: ignore[attr-defined]
+        name = fresh_name(f"{j.name}_{c.name}", {a.name for a in stage.op.axes})
+        flat = StageAxis(Var(name, INDEX), j.extent * n)
+        table: dict[Expr, Expr] = {
+            j.var: binary("floordiv", flat.var, Const(n, INDEX)),
+            c.var: binary("mod", flat.var, Const(n, INDEX)),
+        }
+        axes = (*outer, flat)
+        simplify = Simplifier({a.var: (0, int(a.extent.value) - 1) for a in axes})  # type: ignore[attr-defined]
+
+        def tidy(e: Expr) -> Expr:
+            return rebuild(e, simplify if isinstance(e, Load) else tidy) if e.children else e
+
+        op = replace(stage.op, axes=axes, body=tuple(tidy(substitute(v, table)) for v in stage.op.body))
+        return state.with_stage(default_stage(op, stage.scope))
+
+
+def can_flatten(state: State, stage: Stage) -> bool:
+    """Whether the stage makes outputs that nothing else indexes, without a reduction, along two axes or more."""
+    op = stage.op
+    plain = op.reducer is None and len(op.axes) > 1 and all(isinstance(a.extent, Const) for a in op.axes)
+    alone = not state.consumers(stage) and not state.attached(stage.name)
+    return plain and alone and state.is_output(stage)

@@ -1,0 +1,185 @@
+"""Primitives for GPUs: Bind loops to blocks and threads, Team of threads for a point, Cooperate on shared buffers, Pad
+them, fill them ahead in a Pipeline, CrossThread reductions, LaunchBounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Layout, Scope
+from autosched.schedule.stage import Loop, Num, Pipelined, closed
+from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check, check_factor, check_order, check_parallel
+
+MOST_WARP = 32
+MOST_STAGES = 8  # of a pipeline
+COPIES = ("asynchronous", "registers")
+INDICES = {kind.value: kind for kind in (*BLOCKS, *THREADS)}
+
+
+@dataclass(frozen=True)
+class Bind:
+    """The loop's iterations become blocks ("blockIdx.x") or threads of a block ("threadIdx.x"); y and z likewise.
+
+    Block loops come first, thread loops directly after them; only a stage at the root can be bound, and not
+    over a reduction. Every thread runs the whole nest: points beyond an axis are computed on and not written.
+    """
+
+    stage: str
+    loop: str
+    index: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"bind({self.stage}, {self.loop}, {self.index})"
+        check(self.index in INDICES, f"{where}: the index must be one of {', '.join(INDICES)}")
+        check(stage.at is None, f"{where}: only a stage at the root can be bound")
+        loop = stage.loop(self.loop)
+        check(loop.kind is ForKind.SERIAL, f"{where}: the loop is {loop.kind.value} already")
+        check(not loop.reduce, f"{where}: a reduction loop cannot be bound; rfactor it first")
+        kind = INDICES[self.index]
+        check(all(x.kind is not kind for x in stage.loops), f"{where}: another loop is bound to it")
+        loops = tuple(replace(x, kind=kind) if x is loop else x for x in stage.loops)
+        bound = check_order("bind", replace(stage, loops=loops))
+        check_parallel(where, state, bound)
+        return state.with_stage(bound)
+
+
+@dataclass(frozen=True)
+class Team:
+    """`threads` threads (threadIdx.x) share every point of the stage; the first of them writes it.
+
+    For what is computed inside by all of them: a CrossThread reduction for each point of a stage that has no axis to
+    bind the threads to. The loop is called "team" and comes after the bound loops; those along y and z have points of
+    their own.
+    """
+
+    stage: str
+    threads: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"team({self.stage})"
+        check(stage.at is None, f"{where}: only a stage at the root can be bound")
+        check(stage.op.reducer is None, f"{where}: the threads would all reduce; cache_write the stage first")
+        is_free = all(x.kind is not ForKind.THREAD_X for x in stage.loops)
+        check(is_free, f"{where}: one of its loops is bound to threadIdx.x already")
+        check_factor(where, self.threads)
+        at = sum(x.kind in BLOCKS or x.kind in THREADS for x in stage.loops)
+        team = Loop("team", (), False, ForKind.THREAD_X, self.threads)
+        return state.with_stage(replace(stage, loops=(*stage.loops[:at], team, *stage.loops[at:])))
+
+
+@dataclass(frozen=True)
+class LaunchBounds:
+    """The compiler gives threads of the stage's kernel so few registers that a multiprocessor keeps `blocks` blocks.
+
+    Without effect in OpenCL C, which has no words for it. Refused unless the stage's loops are bound.
+    """
+
+    stage: str
+    blocks: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"launch_bounds({self.stage})"
+        check(stage.at is None and state.on_gpu(stage), f"{where}: bind the loops of a stage at the root first")
+        check_factor(where, self.blocks)
+        return state.with_stage(replace(stage, resident=self.blocks))
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Rows of the stage's shared buffer lie `elements` further apart, so that a column is not all in one bank."""
+
+    stage: str
+    elements: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"pad({self.stage})"
+        check(stage.scope is Scope.SHARED, f"{where}: compute the stage at a loop with scope 'shared' first")
+        if self.elements != 0:
+            check_factor(where, self.elements)
+        layout = stage.layout or Layout(tuple(range(len(stage.op.axes))))
+        return state.with_stage(replace(stage, layout=replace(layout, pad=closed(self.elements))))
+
+
+@dataclass(frozen=True)
+class Cooperate:
+    """All threads of the block fill the stage's shared buffer together, `vector` adjacent elements at a time.
+
+    for each in ceil(elements / (threads * vector)):  element = (each * threads + thread) * vector + lane
+    """
+
+    stage: str
+    vector: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"cooperate({self.stage})"
+        check(stage.scope is Scope.SHARED, f"{where}: compute the stage at a loop with scope 'shared' first")
+        check(
+            stage.op.reducer is None and not stage.splits,
+            f"{where}: only a copy with its loops as written is filled so",
+        )
+        check_factor(where, self.vector)
+        return state.with_stage(replace(stage, cooperate=self.vector))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The shared buffers that are filled in the stage's loop have room for `stages` of its iterations, and are filled
+    `stages - 1` iterations ahead; 1 is no pipeline. Reduction loops directly around it are part of the pipeline.
+
+    `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for elements of 4 or 8
+    bytes and zeros); "registers" hold what an iteration needs while the one before it computes.
+    """
+
+    stage: str
+    loop: str
+    stages: Num
+    copies: str = COPIES[0]
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"pipeline({self.stage}, {self.loop})"
+        loop = stage.loop(self.loop)
+        check(loop.kind is ForKind.SERIAL, f"{where}: the loop is {loop.kind.value}")
+        check(stage.pipeline is None, f"{where}: the stage has a pipeline already")
+        check(state.on_gpu(stage), f"{where}: bind loops around it to blocks and threads first")
+        check_factor(where, self.stages)
+        check(isinstance(self.stages, str) or self.stages <= MOST_STAGES, f"{where}: more than {MOST_STAGES} stages")
+        check(self.copies in COPIES, f"{where}: copies must be one of {', '.join(COPIES)}, got {self.copies!r}")
+        fills = [x for x in state.attached(self.stage, self.loop) if x.scope is Scope.SHARED]
+        check(bool(fills), f"{where}: no shared buffer is filled there; compute a stage at the loop first")
+        written = {b for x in fills for b in x.op.buffers}
+        for x in fills:
+            check(x.cooperate is not None, f"{where}: the threads do not fill {x.name} together; cooperate on it first")
+            check(not x.op.reads & written, f"{where}: {x.name} is filled from another buffer that is filled there")
+        pipeline = Pipelined(self.loop, self.stages, self.copies == COPIES[0])
+        return state.with_stage(replace(stage, pipeline=pipeline))
+
+
+@dataclass(frozen=True)
+class CrossThread:
+    """The block's threads that have the same point share its reduction over `axis`: each combines every n-th element in
+    a register, then they combine what they have, and every one of them gets the result.
+
+    Each `warp` neighbouring threads do so by shuffles (a power of two, at most CUDA's 32), and the results of the
+    warps meet in shared memory; with 0 all threads meet there, pairwise. Refused unless the stage is a reduction with
+    its loops as written, computed at a loop of a stage on a GPU.
+    """
+
+    stage: str
+    axis: str
+    warp: int = 0
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"cross_thread({self.stage}, {self.axis})"
+        power = 0 <= self.warp <= MOST_WARP and self.warp & (self.warp - 1) == 0 and self.warp != 1
+        check(power, f"{where}: a warp has 2, 4, .. {MOST_WARP} threads, or 0 for none; got {self.warp}")
+        check(stage.op.axis(self.axis).reduce, f"{where}: it is not a reduction axis")
+        check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
+        check(stage.at is not None and state.on_gpu(stage), f"{where}: compute the stage inside bound loops first")
+        return state.with_stage(replace(stage, cross=self.axis, warp=self.warp))

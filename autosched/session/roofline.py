@@ -1,0 +1,173 @@
+"""A kernel against the limits of its device: the roofline as measured, and the cost model's view of the same code.
+
+The roofline (Williams, Waterman, Patterson, CACM 2009): a kernel of F operations that moves at least B bytes takes no
+less than max(F / peak, B / bandwidth). B is compulsory traffic: each input read once, each output written once. The
+bandwidth is that of reading B bytes again and again, so it is a cache's where the arrays fit into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autosched.ir.expr import DTYPES
+from autosched.target import Target
+
+if TYPE_CHECKING:
+    from autosched.ir.expr import Expr
+    from autosched.ir.stmt import Func
+    from autosched.te import ComputeDAG
+    from cost_model.cpu.latency import Cost, Draft
+    from cost_model.cpu.microarchitectures import Machine
+    from cost_model.model import GpuSketchModel
+
+Fact = float | int | str
+SMALLEST, LARGEST = 1 << 16, 256 << 20  # bytes that the bandwidth is measured with
+MEMORY = ("L2 to L1", "L3 to L2", "DRAM to L3")
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Rates of the machine: operations (0: not known for the type) and bytes a second."""
+
+    flops: float
+    bandwidth: float
+
+    def seconds(self, flops: int, n_bytes: int) -> float:
+        return max(flops / self.flops if self.flops else 0.0, n_bytes / self.bandwidth)
+
+
+def compulsory_bytes(dag: ComputeDAG) -> int:
+    return sum(int(np.prod(t.shape)) * DTYPES[t.dtype][1] for t in (*dag.inputs, *dag.outputs))
+
+
+def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:
+    """A processor's roof; its peak was measured before."""
+    from autosched.measure.host import device_lock
+    from autosched.runtime.peak import measure_bandwidth
+
+    with device_lock("cpu"):
+        bandwidth = measure_bandwidth(target, threads, min(max(n_bytes, SMALLEST), LARGEST))
+    return Roof(1e9 * (peak_gflops or 0.0), bandwidth)
+
+
+def measure_gpu_roof(kind: str, n_bytes: int, dtype: str) -> Roof:
+    """A GPU's roof: its arithmetic for float32 and float64, and a copy past its caches. Raises DeviceError."""
+    from autosched.measure.gpu_rates import measure_rates
+    from autosched.measure.host import device_lock, lock_name
+
+    is_float = dtype in ("float32", "float64")
+    with device_lock(lock_name(kind)):
+        rates = measure_rates(kind, dtype if is_float else "float32", min(max(n_bytes, SMALLEST), LARGEST))
+    return Roof(1e9 * rates.gflops if is_float else 0.0, rates.bandwidth)
+
+
+def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof | None) -> dict[str, Fact]:
+    """Work and intensity; with a `roof` what is possible, with `seconds` how near the kernel comes."""
+    facts: dict[str, Fact] = {"flops": flops, "bytes": n_bytes, "flops_per_byte": flops / max(n_bytes, 1)}
+    if seconds is not None:
+        facts["gflops"] = flops / seconds / 1e9
+    if roof is None:
+        return facts
+    least = roof.seconds(flops, n_bytes)
+    facts["gbytes_per_second"] = roof.bandwidth / 1e9
+    if roof.flops:
+        facts["peak_gflops"] = roof.flops / 1e9
+        facts["limit"] = "arithmetic" if flops / roof.flops >= n_bytes / roof.bandwidth else "memory"
+    facts["roofline_s"] = least
+    if seconds is not None:
+        facts["fraction_of_roofline"] = least / seconds
+    return facts
+
+
+def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
+    """What the analytic model says of the nest `func` without parameters: its estimate and what it is made of."""
+    from autosched.ir.stmt import ForKind
+    from cost_model.model import GpuSketchModel, sketch_model
+
+    sketch = sketch_model(func, (), target, threads)
+    if isinstance(sketch, GpuSketchModel):
+        return _gpu_facts(sketch)
+    draft = sketch.latency
+    main = max(draft.costs, key=lambda cost: _number(cost.cycles))
+    inner = main.statement.loops[main.statement.block :]
+    limits = _limits(main, sketch.machine)
+    shares = {name: cycles / max(limits.values()) for name, cycles in limits.items()}
+    order = sorted(shares, key=lambda name: -shares[name])
+    return {
+        "predicted_s": _number(draft.seconds),
+        "main_stage": main.statement.stage,
+        "share_of_main_stage": _share(main, draft),
+        "vector_lanes": main.block.lanes,
+        "vectors": round(_number(main.block.chunks)),
+        "unroll": round(np.prod([_number(loop.trips) for loop in inner if loop.kind is ForKind.UNROLL])),
+        "accumulator_registers": round(_number(main.block.registers)),
+        "operand_registers": round(_number(main.block.operands)),
+        "spilled_registers": round(_number(main.block.spills)),
+        "parallel_tasks": round(_number(main.tasks)),
+        "predicted_limit": order[0],
+        "predicted_limits": ", ".join(f"{name} {shares[name]:.2f}" for name in order if shares[name] >= 0.05),
+    }
+
+
+def _gpu_facts(sketch: GpuSketchModel) -> dict[str, Fact]:
+    """Of the kernel that takes longest: how it fills the device, and which of its limits is the nearest."""
+    kernels = sketch.latency.kernels
+    main = max(kernels, key=lambda k: _number(k.seconds))
+    total = sum(_number(k.seconds) for k in kernels)
+    threads, resident = _number(main.kernel.threads), _number(main.occupancy)
+    gpu = sketch.machine.facts
+    limits = {
+        name: _number(cycles)
+        for name, cycles in zip(("arithmetic", "issue", "memory instructions", "L2 port"), main.pipes, strict=True)
+    }
+    on_chip = _number(main.on_chip)
+    longest = {"on chip": on_chip, "L2": _number(main.l2), "DRAM": _number(main.dram)}
+    return {
+        "predicted_s": _number(sketch.latency.seconds),
+        "kernels": len(kernels),
+        "share_of_main_kernel": _number(main.seconds) / max(total, 1e-30),
+        "blocks": round(_number(main.kernel.blocks)),
+        "threads_per_block": round(threads),
+        "shared_bytes": round(_number(main.kernel.shared)),
+        "estimated_registers": round(_number(main.registers)),
+        "resident_blocks": round(resident),
+        "occupancy": min(1.0, threads * resident / gpu.max_threads_per_multiprocessor),
+        "waves": _number(main.kernel.blocks) / (resident * gpu.multiprocessors),
+        "predicted_limit": max(longest, key=lambda name: longest[name]),
+        "predicted_pipe": max(limits, key=lambda name: limits[name]),
+    }
+
+
+def _limits(cost: Cost, machine: Machine) -> Mapping[str, float]:
+    """Cycles of the busiest thread that each resource needs, were it the only one."""
+    from cost_model.cpu import microarchitectures as m
+
+    block, share = cost.block, _number(cost.share)
+    blocks = _number(cost.blocks) * share
+    instructions = _number(block.instructions)
+    width = m.DECODE_WIDTH if instructions > m.UOP_CACHE else m.ISSUE_WIDTH
+    return {
+        "arithmetic": blocks * _number(block.arithmetic) / machine.pipes.fma,
+        "loads": blocks * _number(block.loads) / machine.pipes.load,
+        "stores": blocks * _number(block.stores) / machine.pipes.store,
+        "issue": blocks * instructions / width,
+        "latency": blocks * _number(block.latency),
+        "spills": blocks * _number(block.spills) * m.SPILL,
+        "loops": _number(cost.loop_overhead) * share,
+        **{name: _number(cycles) for name, cycles in zip(MEMORY, cost.memory, strict=True)},
+    }
+
+
+def _share(main: Cost, draft: Draft) -> float:
+    return _number(main.cycles) / max(sum(_number(cost.cycles) for cost in draft.costs), 1e-30)
+
+
+def _number(closed: Expr) -> float:
+    """The value of a closed form without parameters."""
+    from autosched.ir.closed_forms.program import Program
+
+    return float(Program([closed], ())(np.zeros((1, 0), np.int64))[0, 0])

@@ -1,0 +1,137 @@
+"""From a request to what is searched and recorded: its sketches and the cost model over them, and a run of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from autosched.errors import NoValidCandidate, StoreError
+from autosched.session.request import Request
+
+if TYPE_CHECKING:
+    from autosched.codegen import GpuSource, KernelSource
+    from autosched.session.device import Device
+    from autosched.store import Database, Workload
+    from autosched.te import ComputeDAG
+    from autosched.tuner.protocols import Candidate
+    from autosched.tuner.recorder import DatabaseRecorder
+    from autosched.tuner.task import Task
+    from search_spaces.partial_sketch import SketchRule
+    from search_spaces.space import Sketch
+
+    Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
+
+
+RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from
+BEST_OF_RELATIVE = 8  # records of such a shape, until one is of a sketch that the new one has as well
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
+
+    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
+    """
+
+    rules: tuple[SketchRule, ...] = ()
+    narrow: Narrow | None = None
+    analytic: bool = True
+
+
+def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tuple[Sketch, ...]]:
+    """The task: sketches, lowered once each, and the cost model over them."""
+    from autosched.lower import lower
+    from autosched.schedule import steps_to_json
+    from autosched.tuner.bound import bound_of
+    from autosched.tuner.task import Task
+    from cost_model import CostModel
+    from search_spaces import space
+
+    problem, device, chosen = request.problem, request.device, chosen or Space()
+    found = _sketches(request.dag, device, chosen.rules)
+    found = chosen.narrow(found) if chosen.narrow and found else found
+    if not found:
+        raise NoValidCandidate(
+            f"no sketch rule of the target {request.target} applies to {problem.name}: report this workload"
+        )
+    names = [tuple(p.name for p in sketch.params) for sketch in found]
+    nests = [lower(sketch.state) for sketch in found]
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
+
+    def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
+        return request.source(nests[i], values, steps_to_json(found[i].state, values))
+
+    numbers = (problem.name, problem.shape, problem.dtype, request.target, device.threads, problem.dag.flops)
+    bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
+    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd, bound), found
+
+
+def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
+    """The search space of the device's kind."""
+    if device.target.kind == "cpu":
+        from search_spaces import cpu
+
+        return cpu.sketches(dag, device.target, device.threads, (*rules, *cpu.RULES))
+    from search_spaces import gpu
+
+    return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
+
+
+def task_key(request: Request) -> tuple[str, str, int]:
+    """What the records of a task have in common: its workload's hash, its target's fingerprint, its threads."""
+    device = request.device
+    return request.problem.dag.content_hash, device.target.fingerprint, device.threads
+
+
+def start_run(
+    database: Database, request: Request, task: Task, sketches: tuple[Sketch, ...], seed: int, resume: bool
+) -> DatabaseRecorder:
+    """A new run in the database, starting from all records of its task if it resumes.
+
+    What was not verified here is no record to beat: it only says where to look first.
+    """
+    from autosched.schedule import steps_to_json
+    from autosched.tuner.recorder import DatabaseRecorder
+
+    def steps(candidate: Candidate) -> str:
+        return steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
+
+    problem, device, key = request.problem, request.device, task_key(request)
+    resumed = tuple(database.records(*key)) if resume else ()
+    known = database.best(*key, n=None)
+    ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
+    target_json = json.dumps(asdict(device.target), sort_keys=True)
+    workload_hash, fingerprint, threads = key
+    near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
+    relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
+    others = (claims[:BEST_OF_RELATIVE], *relatives)
+    run_id = database.start_run(workload_hash, problem.name, problem.spec, fingerprint, target_json, threads, seed)
+    return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
+
+
+def nearest_shapes(spec: str, workloads: Iterable[Workload]) -> list[Workload]:
+    """The workloads that differ from `spec` in whole numbers of their arguments only, the nearest first.
+
+    How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.
+    """
+    from autosched.store.records import parse_data
+
+    mine, my_numbers = _without_numbers(json.loads(spec))
+    found = []
+    for workload in workloads:
+        with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
+            theirs, numbers = _without_numbers(parse_data(workload.spec))
+            if theirs == mine and numbers != my_numbers:
+                factors = [(abs(n) + 1) / (abs(numbers[name]) + 1) for name, n in my_numbers.items()]
+                found.append((sum(abs(math.log2(factor)) for factor in factors), workload))
+    return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
+
+
+def _without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
+    """A spec with a None for each number among its arguments, and these."""
+    numbers = {name: value for name, value in spec["args"].items() if isinstance(value, int)}
+    return {**spec, "args": {name: None if name in numbers else v for name, v in spec["args"].items()}}, numbers

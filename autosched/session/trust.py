@@ -1,0 +1,88 @@
+"""What may be loaded into the user's process: kernels that workers of this installation have verified.
+
+A record is data, and its code is ours; but a wrong one, of a faulty version or a forged file, writes wherever its
+schedule says. So a record that is a claim from elsewhere (`Record.verified`) is first built and run by a worker, under
+guard zones and limits, against the reference. What comes of that is recorded: it is a record of ours from then on, or
+a failure.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from autosched.errors import RecordWarning, StoreError
+from autosched.session.request import Request
+
+if TYPE_CHECKING:
+    from autosched.codegen import GpuSource, KernelSource
+    from autosched.measure import Failure, Measurement
+    from autosched.store import Record
+
+    Source: TypeAlias = KernelSource | GpuSource
+
+NOT_HERE = "device_lost"  # the class of failure that says nothing of the record
+
+
+def verify_here(
+    request: Request, records: Sequence[tuple[Record, Source]], db: Path | str | None, seed: int = 1
+) -> list[Measurement | Failure]:
+    """What workers here say of stored records with their code: built, checked on data derived from `seed`, and timed.
+
+    Their answers are recorded; a RecordWarning tells where they could not be.
+    """
+    from autosched.measure import Failure, Job, Measurer, make_problem
+    from autosched.measure.host import ScratchDirectory
+    from autosched.tuner.room import check_room
+
+    dag, device = request.problem.dag, request.device
+    with ScratchDirectory() as scratch:
+        check_room(dag, scratch)
+        data = make_problem(dag, scratch, seed)
+        with Measurer(data, device.target, device.threads) as measurer:
+            answers = list(measurer.measure([Job(str(record.id), source) for record, source in records]))
+    found = [(r, a) for (r, _), a in zip(records, answers, strict=True)]
+    _write_down([(r, a) for r, a in found if not (isinstance(a, Failure) and a.kind == NOT_HERE)], db)
+    return answers
+
+
+def _write_down(found: Sequence[tuple[Record, Measurement | Failure]], db: Path | str | None) -> None:
+    from autosched.measure import Failure
+    from autosched.store import Database
+
+    try:
+        with Database(db, create=False) as database:
+            for record, answer in found:
+                if isinstance(answer, Failure):
+                    database.append_to(record, None, (), answer.kind, answer.message)
+                else:
+                    database.append_to(record, answer.seconds, answer.samples, None)
+    except StoreError as error:
+        tell(f"what was found of {_numbers([r for r, _ in found])} is not recorded: {error}")
+
+
+def tell_without_key() -> None:
+    """Says so where this installation has no key and cannot make one: what it measures it will not know again."""
+    from autosched.store.signing import installation_key
+
+    if installation_key(make=True) is None:
+        tell("what is measured now will count as unverified: there is no key to sign it with, see `autosched doctor`")
+
+
+def tell_of_claims(records: Sequence[Record]) -> None:
+    tell(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
+
+
+def tell(sentence: str) -> None:
+    """Warns at the line of the user's that called the library."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("autosched."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, RecordWarning, stacklevel=level)
+
+
+def _numbers(records: Sequence[Record]) -> str:
+    return f"record{'s' if len(records) > 1 else ''} {', '.join(str(record.id) for record in records)}"

@@ -1,0 +1,1 @@
+"""The built-in operators, and the table of their names."""

@@ -1,0 +1,83 @@
+"""Normalisations: norm, softmax, layer, RMS and batch normalisation.
+
+Every intermediate is a stage of its own; fusing them is the schedule's business.
+"""
+
+from __future__ import annotations
+
+from autosched import te
+from autosched.ir.expr import Expr
+from autosched.te.operators.window import NHWC, check_layout
+from autosched.te.tensor import Tensor
+
+
+def nrm(B: int, M: int, N: int, dtype: str = "float32") -> Tensor:
+    """Y[b] = sqrt(sum over m, n of A[b,m,n]^2)."""
+    a = te.placeholder((B, M, N), dtype, name="A")
+    m, n = te.reduce_axis(M, name="m"), te.reduce_axis(N, name="n")
+    squares = te.compute((B,), lambda b: te.sum(a[b, m, n] * a[b, m, n], axis=[m, n]), name="squares")
+    result: Tensor = te.compute((B,), lambda b: te.sqrt(squares[b]), name="norm")
+    return result
+
+
+def softmax_last(x: Tensor) -> Tensor:
+    """exp(x - max) / sum(exp(x - max)) over the last axis, as the stages max, exp, sum and divide."""
+    *outer, n = x.shape
+    k, r = te.reduce_axis(n, name="k"), te.reduce_axis(n, name="k")
+    peak = te.compute(outer, lambda *i: te.max(x[(*i, k)], axis=k), name="peak")
+    power = te.compute(x.shape, lambda *i: te.exp(x[i] - peak[i[:-1]]), name="power")
+    total = te.compute(outer, lambda *i: te.sum(power[(*i, r)], axis=r), name="total")
+    result: Tensor = te.compute(x.shape, lambda *i: power[i] / total[i[:-1]], name="softmax")
+    return result
+
+
+def softmax(M: int = 1024, N: int = 1024, dtype: str = "float32") -> Tensor:
+    """Softmax over the last axis of A[M,N]."""
+    return softmax_last(te.placeholder((M, N), dtype, name="A"))
+
+
+def layer_norm(M: int = 512, N: int = 768, dtype: str = "float32", eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * gamma + beta over the last axis of X[M,N]; var is the mean of (x - mean)^2."""
+    x = te.placeholder((M, N), dtype, name="X")
+    gamma, beta = te.placeholder((N,), dtype, name="gamma"), te.placeholder((N,), dtype, name="beta")
+    k, r = te.reduce_axis(N, name="k"), te.reduce_axis(N, name="k")
+    total = te.compute((M,), lambda i: te.sum(x[i, k], axis=k), name="total")
+    mean = te.compute((M,), lambda i: total[i] / float(N), name="mean")
+
+    def square(i: Expr) -> Expr:
+        centred = x[i, r] - mean[i]
+        return te.sum(centred * centred, axis=r)
+
+    squares = te.compute((M,), square, name="squares")
+    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / float(N) + eps), name="scale")
+    result: Tensor = te.compute(
+        (M, N), lambda i, j: (x[i, j] - mean[i]) * scale[i] * gamma[j] + beta[j], name="layer_norm"
+    )
+    return result
+
+
+def rms_norm(M: int = 512, N: int = 768, dtype: str = "float32", eps: float = 1e-5) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * gamma over the last axis of X[M,N]."""
+    x, gamma = te.placeholder((M, N), dtype, name="X"), te.placeholder((N,), dtype, name="gamma")
+    k = te.reduce_axis(N, name="k")
+    squares = te.compute((M,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), name="squares")
+    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / float(N) + eps), name="scale")
+    result: Tensor = te.compute((M, N), lambda i, j: x[i, j] * scale[i] * gamma[j], name="rms_norm")
+    return result
+
+
+def batch_norm(
+    N: int = 1, H: int = 56, W: int = 56, C: int = 64, layout: str = NHWC, dtype: str = "float32", eps: float = 1e-5
+) -> Tensor:
+    """Inference: (x - mean[C]) / sqrt(var[C] + eps) * gamma[C] + beta[C], folded to x * scale[C] + shift[C]."""
+    check_layout("batch_norm", layout)
+    x = te.placeholder((N, H, W, C) if layout == NHWC else (N, C, H, W), dtype, name="X")
+    gamma, beta, mean, var = (te.placeholder((C,), dtype, name=name) for name in ("gamma", "beta", "mean", "var"))
+    scale = te.compute((C,), lambda c: gamma[c] * te.rsqrt(var[c] + eps), name="scale")
+    shift = te.compute((C,), lambda c: beta[c] - mean[c] * scale[c], name="shift")
+
+    if layout == NHWC:
+        nhwc: Tensor = te.compute(x.shape, lambda n, h, w, c: x[n, h, w, c] * scale[c] + shift[c], name="batch_norm")
+        return nhwc
+    nchw: Tensor = te.compute(x.shape, lambda n, c, h, w: x[n, c, h, w] * scale[c] + shift[c], name="batch_norm")
+    return nchw

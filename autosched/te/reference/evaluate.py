@@ -1,0 +1,387 @@
+"""The reference: what a DAG computes, in NumPy, with a bound on what a correct kernel may differ by.
+
+Independent of lowering and code generation. Floats are evaluated in float64, integers exactly in their
+own dtype with wrap-around. The bound is that of any kernel that computes in the declared dtypes, in any order of
+summation, with or without fused multiply-adds, and with exp, tanh, erf and log of at most 4 ulp; the rules
+stand in `reference_rules`. A sum of n terms t has the bound sum of the terms' errors + 2 n u sum |t|, twice
+Higham's gamma_n, and none at all where all terms are integers and sum |t| is exactly representable: data
+of small integers therefore checks sums of products exactly.
+
+A reducer of the user's own that only selects (argmax and its like) is combined in a tree; one that rounds
+is combined in order, with its errors doubled for other orders. Where a tuple reducer depends on which
+operand comes first (a tie), both answers are within the bound, as are near-ties within the values' errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosched.ir.expr import Binary, Call, Const, Expr, Select
+from autosched.ir.half import numpy_dtype
+from autosched.ir.stmt import Reducer
+from autosched.te.compute import placeholder
+from autosched.te.dag import ComputeDAG
+from autosched.te.reference import blas
+from autosched.te.reference import error_bounds as rules
+from autosched.te.reference.blocks import Block
+from autosched.te.reference.error_bounds import Array, Val
+from autosched.te.rewrites.prefix_scan import Running, elements, running
+from autosched.te.rewrites.winograd import TILES, match_stage, transformed
+from autosched.te.tensor import ComputeOp, Tensor, postorder
+
+_BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`value` (float64, or the integer type) in the shape the caller sees; |kernel - value| <= bound is correct.
+
+    Where `value` is NaN a NaN is expected, where it is infinite the same infinity: see `within`.
+    """
+
+    value: Array
+    bound: Array
+
+
+def within(reference: Reference, got: Array) -> Array:
+    """Elementwise: whether `got` is a correct result."""
+    value = reference.value
+    if value.dtype.kind != "f":
+        exact = np.asarray(got == value)
+        if not reference.bound.any():
+            return exact
+        distance = np.abs(got.astype("float64") - value.astype("float64"))
+        return np.asarray(exact | (distance <= reference.bound))
+    actual = got.astype("float64")
+    with np.errstate(all="ignore"):
+        near = np.abs(actual - value) <= reference.bound
+    anything = np.isinf(reference.bound)
+    return np.asarray(near | (actual == value) | (np.isnan(actual) & np.isnan(value)) | anything)
+
+
+def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tuple[Reference, ...]:
+    """The outputs of `dag` for `inputs`, arrays of the placeholders' shapes and dtypes by name.
+
+    The bound is that of kernels in which convolutions may be computed by Winograd's transforms with tiles of up to
+    `tile` outputs along a dimension; 0: of none. The value is the direct form's in any case.
+    """
+    tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
+    _run(dag, tensors, tile)
+    return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
+
+
+def _run(dag: ComputeDAG, tensors: dict[str, Val], tile: int = 0) -> None:
+    """Adds the outputs of `dag` to `tensors`, which has its inputs; what is not needed any more goes."""
+    wanted = {t.name for t in dag.outputs}
+    last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
+    with np.errstate(all="ignore"):
+        for i, op in enumerate(dag.stages):
+            errors = [_winograd_error(op, tensors, m) for m in TILES if m <= tile]
+            for tensor, result in zip(op.outputs, _stage(op, tensors), strict=True):
+                tensors[tensor.name] = _widened(result, errors)
+            for name in [n for n in tensors if last.get(n, i) <= i and n not in wanted]:
+                del tensors[name]
+
+
+def _winograd_error(op: ComputeOp, tensors: Mapping[str, Val], m: int) -> Array | None:
+    """The error of the stage computed with Winograd's tiles of m outputs; None where it is no such convolution."""
+    found = match_stage(op)
+    if found is None:
+        return None
+    data, weights = (next(t for t in op.inputs if t.name == x.buffer) for x in (found.data, found.weights))
+    result = transformed(found, m, _as_input(data), _as_input(weights), op.name, op.axes)
+    values = {t.name: tensors[t.name] for t in (data, weights)}
+    _run(ComputeDAG(result), values)
+    return values[op.name].err
+
+
+def _as_input(tensor: Tensor) -> Tensor:
+    return placeholder(tensor.shape, tensor.dtype, tensor.name)
+
+
+def _widened(result: Val, errors: Sequence[Array | None]) -> Val:
+    for err in errors:
+        if err is not None:
+            result = Val(result.value, np.maximum(rules.error_of(result), err))
+    return result
+
+
+def _input(tensor: Tensor, array: Array) -> Val:
+    if array.shape != tensor.shape or array.dtype != numpy_dtype(tensor.dtype):
+        raise ValueError(
+            f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
+        )
+    return Val(np.asarray(array, dtype=rules.working_type(tensor.dtype), order="C"))
+
+
+def _seen(result: Val, tensor: Tensor) -> Reference:
+    bound = np.zeros(tensor.shape) if result.err is None else result.err
+    return Reference(result.value.reshape(tensor.public_shape), bound.reshape(tensor.public_shape))
+
+
+def _stage(op: ComputeOp, tensors: Mapping[str, Val]) -> tuple[Val, ...]:
+    extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
+    if op.reducer is not None and kind_of(op.reducer) == "sum":
+        product = blas.match(op.body[0], extents, len(op.axes), tensors)
+        if product is not None and (product.worthwhile or math.prod(op.shape) < 4096):
+            return (blas.evaluate(product, op.shape, op.body[0].dtype),)
+    sums = running(op)
+    if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
+        (term,) = _stage(elements(op, sums, op.name), tensors)
+        return (_accumulated(op, sums, term, kind),)
+    out = _Output(op)
+    for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
+        if op.reducer is None:
+            block = Block(box, tensors)
+            found: tuple[Val, ...] = tuple(block.eval(b) for b in op.body)
+        else:
+            found = _reduce(op, op.reducer, box, tensors)
+        out.put(box, found)
+    return out.done()
+
+
+_ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
+    """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
+    dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
+    taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)
+
+    def up_to(array: Array, function: np.ufunc, start: bool | int | float) -> Array:
+        """Of the elements that each place takes, in the order that they join."""
+        ordered = np.flip(array, found.i) if found.backwards else array
+        before = np.full_like(np.take(array, [0], found.i), start)
+        running = function.accumulate(ordered, found.i, dtype=array.dtype)
+        return np.take(np.concatenate([before, running], found.i), taken, found.i)
+
+    assert op.reducer is not None
+    value = up_to(term.value, _ACCUMULATED[kind], op.reducer.identity[0].value)
+    err = None if term.err is None else np.broadcast_to(term.err, term.value.shape)
+    if kind != "sum":
+        return Val(value, None if err is None else up_to(err, np.maximum, 0))
+    err = None if err is None else up_to(err, np.add, 0)
+    if not rules.is_float(dtype):
+        return Val(value, err)
+    size = up_to(np.abs(term.value), np.add, 0)
+    if err is None and rules.integral(term.value) and float(size.max()) <= rules.EXACT_INTEGER[dtype]:
+        return Val(value)
+    terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
+    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    return Val(value, rules.tamed(value, own if err is None else own + err, dtype, err))
+
+
+class _Output:
+    """The arrays of a stage's tensors while they are filled block by block; errors are stored once there are some."""
+
+    def __init__(self, op: ComputeOp) -> None:
+        self.shape = op.shape
+        self.values = [np.empty(op.shape, rules.working_type(b.dtype)) for b in op.body]
+        self.errors: list[Array | None] = [None] * len(op.body)
+
+    def put(self, box: Mapping[str, tuple[int, int]], found: Sequence[Val]) -> None:
+        place = tuple(slice(lo, hi) for lo, hi in box.values())
+        for i, val in enumerate(found):
+            self.values[i][place] = val.value
+            if val.err is not None:
+                errors = self.errors[i]
+                if errors is None:
+                    errors = self.errors[i] = np.zeros(self.shape)
+                errors[place] = val.err
+
+    def done(self) -> tuple[Val, ...]:
+        return tuple(
+            Val(value, err if err is not None and err.any() else None)
+            for value, err in zip(self.values, self.errors, strict=True)
+        )
+
+
+def _boxes(axes: Sequence[tuple[str, int]], limit: int) -> Iterator[dict[str, tuple[int, int]]]:
+    """The domain of named axes in boxes of at most `limit` points."""
+    for box in blas.ranges_within([(i, extent) for i, (_, extent) in enumerate(axes)], limit):
+        yield {axes[i][0]: (lo, hi) for i, lo, hi in box}
+
+
+def kind_of(reducer: Reducer) -> str:
+    """sum, max, min by structure; otherwise choose (no operand is changed, only chosen) or general."""
+    if len(reducer.results) == 1:
+        (x,), (y,), result, identity = reducer.lhs, reducer.rhs, reducer.results[0], reducer.identity[0].value
+        if isinstance(result, Binary) and {result.a, result.b} == {x, y}:
+            if result.op == "add" and identity == 0:
+                return "sum"
+            if result.op in ("max", "min"):
+                return result.op
+    chosen = all(_chooses(e) for e in reducer.results)
+    return "choose" if chosen else "general"
+
+
+def _chooses(expr: Expr) -> bool:
+    """Whether no node but a comparison's operand computes a new number."""
+    harmless = ("min", "max", "and", "or", "eq", "ne", "lt", "le", "gt", "ge")
+    return all(
+        isinstance(n, (Select, Const))
+        or not n.children
+        or (isinstance(n, Binary) and n.op in harmless)
+        or (isinstance(n, Call) and n.fn == "not")
+        for n in postorder((expr,))
+    )
+
+
+def _reduce(
+    op: ComputeOp, reducer: Reducer, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Val]
+) -> tuple[Val, ...]:
+    """The reduction of `op` over a box of its space."""
+    points = math.prod(hi - lo for lo, hi in box.values())
+    space = tuple(hi - lo for lo, hi in box.values())
+    kind = kind_of(reducer)
+    limit = max(1, _BLOCK // points)
+    parts = _parts(op, box, tensors, 1 if kind == "general" else limit)
+    if kind == "sum":
+        return (_sum(parts, space, op),)
+    if kind in ("max", "min"):
+        return (_peak(parts, space, kind),)
+    total = tuple(Val(np.broadcast_to(rules.constant(c.value, c.dtype).value, space)) for c in reducer.identity)
+    if kind == "general":
+        parts = _in_any_order(parts, _whole(op, _parts(op, box, tensors, limit)))
+    for part in parts:
+        total = _combine(reducer, total, _tree(reducer, part))
+    if kind == "general":
+        return tuple(Val(v.value, None if v.err is None else 2.0 * v.err) for v in total)
+    return total
+
+
+def _in_any_order(parts: Iterator[tuple[Val, ...]], whole: Sequence[bool]) -> Iterator[tuple[Val, ...]]:
+    """The operands with every rounding counted of what they are combined with, but for `whole` ones: that in this order
+    some numbers happen to add up exactly says nothing of a kernel's order."""
+    for part in parts:
+        yield tuple(
+            x if w or x.err is not None else Val(x.value, np.zeros(x.value.shape))
+            for x, w in zip(part, whole, strict=True)
+        )
+
+
+def _whole(op: ComputeOp, parts: Iterator[tuple[Val, ...]]) -> list[bool]:
+    """Of each operand whether all its numbers are integers, which are exact in any order."""
+    found = [True] * len(op.body)
+    for part in parts:
+        known = zip(found, part, op.body, strict=True)
+        found = [w and (not rules.is_float(b.dtype) or rules.integral(x.value)) for w, x, b in known]
+        if not any(found):
+            break
+    return found
+
+
+def _parts(
+    op: ComputeOp, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Val], limit: int
+) -> Iterator[tuple[Val, ...]]:
+    """The operands of the reduction over parts of the reduce axes, as arrays [space..., points]."""
+    for part in _boxes([(a.name, a.extent) for a in op.reduce_axes], limit):
+        block = Block({**box, **part}, tensors)
+        shape = block.shape
+        flat = (*shape[: len(box)], math.prod(shape[len(box) :]))
+        yield tuple(_flat(block.eval(b), shape, flat) for b in op.body)
+
+
+def _flat(x: Val, shape: tuple[int, ...], flat: tuple[int, ...]) -> Val:
+    err = None if x.err is None else np.broadcast_to(x.err, shape).reshape(flat)
+    return Val(np.broadcast_to(x.value, shape).reshape(flat), err)
+
+
+def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp) -> Val:
+    dtype = op.body[0].dtype
+    total = np.zeros(space, rules.working_type(dtype))
+    if not rules.is_float(dtype):
+        errors: Array | None = None
+        for (part,) in parts:
+            total += _over(np.add, part.value, dtype)
+            errors = rules.errors(errors, None if part.err is None else _over(np.add, part.err))
+        return Val(total, errors)
+    size, err, exact = np.zeros(space), np.zeros(space), True
+    for (part,) in parts:
+        total += _over(np.add, part.value)
+        size += _over(np.add, np.abs(part.value))
+        exact = exact and part.err is None and rules.integral(part.value)
+        if part.err is not None:
+            err += _over(np.add, part.err)
+    if exact and float(size.max(initial=0.0)) <= rules.EXACT_INTEGER[dtype]:
+        return Val(total)
+    terms = math.prod(a.extent for a in op.reduce_axes)
+    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    return Val(total, rules.tamed(total, err + own, dtype, err))
+
+
+def _over(function: np.ufunc, array: Array, dtype: str | None = None) -> Array:
+    """The last axis reduced; one point alone is itself, which NumPy takes as long for as for ten."""
+    if array.shape[-1] == 1:
+        return array[..., 0] if dtype is None else array[..., 0].astype(dtype)
+    reduced: Array = function.reduce(array, axis=-1, dtype=dtype)
+    return reduced
+
+
+def _peak(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], kind: str) -> Val:
+    """max or min: 1-Lipschitz, so the greatest error of any operand bounds the result's."""
+    total: Array | None = None
+    err: Array | None = None
+    for (part,) in parts:
+        found = _over(_ACCUMULATED[kind], part.value)
+        total = found if total is None else _ACCUMULATED[kind](total, found)
+        if part.err is not None:
+            worst = _over(np.maximum, part.err)
+            err = worst if err is None else np.maximum(err, worst)
+    assert total is not None, "a reduction has at least one point"
+    return Val(total, err)
+
+
+def _tree(reducer: Reducer, part: tuple[Val, ...]) -> tuple[Val, ...]:
+    """The last axis combined in halves until one point is left."""
+    while (count := part[0].value.shape[-1]) > 1:
+        half = count // 2
+        pairs = _combine(reducer, _cut(part, 0, half), _cut(part, half, 2 * half))
+        if count % 2:
+            rest = _cut(part, 2 * half, count)
+            pairs = tuple(_joined(p, r) for p, r in zip(pairs, rest, strict=True))
+        part = pairs
+    return tuple(Val(v.value[..., 0], None if v.err is None else v.err[..., 0]) for v in part)
+
+
+def _cut(part: tuple[Val, ...], lo: int, hi: int) -> tuple[Val, ...]:
+    return tuple(Val(v.value[..., lo:hi], None if v.err is None else v.err[..., lo:hi]) for v in part)
+
+
+def _joined(a: Val, b: Val) -> Val:
+    err = None
+    if a.err is not None or b.err is not None:
+        pair = [np.broadcast_to(rules.error_of(v), v.value.shape) for v in (a, b)]
+        err = np.concatenate(pair, axis=-1)
+    return Val(np.concatenate([a.value, b.value], axis=-1), err)
+
+
+def _combine(reducer: Reducer, x: tuple[Val, ...], y: tuple[Val, ...]) -> tuple[Val, ...]:
+    """combine(x, y); of a tuple reducer also combine(y, x), the difference of both being allowed."""
+    found = _apply(reducer, x, y)
+    if len(found) == 1:
+        return found
+    return tuple(_either(a, b) for a, b in zip(found, _apply(reducer, y, x), strict=True))
+
+
+def _apply(reducer: Reducer, x: tuple[Val, ...], y: tuple[Val, ...]) -> tuple[Val, ...]:
+    names = [v.name for v in (*reducer.lhs, *reducer.rhs)]
+    block = Block({}, {}, dict(zip(names, (*x, *y), strict=True)))
+    shape = np.broadcast_shapes(x[0].value.shape, y[0].value.shape)
+    return tuple(_full(block.eval(result), shape) for result in reducer.results)
+
+
+def _full(x: Val, shape: tuple[int, ...]) -> Val:
+    return Val(np.broadcast_to(x.value, shape), None if x.err is None else np.broadcast_to(x.err, shape))
+
+
+def _either(a: Val, b: Val) -> Val:
+    differ = (a.value != b.value) & ~((a.value != a.value) & (b.value != b.value))
+    if not differ.any() and a.err is None and b.err is None:
+        return a
+    gap = np.where(differ, rules.distance(a.value, b.value), 0.0)
+    return Val(a.value, np.maximum(rules.error_of(a), rules.error_of(b) + gap))

@@ -1,0 +1,1 @@
+"""Rewrites of graphs; `collapse.py` has the list of them in order."""

@@ -1,0 +1,10 @@
+"""Tuning: the search policy, the session around it, and what crosses their borders.
+
+protocols   what tuning asks of search space, cost model, measurer and recorder
+population  scored rows of several sketches, and the choice of a few of them
+policy      the numbers of the search
+search      which candidates to measure next
+session     rounds, budget, resuming, the final comparison; progress: how far it is
+task        what is tuned; definition: what the user wrote; recorder: trials in the database
+callbacks   what a session tells; result: what it leaves behind
+"""

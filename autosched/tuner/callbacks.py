@@ -1,0 +1,139 @@
+"""What a session tells while it runs, and whom: one kind of event, four moments.
+
+Callbacks run in the tuner's thread between measurements, never while the device is timing. What they raise ends the
+session; everything measured before is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from autosched.tuner.progress import Progress, Stopwatch
+    from autosched.tuner.protocols import Trial
+    from autosched.tuner.result import Result
+    from autosched.tuner.task import Task
+
+
+@dataclass(frozen=True)
+class Event:
+    """The state of a session at one moment. Times in seconds, GFLOP/s in the workload's own operations.
+
+    `trial` of `trials` are done, `failed` of them without a time. `seconds` and `failure` (a class, with `message`)
+    are those of the trial just done: None in `on_start` and `on_round`. `best_*` are None before the first verified
+    result; `fraction_of_peak` and `gflops` are the best's and this trial's. `eta_s` is None before the first trial.
+    """
+
+    workload: str
+    target: str
+    threads: int
+    phase: str  # start, draft, evolve, descend, final
+    round: int
+    trial: int
+    trials: int
+    failed: int
+    seconds: float | None
+    failure: str | None
+    message: str
+    gflops: float | None
+    best_s: float | None
+    best_gflops: float | None
+    peak_gflops: float | None
+    elapsed_s: float
+    eta_s: float | None
+    sketch: str | None = None
+    n_sketches: int = 0
+    resumed: int = 0  # trials taken over from records
+
+    @property
+    def fraction_of_peak(self) -> float | None:
+        return self.best_gflops / self.peak_gflops if self.best_gflops and self.peak_gflops else None
+
+
+class Callback(Protocol):
+    """Watches a session."""
+
+    def on_start(self, event: Event) -> None:
+        """Before the first candidate."""
+
+    def on_round(self, event: Event) -> None:
+        """Before each round is measured, and before the final comparison."""
+
+    def on_result(self, event: Event) -> None:
+        """After each trial."""
+
+    def on_finish(self, result: Result) -> None:
+        """At the end, also after an interrupt."""
+
+
+@dataclass
+class Audience:
+    """Those who watch a session of `n_trials`. An event is made only if there is somebody to hear of it."""
+
+    callbacks: Sequence[Callback]
+    task: Task
+    n_trials: int
+    progress: Progress
+    watch: Stopwatch
+    measuring_since: float | None = None  # seconds from the start
+
+    def hears_of_start(self, resumed: int) -> None:
+        """`resumed`: the trials that will be taken over from records."""
+        if self.callbacks:
+            self._tell("on_start", replace(self._event(), resumed=resumed))
+
+    def hears_of_round(self) -> None:
+        if self.measuring_since is None:
+            self.measuring_since = self.watch.elapsed()
+        if self.callbacks:
+            self._tell("on_round", self._event())
+
+    def hears_of_result(self, trial: Trial) -> None:
+        if self.callbacks:
+            self._tell("on_result", self._event(trial))
+
+    def hears_of_end(self, result: Result) -> None:
+        for callback in self.callbacks:
+            callback.on_finish(result)
+
+    def _tell(self, moment: Literal["on_start", "on_round", "on_result"], event: Event) -> None:
+        for callback in self.callbacks:
+            getattr(callback, moment)(event)
+
+    def _event(self, trial: Trial | None = None) -> Event:
+        task, progress, elapsed = self.task, self.progress, self.watch.elapsed()
+        seconds = trial.seconds if trial else None
+        best_s = progress.best.seconds if progress.best else None
+        return Event(
+            workload=task.workload,
+            target=task.target,
+            threads=task.threads,
+            phase=progress.phase,
+            round=progress.round,
+            trial=len(progress.trials),
+            trials=self.n_trials,
+            failed=progress.failures().total(),
+            seconds=seconds,
+            failure=trial.failure if trial else None,
+            message=trial.message if trial else "",
+            gflops=task.gflops(seconds) if seconds else None,
+            best_s=best_s,
+            best_gflops=task.gflops(best_s) if best_s else None,
+            peak_gflops=progress.peak_gflops,
+            elapsed_s=elapsed,
+            eta_s=self._eta(elapsed),
+            sketch=task.sketches[trial.candidate.sketch].name if trial else None,
+            n_sketches=len(task.sketches),
+            resumed=progress.resumed,
+        )
+
+    def _eta(self, elapsed: float) -> float | None:
+        """Seconds to the end at the pace so far, or to the end of the budget; None before the first measurement."""
+        done, budget = len(self.progress.trials), self.watch.budget_s
+        fresh = done - self.progress.resumed
+        if not fresh:
+            return None
+        left = max(self.n_trials - done, 0) * (elapsed - (self.measuring_since or 0.0)) / fresh
+        return left if budget is None else min(left, max(budget - elapsed, 0.0))

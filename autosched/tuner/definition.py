@@ -1,0 +1,217 @@
+"""What the user wrote, with numbers put in: from a workload's name or function to its DAG.
+
+A workload is a built-in name, `path/to/file.py:function`, or a Python function whose arguments have names and defaults
+and which returns its output tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autosched.errors import StoreError, UsageError
+from autosched.ir.symbolic import type_name
+from autosched.ir.types import recorded_type
+
+if TYPE_CHECKING:
+    from autosched.te import ComputeDAG, Tensor
+
+Setting: TypeAlias = "int | str"
+Operator: TypeAlias = "Callable[..., Tensor | Sequence[Tensor]]"
+Workload: TypeAlias = "str | Operator"
+DEFAULT_DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A workload with its numbers: `shape` are the integer arguments in order, `spec` the JSON that rebuilds `dag`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    dag: ComputeDAG
+    spec: str
+
+
+def define(
+    workload: Workload,
+    shape: Sequence[int] | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    batch: int | None = None,
+    dtype: str = DEFAULT_DTYPE,
+    weights: Sequence[str] = (),
+    winograd: bool = False,
+) -> Definition:
+    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name.
+
+    `batch` replaces the first argument, or multiplies it where that is called M. `weights` are inputs that are
+    declared constant: another workload than without, with records of its own. `winograd` accepts the larger error of
+    Winograd convolutions, which makes another workload of it as well.
+
+    A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
+    arguments that the workload does not have, and ExpressionError for what its function does wrong.
+    """
+    if not isinstance(winograd, bool):
+        raise UsageError(f"winograd must be True or False, got {winograd!r}")
+    dtype = type_name(dtype)
+    settings = _checked_settings(settings, dtype)
+    if not isinstance(workload, str):
+        return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)
+
+    from autosched.te.operators.registry import build
+
+    its_own = _is_own(workload) and dtype == DEFAULT_DTYPE
+    dag, spec = build(workload, shape, settings, batch, None if its_own else dtype)
+    found = _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
+    return _declared(found, weights, winograd)
+
+
+def redefine(spec: str, workload: Workload | None) -> Definition:
+    """The definition of a stored `spec`. Raises UsageError for a user's function that is not given as `workload`:
+    a database may come from elsewhere and must not name code to run."""
+    from autosched.store.records import parse_data
+    from autosched.te.operators.registry import WORKLOADS, resolve
+
+    try:
+        data: Any = parse_data(spec)
+        name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
+        weights, winograd = spec_weights(data), data.get("winograd") is True
+    except (StoreError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
+    if workload is not None and _is_own(workload):
+        return define(workload, settings=args, weights=weights, winograd=winograd)
+    if name not in WORKLOADS:
+        raise UsageError(
+            f"the record's workload {name[:200]!r} is a function of the user's own: give it as workload "
+            "(--workload FILE.py:FUNCTION)"
+        )
+    dag = resolve({"name": name, "args": args, "dtype": dtype})
+    known = WORKLOADS[name].args  # the JSON has them sorted by name
+    found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
+    return _declared(found, weights, winograd)
+
+
+def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The weights that a stored description names. Raises TypeError where it makes no sense."""
+    names = spec.get("weights", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("weights must be a list of names")
+    return tuple(names)
+
+
+def _checked_settings(settings: object, dtype: str) -> dict[str, Setting]:
+    """A copy. Raises UsageError where they are no arguments by name, or name another dtype than `dtype` does."""
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise UsageError(f'settings are arguments by name, as in settings={{"CO": 128}}, got {settings!r}')
+    own = settings.get("dtype", dtype)
+    if dtype not in (DEFAULT_DTYPE, own):
+        raise UsageError(f"the type of the elements is given twice, as {dtype!r} and in the settings as {own!r}")
+    return dict(settings)
+
+
+def _declared(found: Definition, weights: Sequence[str], winograd: bool) -> Definition:
+    """The definition with these inputs as weights and, if that is accepted, with Winograd's error."""
+    given: object = weights
+    if isinstance(given, str) or not isinstance(given, Iterable | None):
+        raise UsageError(f"weights is a list of names of inputs, as in weights=['W'], got {weights!r}")
+    dag, declared = found.dag, dict[str, Any]()
+    if weights:
+        dag = dag.with_weights(weights)
+        declared["weights"] = dag.weights
+    if winograd:
+        dag = _with_winograd(found.name, dag)
+        declared["winograd"] = True
+    if not declared:
+        return found
+    return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), **declared}, sort_keys=True))
+
+
+def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:
+    from autosched.te.rewrites.winograd import match_stage
+
+    if all(match_stage(op) is None for op in dag.stages):
+        raise UsageError(f"{name} has no 3x3 convolution of stride 1, which Winograd's algorithm is for")
+    return dag.with_winograd()
+
+
+def arguments(function: Operator) -> dict[str, Any]:
+    """Names and defaults of a workload function's arguments. Raises UsageError where one has no name or no default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not callable, or without a signature
+        raise UsageError(
+            f"a workload is a built-in name, 'path/to/file.py:function' or a function, got {function!r}"
+        ) from None
+    name = getattr(function, "__name__", repr(function))
+    for p in parameters:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or p.default is p.empty:
+            raise UsageError(f"argument {p.name} of the workload {name} needs a name and a default, as in {p.name}=1")
+    return {p.name: p.default for p in parameters}
+
+
+def _of_function(
+    function: Operator, shape: Sequence[int] | None, settings: Mapping[str, Setting], batch: int | None, dtype: str
+) -> Definition:
+    from autosched.te import ComputeDAG
+
+    values = {key: _plain(default) for key, default in arguments(function).items()}
+    name = getattr(function, "__name__", repr(function))
+    numbers = [a for a, default in values.items() if isinstance(default, int)]
+    given = _numbers(name, shape)
+    if len(given) > len(numbers) or (batch is not None and not numbers):
+        raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
+    values.update(zip(numbers, given, strict=False))
+    chosen = {key: _plain(value) for key, value in settings.items()}
+    if dtype != DEFAULT_DTYPE:
+        chosen["dtype"] = dtype
+    unknown = [a for a in chosen if a not in values]
+    if unknown:
+        raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
+    values.update(chosen)
+    if batch is not None:
+        first, (times,) = numbers[0], _numbers(name, [batch])
+        values[first] = times * values[first] if first == "M" else times
+    dag = ComputeDAG(function(**values))
+    used = str(values.get("dtype") or _dtype(dag))
+    spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": used}
+    return _definition(name, dag, values, used, spec)
+
+
+def _numbers(name: str, given: object) -> list[int]:
+    """A shape or a batch as plain integers."""
+    try:
+        return [operator.index(n) for n in (() if given is None else given)]  # type: ignore[attr-defined]
+    except TypeError:
+        raise UsageError(f"{name}: shape and batch are whole numbers, as in shape=(64, 32), got {given!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's integers as Python's, and its types by their names, which are what records hold."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return recorded_type(value)
+    return operator.index(value)
+
+
+def _definition(name: str, dag: ComputeDAG, args: Mapping[str, Any], dtype: str, spec: Mapping[str, Any]) -> Definition:
+    shape = tuple(value for value in args.values() if isinstance(value, int))
+    try:
+        text = json.dumps(spec, sort_keys=True)
+    except TypeError as error:
+        raise UsageError(f"the arguments of {name} must be numbers or words to be recorded: {error}") from error
+    return Definition(name, shape, dtype, dag, text)
+
+
+def _is_own(workload: Workload) -> bool:
+    """Whether it is the user's function, in a file or not."""
+    return not isinstance(workload, str) or ":" in workload
+
+
+def _dtype(dag: ComputeDAG) -> str:
+    return (dag.inputs or dag.outputs)[0].dtype

@@ -1,0 +1,1 @@
+"""What a symbolic nest does: statements, trips, accesses and operations as closed forms."""

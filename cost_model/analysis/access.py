@@ -1,0 +1,391 @@
+"""How one statement touches one buffer: strides and footprints, as closed forms.
+
+A statement stands in loops 0 .. m-1, outermost first. At depth d the loops d .. m-1 run freely and the others
+stand still. Then an index  sum_v c_v * v + const  covers
+
+    width(d) = sum over moving loops v of |c_v| * (bound_v - 1)      count(d) = min(shape, width(d) + 1)
+
+positions, and no more than the moving loops have iterations (a stride leaves gaps). `floordiv(e, f)` has the
+width of e divided by f, `mod(e, f)` at most f - 1: exact when tiles are aligned, which splits and packed layouts
+are. A variable that does not run inside the buffer's `Allocate` moves the buffer as a whole, hence nothing.
+The elements touched are the product of the counts; the lines follow from the flat span of the innermost dimensions.
+
+A cache finds a line's set by the low bits of its address. Rows whose distance is a multiple of a large power of two
+share a few sets: with n lines of which each used set holds n / used, the rest of the cache is of no use to them, as
+little as if they were  SETS * (n / used - SPARE)  lines (`resident`). Only address bits within a page count: those
+above are as good as random in all but the first level, whose sets they do not choose. Lines that are asked for together
+and are more than a set has ways wait for each other (`crowds`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from autosched.ir.closed_forms.arithmetic import absolute, is_one, is_zero, least, minus, most, over, plus, real, times
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
+from autosched.ir.linear import linear
+from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
+from autosched.target import L1_WAYS, PAGE_BYTES
+
+ZERO: Expr = Const(0, INDEX)
+ONE: Expr = Const(1, INDEX)
+# An index that depends on data or is no linear form: any element may be touched, each on another line.
+UNKNOWN_WIDTH = Const(1 << 40, INDEX)
+UNKNOWN_STRIDE = Const(64, INDEX)
+
+# Lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do.
+SPARE = 3.5
+KNOWN = 1 << 11  # accesses, and transfers of them, that are remembered; a workload has dozens
+CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
+
+Widths = tuple[Expr, ...]  # by depth, 0 .. m
+
+
+@dataclass(frozen=True)
+class Free:
+    """A loop as an access sees it: its variable and its largest trip count."""
+
+    var: Var
+    bound: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One buffer in one statement. Depth-indexed tuples have m + 1 entries, loop-indexed ones m."""
+
+    buffer: Buffer
+    kind: str  # read, write, update (read and written in place)
+    count: int  # loads (and stores) of the statement's text that this stands for
+    index: tuple[Expr, ...]  # of the first of them, in storage order
+    stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
+    elements: Widths  # distinct elements touched
+    lines: Widths  # distinct cache lines touched, real
+    resident: Widths  # lines of a first level cache that they take up, more where they crowd in a few sets, real
+    settled: Widths  # the same of a second level cache: it has more sets, so more lines of a place in a page are free
+    line_bytes: int
+    extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
+    streamed: bool = False  # written around the caches
+
+    def moves(self, loop: int) -> bool:
+        return not is_zero(self.stride[loop])
+
+    @property
+    def in_registers(self) -> bool:
+        return self.buffer.scope is Scope.REGISTER
+
+    @cached_property
+    def pages(self) -> Widths:
+        """Distinct pages touched, real."""
+        at = ([(counts[d], widths[d], step) for counts, widths, step in self.extents] for d in range(len(self.lines)))
+        return tuple(_pages(extents, self.buffer.itemsize) for extents in at)
+
+    def with_beside(self, depth: int, beside: float) -> Expr:
+        """What is fetched for each byte touched at a depth, real: more than one where that is pieces of long rows, and
+        `beside` bytes come with each."""
+        if len(self.extents) < 2:
+            return real(1)
+        piece, row = self.extents[-1][0][depth], self.extents[-2][2]
+        return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
+
+    def crowds(self, depth: int, ways: float = L1_WAYS) -> Expr:
+        """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool."""
+        taken = (ways - SPARE) * (PAGE_BYTES // self.line_bytes)
+        return self.resident[depth] > most(taken, self.lines[depth])
+
+    @property
+    def traffic_factor(self) -> int:
+        """Transfers of a line: a written one is fetched and written back, unless it goes around the caches."""
+        return 1 if self.kind == "read" or self.streamed else 2
+
+
+@dataclass(frozen=True)
+class Moving:
+    """The loops that move a buffer, with their places; what was asked about an index is remembered."""
+
+    free: tuple[Free, ...]
+    inside: frozenset[Var]  # variables running inside the buffer's allocation
+    _widths: dict[Expr, Widths] = field(default_factory=dict, compare=False)
+    _steps: dict[tuple[Expr, int], Expr] = field(default_factory=dict, compare=False)
+    _moving: dict[Expr, tuple[int, ...]] = field(default_factory=dict, compare=False)
+
+    @property
+    def depth(self) -> int:
+        return len(self.free)
+
+    def moving(self, expr: Expr) -> tuple[int, ...]:
+        found = self._moving.get(expr)
+        if found is None:
+            names = free_vars(expr) & self.inside
+            found = self._moving[expr] = tuple(i for i, loop in enumerate(self.free) if loop.var in names)
+        return found
+
+    def nothing(self) -> Widths:
+        return (ZERO,) * (self.depth + 1)
+
+    def widths(self, expr: Expr) -> Widths:
+        """Largest minus smallest value of `expr` at each depth."""
+        found = self._widths.get(expr)
+        if found is None:
+            found = self._widths[expr] = self._sum_of_widths(expr)
+        return found
+
+    def _sum_of_widths(self, expr: Expr) -> Widths:
+        """Added up from the inside, so that depths share sums."""
+        terms = [(atom, c, self.moving(atom)) for atom, c in linear(expr).terms]
+        terms.sort(key=lambda t: -max(t[2], default=-1))
+        result = self.nothing()
+        for atom, coefficient, moving in terms:
+            if moving:
+                part, size = self._atom_widths(atom, moving), absolute(coefficient)
+                result = tuple(w + p * size for w, p in zip(result, part, strict=True))
+        return result
+
+    def _atom_widths(self, atom: Expr, moving: tuple[int, ...]) -> Widths:
+        match atom:
+            case Var():
+                place = moving[0]
+                width = self.free[place].bound - 1
+                return tuple(width if d <= place else ZERO for d in range(self.depth + 1))
+            case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
+                return tuple(w // b for w in self.widths(a))
+            case Binary(op="mod", a=a, b=b) if is_closed(b):
+                return tuple(imin(w, b - 1) for w in self.widths(a))
+            case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
+                return tuple(imax(x, y) for x, y in zip(self.widths(a), self.widths(b), strict=True))
+            case Cast(a=a):
+                return self.widths(a)
+        return tuple(UNKNOWN_WIDTH if d <= max(moving) else ZERO for d in range(self.depth + 1))
+
+    def step(self, expr: Expr, loop: int) -> Expr:
+        """How far one step of a loop moves `expr` (a step that crosses no tile border, for floordiv and mod)."""
+        found = self._steps.get((expr, loop))
+        if found is None:
+            found = self._steps[expr, loop] = self._sum_of_steps(expr, loop)
+        return found
+
+    def _sum_of_steps(self, expr: Expr, loop: int) -> Expr:
+        var, result = self.free[loop].var, ZERO
+        for atom, coefficient in linear(expr).terms:
+            if var in free_vars(atom) & self.inside:
+                result = result + self._atom_step(atom, loop) * coefficient
+        return result
+
+    def _atom_step(self, atom: Expr, loop: int) -> Expr:
+        match atom:
+            case Var():
+                return ONE
+            case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
+                return self.step(a, loop) // b
+            case Binary(op="mod", a=a, b=b) if is_closed(b):
+                return self.step(a, loop) % b
+            case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
+                left = self.step(a, loop)
+                return self.step(b, loop) if is_zero(left) else left
+            case Cast(a=a):
+                return self.step(a, loop)
+        return UNKNOWN_STRIDE
+
+    def counts(self, index: Expr, shape: Expr, slack: int) -> Widths:
+        """Positions of one dimension that are touched at each depth."""
+        widths = [w + slack if not is_zero(w) else Const(slack, INDEX) for w in self.widths(index)]
+        result = [imin(shape, w + 1) if not is_zero(w) else ONE for w in widths]
+        moving = self.moving(index)
+        if not slack and not self._contiguous(index, moving):
+            result = [imin(c, self._iterations(moving, d)) for d, c in enumerate(result)]
+        return tuple(result)
+
+    def _iterations(self, moving: tuple[int, ...], depth: int) -> Expr:
+        return product([self.free[i].bound for i in reversed(moving) if i >= depth])
+
+    def _contiguous(self, index: Expr, moving: tuple[int, ...]) -> bool:
+        """Whether positions surely have no gaps: the innermost moving loop steps by one, none by a constant."""
+        steps = [self.step(index, i) for i in moving]
+        return not steps or (is_one(steps[-1]) and all(is_one(s) or not isinstance(s, Const) for s in steps))
+
+
+def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """(indices, shape) in the order of storage, outermost first, tiles of a packed layout last."""
+    if buffer.layout is None:
+        return list(indices), list(buffer.shape)
+    tiles = buffer.layout.tiles
+    place: list[Expr] = []
+    shape: list[Expr] = []
+    for dim in buffer.layout.order:
+        inner = product([f for d, f in tiles if d == dim])
+        place.append(indices[dim] // inner)
+        shape.append(ceildiv(buffer.shape[dim], inner))
+    for i, (dim, size) in enumerate(tiles):
+        inner = product([f for d, f in tiles[i + 1 :] if d == dim])
+        place.append((indices[dim] // inner) % size)
+        shape.append(size)
+    if buffer.layout.pad is not None:
+        shape[-1] = shape[-1] + buffer.layout.pad
+    return place, shape
+
+
+@lru_cache(maxsize=KNOWN)  # sketches differ in a stage or two: four accesses of five are those of another sketch
+def make_access(
+    buffer: Buffer, kind: str, positions: tuple[tuple[Expr, ...], ...], view: Moving, line_bytes: int, larger: float
+) -> Access:
+    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only.
+
+    `larger`: the lines of the second level cache over those of the first.
+    """
+    index, shape = stored(buffer, positions[0])
+    slack = _slack(buffer, positions)
+    counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
+    elements = [product([c[d] for c in counts]) for d in range(view.depth + 1)]
+    moving = [view.moving(i) for i in index]
+    if len({v for m in moving for v in m}) < sum(map(len, moving)) and not any(
+        slack
+    ):  # a loop walks two dimensions at once
+        together = tuple(sorted({v for m in moving for v in m}))
+        elements = [imin(e, view._iterations(together, d)) for d, e in enumerate(elements)]
+    strides = [product(shape[i + 1 :]) for i in range(len(shape))]
+    stride = [ZERO] * view.depth
+    for place, step in zip(index, strides, strict=True):
+        for loop in view.moving(place):
+            stride[loop] = stride[loop] + view.step(place, loop) * step
+    spans = [view.widths(i) for i in index]
+    lines = [
+        _lines([c[d] for c in counts], [s[d] for s in spans[-2:]], shape, elements[d], buffer.itemsize, line_bytes)
+        for d in range(view.depth + 1)
+    ]
+    lines_of = tuple(lines)
+    steps = _steps(shape, buffer.itemsize, line_bytes)
+    resident, settled = (
+        tuple(_resident(n, [c[d] for c in counts], steps, line_bytes, spare) for d, n in enumerate(lines))
+        for spare in (SPARE, SPARE * larger)
+    )
+    extents = tuple(zip(map(tuple, counts), spans, strides, strict=True))
+    return Access(
+        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, settled,
+        line_bytes, extents,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=KNOWN)  # it is asked for several times
+def transferred(
+    footprint: tuple[Expr, ...], runs: tuple[Expr, ...], working_set: tuple[Expr, ...], capacity: float
+) -> Expr:
+    """What an access moves into a cache that does not hold all, by its footprint and all accesses' at each depth.
+
+    With d the outermost depth whose working set fits, successive iterations of loop d - 1 find what they share with
+    the one before, so that loop's footprint is transferred once for each of its runs. Written as
+    min over d of max(moved(d), excess(d))  with an excess that is negative where the working set fits and enormous
+    where it does not.
+    """
+    depth = len(runs) - 1
+    if depth == 0:
+        return real(0)
+    result = times(footprint[depth - 1], runs[depth - 1])  # one iteration: always fits
+    for d in range(depth - 1, 0, -1):
+        moved = times(footprint[d - 1], runs[d - 1])
+        result = least(result, most(moved, excess(working_set[d], capacity)))
+    return result
+
+
+def excess(working_set: Expr, capacity: float) -> Expr:
+    """Not positive where a working set fits into `capacity`, else larger than any traffic."""
+    return minus(times(working_set, 1e14), capacity * 1e14)
+
+
+def width(expr: Expr, loops: Sequence[Free]) -> Expr:
+    """Largest minus smallest value of `expr` while all `loops` run."""
+    return Moving(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
+
+
+def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> list[int]:
+    """Extra width of each stored dimension because several positions at constant distances are touched."""
+    places = [stored(buffer, p)[0] for p in positions]
+    result = []
+    for dim in zip(*places, strict=True):
+        offsets = [int(c.value) for c in (linear(i).constant for i in dim) if isinstance(c, Const)]
+        result.append(max(offsets) - min(offsets) if offsets else 0)
+    return result
+
+
+def _lines(
+    counts: list[Expr], widths: list[Expr], shape: list[Expr], elements: Expr, itemsize: int, line_bytes: int
+) -> Expr:
+    """Cache lines of a region: rows times the lines of a row, where short rows that lie close share lines.
+
+    A row of `s` bytes is max(1, s / line) lines: alignment is not known, and rows of packed panels are aligned.
+    """
+    per_line = itemsize / line_bytes
+    if not shape:
+        return real(1)
+    row = least(counts[-1], most(1.0, times(imin(shape[-1], widths[-1] + 1), per_line)))
+    if len(shape) == 1:
+        return row
+    last = shape[-1]
+    lines = times(counts[-2], row)
+    if not isinstance(last, Const) or int(last.value) * itemsize < line_bytes:
+        lines = least(lines, most(1.0, times(widths[-2] * last + widths[-1] + 1, per_line)))
+    return times(lines, product(counts[:-2]))
+
+
+def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int) -> Expr:
+    """Pages of a region: of each dimension all that its rows have, or those between the first and the last byte."""
+    pages: Expr = real(1)
+    span: Expr = ZERO
+    for count, width, step in reversed(extents):
+        if count is not ONE:
+            span = span + width * step
+            pages = least(times(pages, count), plus(1.0, times(span, itemsize / PAGE_BYTES)))
+    return pages
+
+
+def _steps(shape: list[Expr], itemsize: int, line_bytes: int) -> list[int] | None:
+    """Bytes, or what divides them, that a step along each dimension moves; None where that says too little: the dense
+    tiles of a packed copy."""
+    steps = []
+    sizes = [_fixed(e) for e in shape]
+    for n in range(len(shape)):
+        inner = sizes[n + 1 :]
+        known = math.prod(int(e.value) for e in inner if isinstance(e, Const)) * itemsize
+        if known < line_bytes and not all(isinstance(e, Const) for e in inner):
+            return None
+        steps.append(known)
+    return steps
+
+
+def _fixed(size: Expr) -> Expr:
+    """A dimension that a copy has whole, whatever the tiles are: its extent; else as it is."""
+    params = {e for e in subexpressions(size) if isinstance(e, Param)}
+    found = {substitute(size, {p: Const(v, INDEX) for p in params}) for v in (1, 3, 8)} if params else {size}
+    return found.pop() if len(found) == 1 else size
+
+
+def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_bytes: int, spare: float) -> Expr:
+    """`lines` and what they make useless, `spare` lines at the same place of pages being free."""
+    if steps is None:
+        return lines
+    if not any(math.gcd(s, PAGE_BYTES) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
+        return lines
+    near: Expr = real(1)  # sets that a dense piece covers
+    rows: Expr = real(1)  # places in a page where such pieces begin
+    apart = PAGE_BYTES
+    for step, count in reversed(list(zip(steps, counts, strict=True))):
+        if count is not ONE and step < line_bytes:
+            near = most(1.0, times(times(count, step / line_bytes), near))
+        elif count is not ONE:
+            apart = math.gcd(step, apart)
+            rows = least(times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), rows), PAGE_BYTES // apart)
+    used = times(near, rows)
+    sets = PAGE_BYTES // line_bytes
+    return most(lines, times(minus(over(lines, least(sets, used)), spare), sets))
+
+
+def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
+    """Whether two index tuples differ by integers only."""
+    return all(linear(x).terms == linear(y).terms and _both_const(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _both_const(x: Expr, y: Expr) -> bool:
+    p, q = linear(x).constant, linear(y).constant
+    return p is q or (isinstance(p, Const) and isinstance(q, Const))

@@ -1,0 +1,211 @@
+"""Counting the arithmetic of a statement by kind, Ansor's classes of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.dots import Dot, Word
+from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.stmt import Prefetch, Store
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from cost_model.cpu.microarchitectures import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
+
+KINDS = tuple(OP_SLOTS)
+FLOPS = {
+    "float_mad": 2,
+    "float_addsub": 1,
+    "float_mul": 1,
+    "float_divmod": 1,
+    "float_cmp": 1,
+    "float_math": 1,
+    "float_other": 1,
+}
+_BINARY = {
+    "add": "addsub", "sub": "addsub", "mul": "mul", "div": "divmod", "floordiv": "divmod", "mod": "divmod",
+    "ceildiv": "divmod", "min": "cmp", "max": "cmp", "pow": "math",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes, `extremes`
+    the minima and maxima of floats of which each may be NaN.
+
+    `shared`: the slots by the variables that what they compute depends on; None for what is accumulated. Copies of the
+    statement that agree in all of these compute it once."""
+
+    counts: tuple[tuple[str, int], ...]
+    shared: tuple[tuple[frozenset[Var] | None, float], ...]
+    extremes: int = 0
+
+    @property
+    def slots(self) -> float:
+        return sum(slots for _, slots in self.shared)
+
+    def count(self, kind: str) -> int:
+        return dict(self.counts).get(kind, 0)
+
+    @property
+    def flops(self) -> int:
+        return sum(FLOPS.get(kind, 0) * n for kind, n in self.counts)
+
+
+def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: frozenset[Var] = frozenset()) -> Operations:
+    """Counts each distinct subexpression once (code generation shares them) and nothing inside indices; integers that
+    no data are in are as good as indices.
+
+    Where `lanes` are the only variables that a condition may depend on lane by lane, a select by other indices takes
+    no slots: it is a branch, and in register tiles it is decided for the whole tile. Vectors along `vectors` are
+    divided by what is the same in all lanes with one division of scalars.
+    """
+    counts: dict[str, int] = {}
+    slots: dict[frozenset[Var] | None, float] = {}
+    values = _combined(store)
+    before = frozenset(() if store.reducer is None else store.reducer.lhs)
+    fused = {_fused_product(e) for e in _nodes(values)} - {None}
+    decided = set() if lanes is None else {e for e in _nodes(values) if _is_decided(e, lanes)}
+    free = decided | set(_nodes([e.cond for e in decided if isinstance(e, Select)]))
+    for expr in _nodes(values):
+        kind = "" if expr in fused else _kind(expr)
+        if kind:
+            counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
+            shared = kind == "float_divmod" and vectors and not free_vars(expr.children[1]) & vectors
+            variables = free_vars(expr)
+            if expr not in free and not (variables.isdisjoint(before) and _is_index(expr)):
+                depends = variables if variables.isdisjoint(before) else None
+                taken = OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
+                slots[depends] = slots.get(depends, 0.0) + taken
+    extremes = sum(map(_is_extreme, _nodes(values)))
+    return Operations(tuple(sorted(counts.items())), tuple(slots.items()), extremes)
+
+
+def _is_index(expr: Expr) -> bool:
+    """Whether it is an integer that no data are in: the same for a vector, or a constant."""
+    return DTYPES[expr.dtype][0] in "iu" and not loads(expr)
+
+
+def _is_extreme(expr: Expr) -> bool:
+    plain = isinstance(expr, Binary) and expr.op in ("min", "max") and DTYPES[expr.dtype][0] == "f"
+    return plain and not any(isinstance(x, Const) for x in expr.children)
+
+
+def _is_decided(expr: Expr, lanes: frozenset[Var]) -> bool:
+    """A select whose condition is about indices that are the same in all lanes."""
+    return isinstance(expr, Select) and not loads(expr.cond) and not free_vars(expr.cond) & lanes
+
+
+def _combined(store: Store) -> tuple[Expr, ...]:
+    """The values, with the reducer's combination written out."""
+    if store.reducer is None:
+        return store.values
+    operands: dict[Expr, Expr] = dict(zip(store.reducer.rhs, store.values, strict=True))
+    return tuple(substitute(result, operands) for result in store.reducer.results)
+
+
+def _nodes(values: Sequence[Expr]) -> list[Expr]:
+    seen: dict[Expr, None] = {}
+    stack = list(values)
+    while stack:
+        expr = stack.pop()
+        if expr not in seen:
+            seen[expr] = None
+            if not isinstance(expr, Load):
+                stack.extend(expr.children)
+    return list(seen)
+
+
+def _fused_product(expr: Expr) -> Expr | None:
+    """The product, or the products of words, that a sum turns into a multiply-add."""
+    if isinstance(expr, Binary) and expr.op in ("add", "sub"):
+        return next((c for c in expr.children if isinstance(c, Dot) or (isinstance(c, Binary) and c.op == "mul")), None)
+    return None
+
+
+def _dot(expr: Expr) -> Dot | None:
+    found = expr if isinstance(expr, Dot) else _fused_product(expr)
+    return found if isinstance(found, Dot) else None
+
+
+def _multiplicity(expr: Expr) -> int:
+    """Multiply-adds of an element operation."""
+    dot = _dot(expr)
+    return 1 if dot is None else dot.row.depth
+
+
+def is_whole_word(expr: Expr) -> bool:
+    """Whether a word is one load: its parts are neighbours in a row."""
+    if not isinstance(expr, Word) or not all(isinstance(p, Load) and p.indices for p in expr.parts):
+        return False
+    return len({(p.buffer, p.indices[:-1]) for p in expr.parts if isinstance(p, Load)}) == 1
+
+
+def _kind(expr: Expr) -> str:
+    prefix = "float_" if DTYPES[expr.dtype][0] == "f" else "int_"
+    match expr:
+        case Binary(op=op) if op in COMPARISON:
+            return ("float_" if DTYPES[expr.a.dtype][0] == "f" else "int_") + "cmp"
+        case Binary(op=op) if op in LOGICAL:
+            return "bool_op"
+        case Binary(op="add" | "sub") if _fused_product(expr) is not None:
+            return prefix + "mad"
+        case Binary(op=op) if op in BITWISE:
+            return "int_other"
+        case Binary(op=op):
+            return prefix + _BINARY[op]
+        case Call(fn="not"):
+            return "bool_op"
+        case Call(fn=fn):
+            return prefix + ("math" if fn in CALL_SLOTS else "other")
+        case Select():
+            return "select_op"
+        case Cast():
+            return prefix + "other"
+        case Word():
+            return "" if is_whole_word(expr) else "int_other"
+        case Dot():
+            return prefix + "mad"
+    return ""
+
+
+def _slots(expr: Expr, kind: str) -> float:
+    if isinstance(expr, Call) and expr.fn in CALL_SLOTS:
+        return CALL_SLOTS[expr.fn]
+    if isinstance(expr, Binary) and expr.op == "pow":
+        return CALL_SLOTS["pow"]
+    if isinstance(expr, Word):
+        return WORD_PART_SLOTS * len(expr.parts)
+    if kind == "int_divmod" and _is_power_of_two(expr.children[1]):
+        return OP_SLOTS["int_other"]
+    dot = _dot(expr)
+    return OP_SLOTS[kind] if dot is None else DOT_SLOTS[dot.intrinsic]
+
+
+def _is_power_of_two(expr: Expr) -> bool:
+    return isinstance(expr, Const) and int(expr.value).bit_count() == 1 and expr.value > 0
+
+
+def loaded(value: Expr) -> list[Load]:
+    """The loads of a value, of a word that is loaded whole the first part's."""
+    rest = {p for e in subexpressions(value) if is_whole_word(e) for p in e.children[1:]}
+    return [load for load in loads(value) if load not in rest]
+
+
+def hint_instructions(hint: Prefetch, var: Var, copied: frozenset[Var]) -> tuple[float, float]:
+    """(of each copy, of all together) instructions of a hint in the loop of `var`, written out for those `copied`: what
+    of its place moves with the loop, and the hint itself."""
+    moving = {e for i in hint.indices for e in subexpressions(i) if e.children and var in free_vars(e)}
+    apart = {e for e in moving if copied & free_vars(e)}
+    each = sum(_index_instructions(e) for e in apart if not _is_displaced(e, var))
+    return 1.0 + each, float(sum(map(_index_instructions, moving - apart)))
+
+
+def _index_instructions(expr: Expr) -> int:
+    """Of one operation on indices: a lesser number is a comparison and a choice, a quotient a product and a shift, a
+    remainder one more product and a difference."""
+    return 2 if isinstance(expr, Binary) and expr.op in ("min", "max", "floordiv", "mod") else 1
+
+
+def _is_displaced(expr: Expr, var: Var) -> bool:
+    """Whether only a distance is added that does not move with the variable: a part of each address."""
+    return isinstance(expr, Binary) and expr.op == "add" and not all(var in free_vars(e) for e in expr.children)

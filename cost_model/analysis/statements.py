@@ -1,0 +1,487 @@
+"""Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
+
+    analyse(func, line_bytes, larger) -> Analysis(statements, allocations, ..)
+
+Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
+expressions over the parameters of the sketch; nothing is evaluated here.
+
+Working sets. The body of a loop touches, in one iteration, all buffers of all statements in it: their lines are
+added up, with those that they make useless (`Access.resident`; `Access.settled` in a cache of more
+sets than the first level's), the largest footprint counting where several statements touch one buffer.
+
+Sketches are combinations of ways to compute each stage, so most of their nests are nests of others: each is looked at
+once. All that it has to do with other nests is what the whole function touches.
+
+On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
+what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
+are started), a thread's own loops, threads (x fastest), whatever their order in the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    factor,
+    is_one,
+    largest,
+    least,
+    minus,
+    most,
+    over,
+    plus,
+    times,
+    total,
+)
+from autosched.ir.expr import Const, Expr, Var, ceildiv, product
+from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    ForKind,
+    Func,
+    If,
+    Prefetch,
+    Scope,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    changed,
+    walk,
+)
+from autosched.ir.visit import exprs_of, loads
+from autosched.target import Target
+from cost_model.analysis.access import (
+    Access,
+    Free,
+    Moving,
+    Widths,
+    excess,
+    make_access,
+    same_but_constants,
+    transferred,
+)
+from cost_model.analysis.operations import Operations, hint_instructions, loaded, operations
+from cost_model.analysis.padding import Padding, padding_of
+from cost_model.analysis.trips import Loop, share_of, trips_of
+from cost_model.cpu.rolling import Passing, TileLoop, passing
+
+KNOWN_NESTS = 1 << 8  # that are remembered; the 48 sketches of a graph with many stages have 30 to 80
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    buffer: Buffer
+    depth: int  # loops around it
+    loops: tuple[Loop, ...]
+    nest: int = -1  # number of the nest at the root that it is in; -1: around all nests
+
+    @property
+    def elements(self) -> Expr:
+        return product(list(self.buffer.shape))
+
+    @property
+    def bytes(self) -> Expr:
+        return self.elements * self.buffer.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A `Store` in its loops, outermost first. `working_set[d]`: bytes that one iteration of loop d - 1 touches."""
+
+    stage: str
+    loops: tuple[Loop, ...]
+    weight: Expr  # the share of iterations in which the conditions around it hold, real
+    ops: Operations
+    itemsize: int
+    updates: bool  # combines into what is there
+    accesses: tuple[Access, ...]  # what is written first
+    alive: tuple[Buffer, ...]  # buffers allocated around it in its nest
+    working_set: tuple[Expr, ...]
+    settled_set: tuple[Expr, ...]  # the same in caches larger than the first level
+    store: Store
+    nest: int = 0  # number of the nest at the root that it is in
+    border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
+    passing: Passing | None = None  # of the register tile that it is in, if its outputs may pass by
+    asking: Expr = ZERO  # instructions beside each innermost block that ask for lines ahead of time, real
+    _answers: dict[object, Any] = field(default_factory=dict)
+
+    def beside(self, nest: int, near: Expr, far: Expr) -> Statement:
+        """The statement in a function of several nests, which touches so many bytes."""
+        sets = {"working_set": (near, *self.working_set[1:]), "settled_set": (far, *self.settled_set[1:])}
+        return changed(self, nest=nest, **sets)
+
+    def alone(self, question: Callable[[Statement, A], R], about: A) -> R:
+        """The answer to what has nothing to do with other nests; remembered, whatever function the statement is in."""
+        key = question, about
+        if key not in self._answers:
+            self._answers[key] = question(self, about)
+        found: R = self._answers[key]
+        return found
+
+    def sets(self, level: int) -> tuple[Expr, ...]:
+        """The working sets as the cache of a level, 0 to 2, sees them."""
+        return self.settled_set if level else self.working_set
+
+    @property
+    def depth(self) -> int:
+        return len(self.loops)
+
+    @property
+    def accumulators(self) -> tuple[Buffer, ...]:
+        return tuple(b for b in self.alive if b.scope is Scope.REGISTER)
+
+    def iterations(self, depth: int) -> Expr:
+        """How often the body of the outer `depth` loops runs, real."""
+        return self.runs[depth]
+
+    @cached_property
+    def runs(self) -> tuple[Expr, ...]:
+        """`iterations` of each depth."""
+        return tuple(accumulate((loop.trips for loop in self.loops), times, initial=ONE))
+
+    @cached_property
+    def executions(self) -> Expr:
+        return times(self.iterations(self.depth), self.weight)
+
+    @property
+    def block(self) -> int:
+        """The place of the innermost block: from here on all loops are unrolled or vectorised."""
+        place = self.depth
+        while place > 0 and self.loops[place - 1].kind in (ForKind.UNROLL, ForKind.VECTORIZE):
+            place -= 1
+        return place
+
+    @property
+    def sweep(self) -> int:
+        """The place of the innermost loop that goes from one tile to the next: inside are reductions and the block."""
+        place = self.block
+        while place > 0 and self.loops[place - 1].reduce:
+            place -= 1
+        return max(0, place - 1)
+
+    @property
+    def is_parallel(self) -> bool:
+        return any(x.kind is ForKind.PARALLEL for x in self.loops)
+
+    @property
+    def vector_loop(self) -> int | None:
+        return next((i for i in range(self.depth) if self.loops[i].kind is ForKind.VECTORIZE), None)
+
+    @property
+    def write(self) -> Access:
+        return self.accesses[0]
+
+    def accumulating(self, lanes: int) -> Expr:
+        """Vectors of the accumulators, integer: lanes lie along the dimension stored last."""
+        result: Expr = Const(0)
+        for buffer in self.accumulators:
+            shape = [buffer.shape[d] for d in buffer.layout.order] if buffer.layout else list(buffer.shape)
+            result = result + (product(shape[:-1]) * ceildiv(shape[-1], lanes) if shape else Const(1))
+        return result
+
+    def registers(self, lanes: int, target: Target) -> Expr:
+        """Vector registers that the accumulators take at a time, integer."""
+        vectors = self.accumulating(lanes)
+        return vectors if self.passing is None else self.passing.registers(vectors, target)
+
+
+@dataclass(frozen=True, eq=False)
+class Synchronisation:
+    """A barrier in its loops, or a shuffle of `values` elements."""
+
+    loops: tuple[Loop, ...]
+    weight: Expr
+    nest: int = 0
+    values: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    statements: tuple[Statement, ...]
+    allocations: tuple[Allocation, ...]
+    barriers: tuple[Synchronisation, ...] = ()
+    shuffles: tuple[Synchronisation, ...] = ()
+    parameter_bytes: int = 0  # inputs and outputs
+    resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
+
+
+def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
+    """The closed forms of `func`, symbolic or concrete."""
+    body, around = func.body, list[Buffer]()
+    while isinstance(body, Allocate):
+        around.append(body.buffer)
+        body = body.body
+    outside = {b.name: b for b in (*func.params, *func.prepared, *around)}
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    nests = [_nest(stmt, _used(stmt, outside), line_bytes, larger) for stmt in stmts]
+    near, far = (_working_set([t for n in nests for t in n.touched[level].items()]) for level in (0, 1))
+    statements = tuple(s.beside(number, near, far) for number, n in enumerate(nests) for s in n.statements)
+    allocations = [Allocation(buffer, 0, ()) for buffer in around]
+    allocations += [replace(a, nest=number) for number, n in enumerate(nests) for a in n.allocations]
+    barriers = tuple(replace(b, nest=number) for number, n in enumerate(nests) for b in n.barriers)
+    shuffles = tuple(replace(s, nest=number) for number, n in enumerate(nests) for s in n.shuffles)
+    parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
+    resident = {number: n.resident for number, n in enumerate(nests) if n.resident is not None}
+    return Analysis(statements, tuple(allocations), barriers, shuffles, parameters, resident)
+
+
+def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
+    """The buffers from outside of a nest that it touches."""
+    names = dict.fromkeys(load.buffer for s in walk(stmt) for e in exprs_of(s) for load in loads(e))
+    for s in walk(stmt):
+        if isinstance(s, Store):
+            names.update(dict.fromkeys(s.buffers))
+        elif isinstance(s, Prefetch):
+            names[s.buffer] = None
+    return tuple(buffers[name] for name in sorted(names) if name in buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Nest:
+    """A nest at the root by itself. `touched`: of each buffer, what the whole nest takes up of a first level cache, and
+    of a larger one, once for each access; bytes."""
+
+    statements: tuple[Statement, ...]
+    touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
+    allocations: tuple[Allocation, ...]
+    barriers: tuple[Synchronisation, ...]
+    shuffles: tuple[Synchronisation, ...]
+    resident: Expr | None
+
+
+@lru_cache(maxsize=KNOWN_NESTS)
+def _nest(stmt: Stmt, outside: tuple[Buffer, ...], line_bytes: int, larger: float) -> _Nest:
+    """The closed forms of one nest that touches these buffers from outside."""
+    inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
+    walked = _Walk({b.name: b for b in (*outside, *inside)}, line_bytes, larger)
+    walked.visit(stmt, (), ONE, {})
+    touched = _touched(walked.found, lambda a: a.resident), _touched(walked.found, lambda a: a.settled)
+    near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
+    tiles = {_tile_of(found): _passing(found) for found in walked.found if found.store.reducer is not None}
+    statements = []
+    for found in walked.found:
+        keys = [0, *(loop.key for loop in found.loops)]
+        statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
+        tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
+        statements.append(replace(statement, passing=tile, asking=asking))
+    met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
+    return _Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A statement as the walk meets it, before working sets are known."""
+
+    store: Store
+    loops: tuple[Loop, ...]
+    weight: Expr
+    accesses: tuple[Access, ...]
+    alive: tuple[Buffer, ...]
+    tile: int = 0  # loops around the register tile that it is in, if it is in one
+
+
+@dataclass
+class _Walk:
+    buffers: dict[str, Buffer]
+    line_bytes: int
+    larger: float
+    found: list[_Found] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    barriers: list[Synchronisation] = field(default_factory=list)
+    shuffles: list[Synchronisation] = field(default_factory=list)
+    resident: Expr | None = None
+    hints: list[tuple[tuple[Loop, ...], Prefetch]] = field(default_factory=list)
+    n_loops: int = 0
+
+    def visit(self, stmt: Stmt, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> None:
+        """`scopes`: buffer name -> number of loops around its allocation."""
+        if isinstance(stmt, For) and stmt.resident is not None:
+            self.resident = stmt.resident
+        match stmt:
+            case For() if is_one(stmt.bound):
+                self.visit(stmt.body, loops, weight, scopes)
+            case For():
+                self.n_loops += 1
+                mean, *run = trips_of(stmt, loops)
+                loop = Loop(self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run)
+                self.visit(stmt.body, (*loops, loop), weight, scopes)
+            case Seq(stmts=stmts):
+                for child in stmts:
+                    self.visit(child, loops, weight, scopes)
+            case If(cond=cond, then=then, otherwise=otherwise):
+                share = share_of(cond, loops)
+                self.visit(then, loops, times(weight, share), scopes)
+                if otherwise is not None:
+                    self.visit(otherwise, loops, times(weight, minus(1.0, share)), scopes)
+            case Allocate(buffer=buffer, body=body):
+                self.allocations.append(Allocation(buffer, len(loops), loops))
+                self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
+            case Barrier():
+                self.barriers.append(Synchronisation(loops, weight))
+            case Shuffle(values=values):
+                self.shuffles.append(Synchronisation(loops, weight, values=len(values)))
+            case Prefetch():
+                self.hints.append((loops, stmt))
+            case Store():
+                self.found.append(self._store(stmt, loops, weight, scopes))
+
+    def _store(self, store: Store, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
+        alive = tuple(self.buffers[name] for name in scopes)
+        accesses = tuple(self._accesses(store, loops, scopes))
+        tile = min((n for b, n in scopes.items() if self.buffers[b].scope is Scope.REGISTER), default=0)
+        return _Found(store, in_time(loops), weight, accesses, alive, tile)
+
+    def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
+        """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
+        free = tuple(Free(loop.var, loop.bound) for loop in in_time(loops))
+        threads = frozenset(loop.var for loop in loops if loop.kind in THREADS)
+        views: dict[frozenset[Var], Moving] = {}
+
+        def access(name: str, kind: str, positions: Sequence[tuple[Expr, ...]]) -> Access:
+            inside = frozenset(loop.var for loop in loops[scopes.get(name, 0) :])
+            if self.buffers[name].scope is Scope.SHARED:
+                inside |= threads
+            view = views.setdefault(inside, Moving(free, inside))
+            return make_access(self.buffers[name], kind, tuple(positions), view, self.line_bytes, self.larger)
+
+        read: dict[tuple[str, tuple[Expr, ...]], None] = {}
+        for value in store.values:
+            read.update(dict.fromkeys((load.buffer, load.indices) for load in loaded(value)))
+        for name in store.buffers:
+            updated = store.reducer is not None or (name, store.indices) in read
+            found = access(name, "update" if updated else "write", [store.indices])
+            yield replace(found, streamed=True) if store.streamed else found
+        groups: list[tuple[str, list[tuple[Expr, ...]]]] = []
+        for name, indices in read:
+            if name in store.buffers and indices == store.indices:
+                continue
+            same = next((g for n, g in groups if n == name and same_but_constants(g[0], indices)), None)
+            if same is None:
+                groups.append((name, [indices]))
+            else:
+                same.append(indices)
+        for name, positions in groups:
+            yield access(name, "read", positions)
+
+
+def in_time(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Blocks, a thread's own loops, threads; as in the text where none is bound."""
+    order = {kind: n for n, kind in enumerate((*reversed(BLOCKS), None, *reversed(THREADS)))}
+    return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
+
+
+def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[Expr, ...]) -> Statement:
+    store, lanes = found.store, _lanes(found)
+    padding = Padding(ZERO, ONE) if lanes != frozenset() else padding_of(store, found.loops, found.tile)
+    return Statement(
+        store.stage or store.buffers[0],
+        found.loops,
+        times(found.weight, padding.inside),
+        operations(store, lanes, frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)),
+        found.accesses[0].buffer.itemsize,
+        store.reducer is not None or found.accesses[0].kind == "update",
+        found.accesses,
+        found.alive,
+        working_set,
+        settled_set,
+        store,
+        border=padding.tested,
+    )
+
+
+def _asking(statement: Statement, hints: list[tuple[tuple[Loop, ...], Prefetch]]) -> Expr:
+    """Instructions of hints beside each block of the first statement in the loops that ask; they are taken away."""
+    inner, found = statement.loops[: statement.block], ZERO
+    for loops, hint in [*hints]:
+        around = [x for x in loops if x.kind is not ForKind.UNROLL]
+        if around and around[-1] in inner:
+            hints.remove((loops, hint))
+            copies = {x.var: x.trips for x in loops if x not in around}
+            each, shared = hint_instructions(hint, around[-1].var, frozenset(copies))
+            asked = plus(times(factor(copies.values()), each), shared)
+            found = plus(found, over(asked, factor(x.trips for x in inner[inner.index(around[-1]) + 1 :])))
+    return found
+
+
+def _tile_of(found: _Found) -> tuple[object, ...]:
+    """What the statements of one register tile have in common."""
+    return tuple(b.name for b in found.alive if b.scope is Scope.REGISTER)
+
+
+def _passing(found: _Found) -> Passing | None:
+    """The register tile of an update, if it has one accumulator for each output and its outputs may pass by."""
+    write, *reads = found.accesses
+    if not found.tile or write.buffer.scope is not Scope.REGISTER or len(found.store.buffers) > 1:
+        return None
+    places = range(found.tile, len(found.loops))
+    loops = [TileLoop(n, found.loops[n].bound, found.loops[n].kind, write.moves(n)) for n in places]
+    return passing(loops, [r for r in reads if r.count == 1 and not r.in_registers])
+
+
+def _lanes(found: _Found) -> frozenset[Var] | None:
+    """The variables that border conditions may depend on lane by lane; None on a GPU, where every thread tests them."""
+    if any(loop.kind in THREADS for loop in found.loops):
+        return None
+    in_tile = any(b.scope is Scope.REGISTER for b in found.alive)
+    return frozenset() if in_tile else frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)
+
+
+def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) -> dict[int, dict[str, list[Expr]]]:
+    """Loop key (0: the whole nest) -> of each buffer but registers, the bytes that each access touches in one iteration
+    of the loop's body, real."""
+    touched: dict[int, dict[str, list[Expr]]] = {}
+    for found in statements:
+        keys = [0, *(loop.key for loop in found.loops)]
+        for depth, key in enumerate(keys):
+            table = touched.setdefault(key, {})
+            for access in found.accesses:
+                if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
+                    table.setdefault(access.buffer.name, []).append(times(lines(access)[depth], access.line_bytes))
+    return touched
+
+
+def _working_set(touched: Iterable[tuple[str, list[Expr]]]) -> Expr:
+    """Bytes of all buffers together, real."""
+    sizes: dict[str, list[Expr]] = {}
+    for name, found in touched:
+        sizes.setdefault(name, []).extend(found)
+    return total(map(largest, sizes.values()))
+
+
+def traffic(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
+    """Bytes that the access moves into the `level`th of caches of so many bytes, real, where it does not hold
+    all that the function touches."""
+    if access.in_registers:
+        return ZERO
+    per_line = float(access.line_bytes * access.traffic_factor)
+    return _moved(statement, tuple([times(n, per_line) for n in access.lines]), caches, level)
+
+
+def page_visits(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
+    """Pages, counted again for each time, from which the access fills the `level`th of the caches, real, where it
+    does not hold all that the function touches."""
+    return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
+
+
+def _moved(statement: Statement, footprint: tuple[Expr, ...], caches: Sequence[float], level: int) -> Expr:
+    return times(transferred(footprint, statement.runs, statement.sets(level), caches[level]), statement.weight)
+
+
+def unless_all_fits(statement: Statement, moved: Expr, caches: Sequence[float], level: int) -> Expr:
+    """What is moved into the `level`th of the caches: nothing where it holds all that the function touches, because a
+    kernel is called again and again."""
+    return moved if moved is ZERO else least(moved, most(0.0, excess(statement.sets(level)[0], caches[level])))

@@ -1,0 +1,126 @@
+"""The loops around a statement, and how often they and what stands under a condition in them run.
+
+`For.bound` is the largest one and right for footprints. For work the mean is needed, because a loop
+that runs over a tail stops early. With extent = min(B, X - sum c_v v), as tails are written, and N iterations of
+the loops v together, all but the last run B times and the last one X - c (N - 1), c the smallest stride:
+
+    mean = ((N - 1) B + min(B, X - c (N - 1))) / N
+
+which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). What does not
+grow with the trip count, as vectors of which one is not full and chains of sums do not, is asked of both sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    factor,
+    least,
+    minus,
+    most,
+    over,
+    plus,
+    real,
+    round_up,
+    times,
+    where,
+)
+from autosched.ir.conditions import iteration_by_data
+from autosched.ir.expr import Binary, Expr, Var
+from autosched.ir.linear import linear
+from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind, Overlap
+from autosched.ir.visit import free_vars, is_closed
+from cost_model.analysis.access import Free, width
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One loop around a statement; `key` is shared by all statements in the same loop."""
+
+    key: int
+    var: Var
+    bound: Expr  # largest trip count, integer
+    trips: Expr  # mean trip count, real
+    kind: ForKind
+    reduce: bool
+    overlap: Overlap | None = None
+    last: Expr = ZERO  # trip count of the last run, real
+    share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
+
+
+def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
+    """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
+    module's text. On processors one whose iteration the data say runs once."""
+    on_gpu = any(x.kind in BLOCKS or x.kind in THREADS for x in outer)
+    if not on_gpu and iteration_by_data(loop) is not None:
+        return ONE, ONE, ZERO
+    bound = real(loop.bound)
+    tail = None if is_closed(loop.extent) else _tail(loop.extent)
+    if tail is None:
+        return bound, bound, ZERO
+    limit, steps = tail
+    counts = [_values(atom, outer) for atom, _ in steps]
+    if not steps or any(c is None for c in counts):
+        return bound, bound, ZERO
+    place = {x.var: i for i, x in enumerate(outer)}
+    innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
+    times_run = factor(c for c in counts if c is not None)
+    before = minus(times_run, 1.0)
+    last = least(bound, most(0.0, minus(limit, times(innermost[1], before))))
+    return over(plus(times(before, bound), last), times_run), last, over(1.0, times_run)
+
+
+def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
+    """(X, [(v, c_v)]), real, where `extent` contains X - sum c_v v; None where it does not look like that."""
+    match extent:
+        case Binary(op="min" | "max", a=a, b=b):
+            return next((t for t in map(_tail, (b, a)) if t is not None), None)
+        case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
+            inner = _tail(a)
+            return inner and (round_up(over(inner[0], b)), [(v, over(c, b)) for v, c in inner[1]])
+    form = linear(extent)
+    limit, steps = real(form.constant), []
+    for atom, coefficient in form.terms:
+        if isinstance(atom, Binary) and atom.op == "min" and (is_closed(atom.a) or is_closed(atom.b)):
+            limit = plus(limit, atom.a if is_closed(atom.a) else atom.b)  # a region clipped at its tensor's border
+        else:
+            steps.append((atom, real(coefficient * -1)))
+    return (limit, steps) if steps else None
+
+
+def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
+    """How many values a loop variable, or a digit of a fused one, takes; real."""
+    match atom:
+        case Var():
+            return next((x.trips for x in outer if x.var is atom), ONE)
+        case Binary(op="floordiv" | "mod" as op, a=a, b=b) if is_closed(b):
+            whole = _values(a, outer)
+            if whole is None:
+                return None
+            return least(whole, b) if op == "mod" else most(1.0, over(whole, b))
+    return None
+
+
+def share_of(cond: Expr, loops: Sequence[Loop]) -> Expr:
+    """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true, but
+    for those of GPUs, whose loops run over whole tiles."""
+    bound = any(loop.kind in THREADS for loop in loops)
+    match cond:
+        case _ if is_closed(cond):
+            return where(cond, 1.0, 0.0)
+        case Binary(op="lt", a=a, b=b) if bound and is_closed(b):
+            form = linear(a)
+            values = width(a, [Free(x.var, x.bound) for x in loops]) + 1
+            return least(1.0, over(most(0.0, minus(b, form.constant)), values))
+        case Binary(op="and", a=a, b=b):
+            return times(share_of(a, loops), share_of(b, loops))
+        case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:
+            var = next(iter(free_vars(cond)))
+            trips = next((x.trips for x in loops if x.var is var), ONE)
+            once = over(1.0, most(1.0, trips))
+            return once if op == "eq" else minus(1.0, once)
+    return ONE

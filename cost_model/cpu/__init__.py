@@ -1,0 +1,1 @@
+"""Processors: microarchitectures, analytic latency, features and legality."""

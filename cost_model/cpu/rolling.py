@@ -1,0 +1,101 @@
+"""Accumulators of a register tile over a window that are there at a time, in closed form.
+
+A tile with its whole reduction written out goes along the input that its outputs share and writes each of them as soon
+as it is complete (`codegen/llvm/rolling.py`). Of an input that is swept along dimensions with extents e_1 .. e_n of the
+tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
+
+    alive_i = min((r_i - 1) e_i+1 .. e_n + alive_i+1, e_i e_i+1 .. e_n),    alive_n+1 = 1
+
+outputs have begun and are not complete. It is swept in the order of its elements or along one of the dimensions before
+the others, whichever takes least. Beside the outputs the other operands of the window stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from autosched.ir.expr import Const, Expr, ceildiv, imin, product, select
+from autosched.ir.stmt import ForKind
+from autosched.target import Target
+from cost_model.analysis.access import Access
+
+
+@dataclass(frozen=True, eq=False)
+class Passing:
+    """A tile whose outputs may pass: `serial` iterations of its reduction have to be one, integers all; `crowds`, bool:
+    the lines that it reads are too many for the sets that they share."""
+
+    serial: Expr
+    alive: Expr
+    operands: Expr
+    crowds: Expr
+
+    def registers(self, accumulators: Expr, target: Target) -> Expr:
+        """Registers for accumulators of a tile that has `accumulators` in all."""
+        return select(self.fits(target), imin(self.alive, accumulators), accumulators)
+
+    def fits(self, target: Target) -> Expr:
+        """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
+        found = (self.serial <= 1) & (self.alive + self.operands < target.n_vector_registers)
+        return found & ~self.crowds if target.vector_bytes < target.line_bytes else found
+
+    def passes(self, accumulators: Expr, target: Target) -> Expr:
+        """Whether the outputs pass by because not all of them have a register, bool."""
+        return self.fits(target) & (accumulators + self.operands >= target.n_vector_registers)
+
+
+@dataclass(frozen=True, eq=False)
+class TileLoop:
+    """A loop of a register tile: its place among the statement's loops."""
+
+    place: int
+    bound: Expr
+    kind: ForKind
+    is_output: bool
+
+
+def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | None:
+    """The tile of an update in these loops; None where its outputs share no elements of an input."""
+    unrolled = [x for x in loops if x.kind is ForKind.UNROLL]
+    outputs = [x for x in unrolled if x.is_output]
+    steps = [x for x in unrolled if not x.is_output]
+    for read in reads:
+        reaches = [_reach(read, x, steps) for x in outputs]
+        if not outputs or any(r is None for r in reaches):
+            continue
+        swept = sorted(zip(outputs, reaches, strict=True), key=lambda pair: -_step(read, pair[0]))
+        orders = [swept, *([pair, *(p for p in swept if p is not pair)] for pair in swept[1:])]
+        alive = reduce(imin, map(_alive, orders))
+        others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
+        serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
+        return Passing(serial, alive, sum(others, Const(0)), read.crowds(loops[0].place))
+    return None
+
+
+def _alive(swept: Sequence[tuple[TileLoop, Expr | None]]) -> Expr:
+    """Outputs that have begun and are not complete where these loops, outermost first, are swept."""
+    alive: Expr = Const(1)
+    inner: Expr = Const(1)
+    for loop, reach in reversed(swept):
+        assert reach is not None
+        alive = imin((reach - 1) * inner + alive, loop.bound * inner)
+        inner = inner * loop.bound
+    return alive
+
+
+def _step(read: Access, loop: TileLoop) -> int:
+    """Elements that the loop moves the access, 0 where that is no number."""
+    stride = read.stride[loop.place]
+    return int(stride.value) if isinstance(stride, Const) else 0
+
+
+def _reach(read: Access, output: TileLoop, steps: Sequence[TileLoop]) -> Expr | None:
+    """Outputs along a loop that an element belongs to; None where no step of the reduction leads along it."""
+    by = _step(read, output)
+    along = [x for x in steps if _step(read, x) and by and by % _step(read, x) == 0]
+    if not along:
+        return None
+    nearest = max(along, key=lambda x: _step(read, x))
+    return ceildiv(nearest.bound, by // _step(read, nearest))

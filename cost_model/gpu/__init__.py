@@ -1,0 +1,1 @@
+"""GPUs: kernels, analytic latency, features and legality."""

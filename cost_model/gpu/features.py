@@ -1,0 +1,367 @@
+"""The features of a candidate on a GPU: a table like that of `cost_model.cpu.features`, with columns of its own.
+
+One row for each candidate: the kernel and the statement with the most arithmetic, the fills of that kernel's shared
+buffers, sums over all kernels, and what the analytic latency is made of. What is squashed and how is told there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autosched.ir.closed_forms.arithmetic import ONE, ZERO, largest, most, over, plus, real, times, total, where
+from autosched.ir.expr import Const, Expr, product
+from autosched.ir.linear import linear
+from autosched.ir.stmt import BLOCKS, THREADS, Scope
+from cost_model.analysis.access import Access
+from cost_model.analysis.operations import KINDS
+from cost_model.cpu.features import DRAFT, LOG, Column, Feature, Value, column, columns_of, heaviest, log_column
+from cost_model.gpu import machine as g
+from cost_model.gpu.kernels import (
+    OUTSIDE,
+    PRIVATE,
+    UNIT,
+    Kernel,
+    Work,
+    accumulators,
+    contiguous,
+    held,
+    merged,
+    operands,
+    sectors,
+    transfers,
+    unrolls,
+    wavefronts,
+)
+from cost_model.gpu.latency import GpuDraft, KernelCost, WorkCost
+from cost_model.gpu.machine import GpuMachine
+
+N_ACCESSES = 4  # of the main statement: what it writes, then what it reads, in the order of the text
+N_FILLS = 3  # of the main kernel, in the order of the text
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the formulas read: `main` is the kernel with the statement `cost`, the dominant one."""
+
+    draft: GpuDraft
+    machine: GpuMachine
+    main: KernelCost
+    cost: WorkCost
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.main.kernel
+
+    @property
+    def work(self) -> Work:
+        return self.cost.work
+
+    @property
+    def warp(self) -> int:
+        return self.machine.facts.warp
+
+    @cached_property
+    def all_costs(self) -> tuple[WorkCost, ...]:
+        return tuple(c for k in self.draft.kernels for c in k.costs)
+
+    @cached_property
+    def flops(self) -> Expr:
+        return total(times(c.work.statement.executions, float(c.work.statement.ops.flops)) for c in self.all_costs)
+
+    @cached_property
+    def result(self) -> Work:
+        """The last statement of the main kernel that writes to global memory."""
+        found = [w for w in self.kernel.works if w.statement.write.buffer.scope in OUTSIDE]
+        return found[-1] if found else self.work
+
+    @cached_property
+    def accesses(self) -> tuple[tuple[Expr, ...], ...]:
+        found = [a for a in self.work.statement.accesses if a.buffer.scope not in PRIVATE][:N_ACCESSES]
+        return tuple(_access_values(self, a) for a in found)
+
+    @cached_property
+    def fills(self) -> tuple[tuple[Expr, ...], ...]:
+        found = [c for c in self.main.costs if c.work.fill is not None][:N_FILLS]
+        return tuple(_fill_values(self, c) for c in found)
+
+
+Columns = list[Column[Context]]
+
+
+def _operation_columns() -> Columns:
+    def count(kind: str) -> Value[Context]:
+        return lambda c: total(
+            times(x.work.statement.executions, float(x.work.statement.ops.count(kind))) for x in c.all_costs
+        )
+
+    return [column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
+
+
+def _kernel_columns() -> Columns:
+    """Blocks, threads and what is resident at a time, of the main kernel."""
+
+    def resident_warps(c: Context) -> Expr:
+        return times(c.main.occupancy, c.kernel.warps(c.warp))
+
+    def lane_waste(c: Context) -> Expr:
+        return over(c.kernel.warps(c.warp) * c.warp, c.kernel.threads)
+
+    def share(c: Context) -> Expr:
+        threads = times(resident_warps(c), float(c.warp))
+        return over(threads, float(c.machine.facts.max_threads_per_multiprocessor))
+
+    def waves(c: Context) -> Expr:
+        return over(c.kernel.blocks, times(c.main.occupancy, float(c.machine.facts.multiprocessors)))
+
+    def efficiency(c: Context) -> Expr:
+        return over(c.kernel.blocks, times(c.main.per_multiprocessor, float(c.machine.facts.multiprocessors)))
+
+    grid = [column(k.value, "blocks", f"loop bound to {k.value}", _bound(k, "grid")) for k in BLOCKS]
+    block = [column(k.value, "threads", f"loop bound to {k.value}", _bound(k, "block")) for k in THREADS]
+    return [
+        *grid,
+        *block,
+        column("blocks", "blocks", "product over the grid", lambda c: c.kernel.blocks),
+        column("threads", "threads", "product over the block", lambda c: c.kernel.threads),
+        column("lane_waste", "ratio", "threads of whole warps / threads", lane_waste),
+        column("vthreads", "threads", "strided pieces of a thread's tile", _vthreads),
+        column("stages", "iterations", "for which the shared buffers of a pipeline have room", _stages),
+        column("held", "registers", "of what the next iteration of a pipeline needs", lambda c: held(c.kernel)),
+        column("registers", "registers", "estimate for a thread", lambda c: c.main.registers),
+        column("shared_bytes", "bytes", "shared arrays of a block", lambda c: c.kernel.shared),
+        column("occupancy", "blocks", "resident on a multiprocessor", lambda c: c.main.occupancy),
+        column("resident_blocks", "blocks", "that the compiler is to keep registers for", lambda c: c.kernel.resident),
+        column("resident_warps", "warps", "occupancy * warps of a block", resident_warps),
+        column("occupancy_share", "ratio", "resident threads / the most that a multiprocessor keeps", share),
+        column("waves", "waves", "blocks / (multiprocessors * occupancy)", waves),
+        column("wave_efficiency", "ratio", "blocks / (multiprocessors * blocks of the busiest one)", efficiency),
+        column("barriers", "barriers", "passed by a thread", lambda c: c.kernel.barriers),
+        column("shuffles", "values", "that a thread gets from others of its warp", lambda c: c.kernel.shuffles),
+        column("waste", "ratio", "points that threads compute / points of the result", _waste),
+    ]  # fmt: skip
+
+
+def _bound(kind: object, side: str) -> Value[Context]:
+    kinds: tuple[object, ...] = BLOCKS if side == "grid" else THREADS
+    place = kinds.index(kind)
+    return lambda c: (c.kernel.grid if side == "grid" else c.kernel.block)[place]
+
+
+def _stages(c: Context) -> Expr:
+    pipelines = (w.pipeline for w in c.kernel.works)
+    return next((p.stages for p in pipelines if p is not None), UNIT)
+
+
+def _vthreads(c: Context) -> Expr:
+    """Unrolled loops of the result that step further along a dimension than its threads do."""
+    work = c.result
+    threads = [x.var for x in work.statement.loops if x.kind in THREADS]
+    result: Expr = ONE
+    for index in work.statement.write.index:
+        form = linear(index)
+        steps = [form.coefficient(v) for v in threads if form.coefficient(v) is not Const(0)]
+        for loop in work.own:
+            step = form.coefficient(loop.var)
+            if unrolls(loop) and steps and not (isinstance(step, Const) and step.value == 0):
+                result = times(result, where(real(step) > real(steps[0]), loop.bound, 1.0))
+    return result
+
+
+def _waste(c: Context) -> Expr:
+    s = c.result.statement
+    return over(product([x.bound for x in s.loops]), most(1.0, product(list(s.write.buffer.shape))))
+
+
+def _work_columns() -> Columns:
+    """The main statement, as a thread executes it."""
+
+    def reduce_steps(c: Context) -> Expr:
+        return product([x.bound for x in c.work.own if unrolls(x) and x.reduce])
+
+    def reuse(c: Context) -> Expr:
+        return over(accumulators(c.work), most(1.0, operands(c.work)))
+
+    def arithmetic_share(c: Context) -> Expr:
+        return over(c.cost.slots, most(1.0, c.cost.instructions))
+
+    return [
+        column("executions", "iterations", "of the main statement by a thread", lambda c: c.work.executions),
+        column("unrolled", "copies", "of it in the code", lambda c: c.work.unrolled),
+        column("steps", "iterations", "executions / unrolled", lambda c: c.work.steps),
+        column("unrolled_reduction", "steps", "of the reduction in the unrolled code", reduce_steps),
+        column("accumulators", "registers", "of a thread's own arrays", lambda c: accumulators(c.work)),
+        column("operands", "registers", "read by a step of the reduction", lambda c: operands(c.work)),
+        column("reuse", "ratio", "accumulators / operands, the intensity of a thread", reuse),
+        column("chains", "chains", "independent accumulations of a thread", lambda c: c.cost.chains),
+        column("slots", "slots", "arithmetic of a thread", lambda c: c.cost.slots),
+        column("instructions", "instructions", "of a thread", lambda c: c.cost.instructions),
+        column("arithmetic_share", "ratio", "slots / instructions", arithmetic_share),
+        column("all_copies", "copies", "in the code of the kernel", lambda c: total(w.copies for w in c.kernel.works)),
+    ]
+
+
+ACCESS_FORMULAS: tuple[tuple[str, str, str], ...] = (
+    ("is_shared", "bool", "in shared memory"),
+    ("is_write", "bool", "written"),
+    ("transfers", "instructions", "of a thread"),
+    ("width", "elements", "of one instruction"),
+    ("stride_x", "elements", "from thread to thread along x"),
+    ("stride_y", "elements", "from thread to thread along y"),
+    ("contiguous", "elements", "that a thread touches in unrolled code"),
+    ("sectors", "sectors", "of an instruction of a warp, 0 in shared memory"),
+    ("wavefronts", "cycles", "of an instruction of a warp, 0 in global memory"),
+    ("unique_bytes", "bytes", "touched by the kernel"),
+    ("block_bytes", "bytes", "touched by a block"),
+)
+
+
+def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
+    work, size = c.work, float(access.buffer.itemsize)
+    stride_x, stride_y, _ = work.strides(access)
+    is_shared = access.buffer.scope is Scope.SHARED
+    return (
+        real(float(is_shared)),
+        real(float(access.kind != "read")),
+        transfers(work, access),
+        real(merged(work, access)),
+        real(stride_x),
+        real(stride_y),
+        real(contiguous(work, access)),
+        ZERO if is_shared else sectors(c.kernel, work, access, c.warp),
+        wavefronts(c.kernel, work, access, c.warp) if is_shared else ZERO,
+        ZERO if is_shared else times(access.elements[0], size),
+        times(access.elements[work.first], size),
+    )
+
+
+FILL_FORMULAS: tuple[tuple[str, str, str], ...] = (
+    ("elements", "elements", "of the shared buffer"),
+    ("vector", "elements", "that a thread moves at a time"),
+    ("width", "elements", "of one instruction"),
+    ("trips", "iterations", "of a fill"),
+    ("run", "elements", "contiguous in global memory"),
+    ("sectors", "sectors", "of a load of a warp"),
+    ("wavefronts", "cycles", "of a store of a warp"),
+    ("from_l2", "bytes", "by all blocks"),
+    ("row", "elements", "last extent of the shared buffer"),
+)
+
+
+def _fill_values(c: Context, cost: WorkCost) -> tuple[Expr, ...]:
+    work, fill = cost.work, cost.work.fill
+    assert fill is not None
+    outside = [a for a in work.accesses(*OUTSIDE) if a.kind == "read"]
+    run = fill.run(outside[0].buffer.name) if outside else UNIT
+    return (
+        real(product(list(fill.shape))),
+        real(fill.vector),
+        real(fill.width),
+        real(fill.trips),
+        real(run),
+        sectors(c.kernel, work, outside[0], c.warp) if outside else ZERO,
+        wavefronts(c.kernel, work, work.statement.write, c.warp),
+        cost.l2,
+        real(fill.shape[-1]) if fill.shape else ONE,
+    )
+
+
+def _traffic_columns() -> Columns:
+    """Arithmetic intensity at the levels of memory, over all kernels."""
+
+    def l2(c: Context) -> Expr:
+        return total(x.l2 for x in c.all_costs)
+
+    def dram(c: Context) -> Expr:
+        return times(total(k.dram for k in c.draft.kernels), c.machine.dram_bytes_s)
+
+    def shared(c: Context) -> Expr:
+        wavefront = float(g.WAVEFRONT)
+        return total(times(times(x.shared, k.kernel.blocks), wavefront) for k in c.draft.kernels for x in k.costs)
+
+    def requests(c: Context) -> Expr:
+        return total(times(x.requests, k.kernel.blocks) for k in c.draft.kernels for x in k.costs)
+
+    return [
+        column("l2_bytes", "bytes", "between L2 and the multiprocessors", l2),
+        column("dram_bytes", "bytes", "between DRAM and L2", dram),
+        column("shared_traffic", "bytes", "shared memory's wavefronts * 128", shared),
+        column("requests", "cycles", "wavefronts of global memory", requests),
+        column("l2_intensity", "flop/byte", "flops / l2_bytes", lambda c: over(c.flops, most(1.0, l2(c)))),
+        column("dram_intensity", "flop/byte", "flops / dram_bytes", lambda c: over(c.flops, most(1.0, dram(c)))),
+        column(
+            "shared_intensity", "flop/byte", "flops / shared_traffic", lambda c: over(c.flops, plus(1.0, shared(c)))
+        ),
+    ]
+
+
+def _latency_columns() -> Columns:
+    """The analytic latency and what it is made of; see `cost_model.gpu.latency`."""
+
+    def pipe(n: int) -> Callable[[Context], Expr]:
+        return lambda c: times(c.main.pipes[n], c.main.per_multiprocessor)
+
+    def others(c: Context) -> Expr:
+        return total(k.seconds for k in c.draft.kernels if k is not c.main)
+
+    def fills(c: Context) -> Expr:
+        return total(x.cycles for x in c.main.costs if x.work.fill is not None)
+
+    def waiting(c: Context) -> Expr:
+        return largest(x.latency for x in c.main.costs)
+
+    names = ("arithmetic", "issue", "memory", "port")
+    return [
+        column("kernels", "kernels", "launched one after another", lambda c: float(len(c.draft.kernels))),
+        column("statements", "statements", "stores of all kernels", lambda c: float(len(c.all_costs))),
+        *[
+            log_column(f"cycles_{n}", f"cycles of the busiest multiprocessor's {n}", pipe(i))
+            for i, n in enumerate(names)
+        ],
+        log_column("cycles_path", "cycles of a block that is alone", lambda c: c.main.path),
+        log_column("cycles_waiting", "cycles of the statement whose warp takes longest", waiting),
+        log_column("cycles_main", "cycles of the main statement in a block", lambda c: c.cost.cycles),
+        log_column("cycles_fills", "cycles of the fills in a block", fills),
+        log_column("seconds_on_chip", "of the main kernel", lambda c: c.main.on_chip),
+        log_column("seconds_l2", "of the main kernel", lambda c: c.main.l2),
+        log_column("seconds_dram", "of the main kernel", lambda c: c.main.dram),
+        log_column("seconds_others", "of the other kernels", others),
+        log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
+    ]
+
+
+_ACCESSES: Columns = columns_of("access", N_ACCESSES, ACCESS_FORMULAS, lambda c: c.accesses)
+_FILLS: Columns = columns_of("fill", N_FILLS, FILL_FORMULAS, lambda c: c.fills)
+_ALL: tuple[Column[Context], ...] = (
+    *_operation_columns(),
+    *_kernel_columns(),
+    *_work_columns(),
+    *_ACCESSES,
+    *_FILLS,
+    *_traffic_columns(),
+    *_latency_columns(),
+)
+# Logarithms last, as `features.evaluate` wants it, and the draft the last of them.
+COLUMNS: tuple[Column[Context], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
+GPU_FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
+
+
+def gpu_symbolic(draft: GpuDraft, machine: GpuMachine) -> tuple[Expr, ...]:
+    """The closed form of every feature, before squashing."""
+    main, cost = dominant(draft)
+    context = Context(draft, machine, main, cost)
+    return tuple(value(context) for _, value in COLUMNS)
+
+
+def dominant(draft: GpuDraft) -> tuple[KernelCost, WorkCost]:
+    """The statement with the most arithmetic, and its kernel."""
+    pairs = [(k, c) for k in draft.kernels for c in k.costs]
+    return pairs[heaviest([times(c.work.statement.executions, _weight(c)) for _, c in pairs])]
+
+
+def _weight(cost: WorkCost) -> float:
+    """Arithmetic of one execution; a fill counts for what it computes, not for its addresses."""
+    counts: Sequence[tuple[str, int]] = cost.work.statement.ops.counts
+    slots = sum(g.SLOTS[kind] * n for kind, n in counts if cost.work.fill is None or kind.startswith("float"))
+    return slots + 0.01

@@ -1,0 +1,488 @@
+"""The kernels of a GPU nest: blocks, threads, and what one instruction of a warp asks of memory, as closed forms.
+
+Each nest at the root is one kernel. Its threads run the same statements; a warp is the `warp` threads that are
+neighbours with x varying fastest, so it is w_x by w_y by w_z threads with
+
+    w_x = min(T_x, warp)    w_y = min(T_y, ceil(warp / T_x))    w_z = min(T_z, ceil(warp / (T_x T_y)))
+
+An access moves by s_d elements from thread to thread along d. In global memory the warp touches
+
+    sectors = min(product over d with s_d != 0 of min(w_d, max(1, w_d s_d size / 32)),
+                  1 + (sum of s_d (w_d - 1)) size / 32)
+
+sectors of 32 bytes. In shared memory, whose 32 banks are 4 bytes wide, w threads with a stride of s words meet in
+32 / gcd(s, 32) banks, hence wait for ceil(w gcd(s, 32) / 32) wavefronts; equal addresses are one. Rows of threads
+(y, z) that start in the same bank multiply that.
+
+A shared buffer that the block fills together is walked element by element, whatever its shape:
+element = (each * threads + thread) * vector + lane. With G_d the distance in global memory of neighbours along
+dimension d of the buffer, a run of contiguous elements is its last extent where G is 1 there, times the one before
+where that continues the run, and so on; `vector` neighbours are one access where they are neighbours in both
+memories and `vector` divides the run and everything else that moves the addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    factor,
+    is_one,
+    is_zero,
+    least,
+    most,
+    over,
+    plus,
+    real,
+    round_up,
+    times,
+    total,
+    where,
+)
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product, select
+from autosched.ir.linear import linear
+from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
+from autosched.ir.visit import free_vars, is_copy, loads
+from cost_model.analysis.access import Access, stored
+from cost_model.analysis.statements import Analysis, Statement, Synchronisation
+from cost_model.analysis.trips import Loop
+from cost_model.gpu import machine as g
+
+Triple = tuple[Expr, Expr, Expr]
+OUTSIDE = (Scope.PARAM, Scope.GLOBAL)
+PRIVATE = (Scope.REGISTER, Scope.LOCAL)
+UNIT: Expr = Const(1, INDEX)
+NONE: Expr = Const(0, INDEX)
+
+TRUE: Expr = Const(True, "bool")
+VECTORS = frozenset({"float32", "int32", "float64"})  # types that the emitter moves several of at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """A statement that fills a shared buffer together with the other threads of its block. Integer closed forms."""
+
+    vector: Expr
+    trips: Expr
+    shape: tuple[Expr, ...]
+    steps: tuple[Expr, ...]  # distance in shared memory of neighbours along each dimension
+    runs: tuple[tuple[str, Expr], ...]  # buffer outside -> contiguous elements of it
+    aligned: Expr  # bool: every vector is one access
+
+    @property
+    def width(self) -> Expr:
+        """Elements of one access."""
+        return select(self.aligned, self.vector, UNIT)
+
+    def run(self, buffer: str) -> Expr:
+        return dict(self.runs).get(buffer, UNIT)
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Loops whose shared buffers are filled ahead, if `stages` > 1. Integer closed forms; `rounds`: of all iterations,
+    that a thread goes through, real."""
+
+    stages: Expr
+    iterations: Expr
+    rounds: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A statement as one thread executes it; real closed forms unless said otherwise."""
+
+    statement: Statement
+    first: int  # of its loops that the thread has for itself
+    last: int  # the loop after them
+    fill: Fill | None
+
+    @property
+    def own(self) -> tuple[Loop, ...]:
+        return self.statement.loops[self.first : self.last]
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        loops = [x for x in self.own if x.overlap is not None]
+        if not loops or loops[0].overlap is None:
+            return None
+        around = self.own[: self.own.index(loops[-1]) + 1]
+        return Pipeline(loops[0].overlap.stages, product([x.bound for x in loops]), factor(x.trips for x in around))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what a fill of a pipeline stores passes through registers."""
+        loops = [x for x in self.own if x.overlap is not None]
+        outside = {a.buffer.name for a in self.accesses(*OUTSIDE)}
+        copied = loops and loops[0].overlap is not None and loops[0].overlap.asynchronous
+        return self.fill is not None and not (copied and is_copy(self.statement.store, lambda name: name in outside))
+
+    @cached_property
+    def executions(self) -> Expr:
+        return times(factor(loop.trips for loop in self.own), self.statement.weight)
+
+    @cached_property
+    def unrolled(self) -> Expr:
+        """Copies of the statement in the code."""
+        return factor(loop.trips for loop in self.own if unrolls(loop))
+
+    @cached_property
+    def copies(self) -> Expr:
+        """The same, integer."""
+        return product([loop.bound for loop in self.own if unrolls(loop)])
+
+    @cached_property
+    def steps(self) -> Expr:
+        """How often the unrolled code runs."""
+        return times(factor(loop.trips for loop in self.own if not unrolls(loop)), self.statement.weight)
+
+    def accesses(self, *scopes: Scope) -> list[Access]:
+        return [a for a in self.statement.accesses if a.buffer.scope in scopes]
+
+    def strides(self, access: Access) -> Triple:
+        """Elements from thread to thread along x, y and z; of an access that is no vector of a fill."""
+        found = {x.kind: access.stride[i] for i, x in enumerate(self.statement.loops) if x.kind in THREADS}
+        return (found.get(THREADS[0], NONE), found.get(THREADS[1], NONE), found.get(THREADS[2], NONE))
+
+    def moving(self, access: Access) -> list[Loop]:
+        """The thread's own loops that move the access."""
+        return [x for i, x in enumerate(self.own, self.first) if access.moves(i)]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """`grid` and `block` are (x, y, z), `shared` bytes; all integer."""
+
+    works: tuple[Work, ...]
+    grid: Triple
+    block: Triple
+    shared: Expr
+    barriers: Expr  # that a thread passes, real
+    shuffles: Expr = ZERO  # values that a thread gets from others, real
+    resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
+
+    @property
+    def blocks(self) -> Expr:
+        return product(list(self.grid))
+
+    @property
+    def threads(self) -> Expr:
+        return product(list(self.block))
+
+    def warps(self, warp: int) -> Expr:
+        return ceildiv(self.threads, warp)
+
+    def warp_shape(self, warp: int) -> Triple:
+        x, y, z = self.block
+        return (
+            imin(x, Const(warp, INDEX)),
+            imin(y, ceildiv(Const(warp, INDEX), x)),
+            imin(z, ceildiv(Const(warp, INDEX), x * y)),
+        )
+
+
+def unrolls(loop: Loop) -> bool:
+    return loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
+
+
+def kernels(analysis: Analysis) -> tuple[Kernel, ...]:
+    """One for each nest at the root, in order."""
+    numbers = dict.fromkeys(s.nest for s in analysis.statements)
+    return tuple(_kernel(analysis, n) for n in numbers)
+
+
+def _kernel(analysis: Analysis, nest: int) -> Kernel:
+    statements = [s for s in analysis.statements if s.nest == nest]
+    bounds = {x.kind: x.bound for s in statements for x in s.loops}
+    grid = [bounds.get(kind, UNIT) for kind in BLOCKS]
+    block = [bounds.get(kind, UNIT) for kind in THREADS]
+    shared = [
+        _shared_bytes(a.buffer) for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED
+    ]
+    passed = (_times_met(b) for b in analysis.barriers if b.nest == nest)
+    shuffled = (times(_times_met(s), float(s.values)) for s in analysis.shuffles if s.nest == nest)
+    works = tuple(_work(s) for s in statements)
+    return Kernel(
+        works,
+        (grid[0], grid[1], grid[2]),
+        (block[0], block[1], block[2]),
+        _sum(shared),
+        total(passed),
+        total(shuffled),
+        analysis.resident.get(nest, UNIT),
+    )
+
+
+def _times_met(meeting: Synchronisation) -> Expr:
+    """How often a thread comes by. An iteration of a pipeline has one barrier, not two."""
+    passed = times(factor(x.trips for x in meeting.loops if x.kind not in (*BLOCKS, *THREADS)), meeting.weight)
+    overlap = meeting.loops[-1].overlap if meeting.loops else None
+    return passed if overlap is None else times(passed, where(overlap.stages > 1, 0.5, 1.0))
+
+
+def _sum(terms: Sequence[Expr]) -> Expr:
+    result = NONE
+    for term in terms:
+        result = result + term
+    return result
+
+
+def _shared_bytes(buffer: Buffer) -> Expr:
+    _, shape = stored(buffer, (NONE,) * len(buffer.shape))
+    return ceildiv(product(shape) * buffer.itemsize, g.VECTOR_BYTES) * g.VECTOR_BYTES  # arrays are aligned
+
+
+def _work(statement: Statement) -> Work:
+    first = sum(x.kind in BLOCKS for x in statement.loops)
+    last = statement.depth - sum(x.kind in THREADS for x in statement.loops)
+    return Work(statement, first, last, _fill(statement))
+
+
+# cooperative fills
+
+
+def _fill(statement: Statement) -> Fill | None:
+    store = statement.store
+    lane, each = Var(f"{store.stage}.lane"), Var(f"{store.stage}.each")
+    if statement.write.buffer.scope is not Scope.SHARED or not any(lane in free_vars(i) for i in store.indices):
+        return None
+    bounds = {x.var: x.bound for x in statement.loops}
+    vector = bounds.get(lane, UNIT)
+    own_vars = {lane, each}
+    is_place = [bool(free_vars(i)) and not free_vars(i) & own_vars for i in store.indices]  # of a pipeline
+    shape = tuple(UNIT if p else e for p, e in zip(is_place, statement.write.buffer.shape, strict=True))
+    places = [
+        None if p or isinstance(i, Const) else lane if isinstance(i, Binary) and i.op == "add" else i
+        for p, i in zip(is_place, store.indices, strict=True)
+    ]
+    runs: list[tuple[str, Expr]] = []
+    own, _ = flat(statement.write.buffer, store.indices)
+    steps = [NONE if p is None else own.get(p, NONE) for p in places]
+    _, aligned = _run(statement.write.buffer, store.indices, places, shape, vector, lane)
+    by_name = {a.buffer.name: a.buffer for a in statement.accesses}
+    for load in dict.fromkeys(x for v in store.values for x in loads(v)):
+        buffer = by_name[load.buffer]
+        if buffer.scope not in OUTSIDE:
+            continue
+        run, even = _run(buffer, load.indices, places, shape, vector, lane)
+        runs.append((buffer.name, run))
+        aligned = aligned & even
+    return Fill(vector, bounds.get(each, UNIT), shape, tuple(steps), tuple(runs), aligned)
+
+
+def flat(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[dict[Expr, Expr], Expr]:
+    """(atom -> elements that one step of it moves the address, constant part) of an element's place."""
+    places, shape = stored(buffer, indices)
+    moves: dict[Expr, Expr] = {}
+    constant = NONE
+    for n, place in enumerate(places):
+        form, stride = linear(place), product(shape[n + 1 :])
+        constant = constant + form.constant * stride
+        for atom, coefficient in form.terms:
+            moves[atom] = moves.get(atom, NONE) + coefficient * stride
+    return moves, constant
+
+
+def _run(
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    places: Sequence[Expr | None],
+    shape: Sequence[Expr],
+    vector: Expr,
+    lane: Var,
+) -> tuple[Expr, Expr]:
+    """(contiguous elements, whether vectors are aligned) of an access in a fill; `places[d]`: the atom that is the
+    position along dimension d of the shared buffer, None where it has one element."""
+    moves, constant = flat(buffer, indices)
+    steps = [NONE if p is None else moves.get(p, NONE) for p in places]
+    known = [p for p in places if p is not None]
+    others = [(atom, step) for atom, step in moves.items() if atom not in known]
+    if any(lane in free_vars(atom) and not isinstance(atom, Var) for atom, _ in others):
+        return UNIT, binary("eq", vector, UNIT)  # addresses that are no linear form of the position
+    run, goes_on = UNIT, TRUE
+    for step, extent in reversed(list(zip(steps, shape, strict=True))):
+        if is_one(extent):
+            continue
+        goes_on = goes_on & binary("eq", step, run)
+        run = select(goes_on, run * extent, run)
+    even = divides(vector, run)
+    for step, extent in zip(steps, shape, strict=True):
+        even = even & (divides(vector, step) | binary("lt", step, run) | binary("eq", extent, UNIT))
+    for atom, step in others:
+        if lane not in free_vars(atom):
+            even = even & divides(vector, step)
+    return run, even & divides(vector, constant)
+
+
+def divides(small: Expr, large: Expr) -> Expr:
+    if is_one(small) or is_zero(large):
+        return TRUE
+    return binary("eq", large % small, NONE)
+
+
+# what a warp asks of memory
+
+
+def contiguous(work: Work, access: Access) -> Expr:
+    """Elements that a thread reads or writes one after another in unrolled code, integer."""
+    if not access.index:
+        return UNIT
+    result = UNIT
+    for atom, coefficient in linear(access.index[-1]).terms:
+        if not is_one(coefficient):
+            continue
+        loop = next((x for x in work.own if x.var in free_vars(atom) and unrolls(x)), None)
+        if loop is None:
+            continue
+        if isinstance(atom, Var):
+            result = loop.bound
+        elif isinstance(atom, Binary) and atom.op == "mod" and atom.a is loop.var:
+            result = imin(atom.b, loop.bound)
+    return result
+
+
+def merged(work: Work, access: Access) -> Expr:
+    """Elements of one instruction: neighbours, up to 16 bytes, where everything else keeps them aligned; integer.
+
+    In shared memory the compiler finds them, whose arrays it knows how to align. In global memory it does not know the
+    caller's: there they are the innermost unrolled loop of a statement that writes each element once, which the
+    emitter makes a vector (see `codegen.c.vectors`).
+    """
+    if work.fill is not None:
+        return work.fill.width if access.buffer.scope in (*OUTSIDE, Scope.SHARED) else UNIT
+    if access.buffer.scope is not Scope.SHARED and not _emitted_as_vector(work, access):
+        return UNIT
+    _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
+    run, row = contiguous(work, access), product(shape[-1:])
+    most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
+    result, width = UNIT, 2
+    while width <= most_elements:
+        wide: Expr = Const(width, INDEX)
+        even = divides(wide, run) & divides(wide, row)
+        for stride in work.strides(access):
+            even = even & divides(wide, stride)
+        result = select(even, wide, result)
+        width *= 2
+    return result
+
+
+def _emitted_as_vector(work: Work, access: Access) -> bool:
+    if access.buffer.scope not in OUTSIDE or access.buffer.dtype not in VECTORS or work.statement.updates:
+        return False
+    return bool(work.own) and unrolls(work.own[-1]) and is_one(access.stride[work.last - 1])
+
+
+def transfers(work: Work, access: Access) -> Expr:
+    """Load or store instructions of a thread: unrolled copies that stand still share one; real."""
+    result: Expr = times(work.statement.weight, float(access.count))
+    for i, loop in enumerate(work.own, work.first):
+        if not unrolls(loop) or access.moves(i):
+            result = times(result, loop.trips)
+    return over(result, merged(work, access) if work.fill is None else work.fill.width)
+
+
+def sectors(kernel: Kernel, work: Work, access: Access, warp: int) -> Expr:
+    """Sectors that one such instruction of a warp touches in global memory, real."""
+    size = access.buffer.itemsize / g.SECTOR
+    if work.fill is not None:
+        walked = times(work.fill.vector, float(warp))
+        run = least(work.fill.run(access.buffer.name), walked)
+        return least(times(work.fill.width, float(warp)), times(over(walked, run), most(1.0, times(run, size))))
+    shape, span, result = kernel.warp_shape(warp), ZERO, ONE
+    for stride, count in zip(work.strides(access), shape, strict=True):
+        if is_zero(stride):
+            continue
+        length = real(binary("max", stride, stride * -1))
+        span = plus(span, times(length, count - 1))
+        touched = least(count, most(1.0, times(times(length, count), size)))
+        result = times(result, where(binary("eq", stride, NONE), 1.0, touched))
+    return least(result, plus(1.0, times(span, size)))
+
+
+def wavefronts(kernel: Kernel, work: Work, access: Access, warp: int) -> Expr:
+    """Cycles in which shared memory serves one such instruction of a warp, real."""
+    words = access.buffer.itemsize / g.BANK_BYTES
+    if work.fill is None:
+        return bank_cycles(work.strides(access), kernel.warp_shape(warp), words)
+    # neighbours in the walk: along the last dimension, then along the one before
+    row = imax(work.fill.shape[-1] // work.fill.vector, UNIT)
+    across = imin(row, Const(warp, INDEX))
+    steps = (NONE, *work.fill.steps)[-2:]
+    return bank_cycles((steps[1] * work.fill.vector, steps[0]), (across, ceildiv(Const(warp, INDEX), across)), words)
+
+
+def bank_cycles(strides: Sequence[Expr], counts: Sequence[Expr], words: float) -> Expr:
+    """Wavefronts of counts[0] * counts[1] * .. threads, whose elements of `words` 4-byte words lie strides[d] elements
+    apart along d, real; see the module's text."""
+    rows: Expr = ONE
+    everything: Expr = ONE
+    finest: Expr = real(float(g.BANKS))
+    for stride, count in zip(strides, counts, strict=True):
+        if is_zero(stride):
+            continue
+        still = binary("eq", stride, NONE)
+        shared = _common_banks(stride, words)
+        rows = times(rows, where(still, 1.0, round_up(over(times(count, shared), float(g.BANKS)))))
+        everything = times(everything, where(still, 1.0, count))
+        finest = where(still, finest, least(finest, shared))
+    apart = round_up(over(times(everything, finest), float(g.BANKS)))
+    return most(1.0, most(rows, apart))
+
+
+def _common_banks(stride: Expr, words: float) -> Expr:
+    """gcd(stride in words, banks), real; less than a word counts as one."""
+    distance = stride * int(words) if words >= 1 else ceildiv(stride, round(1 / words))
+    result: Expr = ONE
+    power = 2
+    while power <= g.BANKS:
+        result = where(binary("eq", distance % power, NONE), float(power), result)
+        power *= 2
+    return result
+
+
+# registers
+
+
+def accumulators(work: Work) -> Expr:
+    """32-bit registers of the thread's own buffers around the statement, integer."""
+    return _sum([product(list(b.shape)) * max(1, b.itemsize // 4) for b in work.statement.alive if b.scope in PRIVATE])
+
+
+def operands(work: Work) -> Expr:
+    """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
+    result = NONE
+    for access in work.accesses(*OUTSIDE, Scope.SHARED):
+        if access.kind == "write":
+            continue
+        size = max(1, access.buffer.itemsize // 4)
+        if work.fill is not None:
+            result = result + imin(work.fill.trips, Const(int(g.LOADS_IN_FLIGHT), INDEX)) * work.fill.vector * size
+            continue
+        moving = [x.bound for x in work.moving(access) if unrolls(x) and not x.reduce]
+        result = result + product(moving) * _read_ahead(work, access) * (size * access.count)
+    return result
+
+
+def held(kernel: Kernel) -> Expr:
+    """32-bit registers of what a pipeline's next iteration needs, and of its addresses, while this one is computed;
+    integer."""
+    result = NONE
+    for work in kernel.works:
+        if work.fill is not None and work.pipeline is not None and work.is_held:
+            size = max(1, work.statement.itemsize // 4)
+            registers = work.fill.trips * (work.fill.vector * size + g.HELD_ADDRESSES)
+            result = result + select(work.pipeline.stages > 1, registers, NONE)
+    return result
+
+
+def _read_ahead(work: Work, access: Access) -> Expr:
+    """Steps of the unrolled reduction that one wide load covers, because they are neighbours; integer."""
+    most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
+    for i, x in enumerate(work.own, work.first):
+        if x.reduce and unrolls(x) and is_one(access.stride[i]):
+            return imin(x.bound, Const(most_elements, INDEX))
+    return UNIT

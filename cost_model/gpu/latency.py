@@ -1,0 +1,370 @@
+"""The analytic latency of a candidate on a GPU: seconds, in closed form.
+
+For every kernel, with cycles of one multiprocessor:
+
+    occupancy   blocks that are resident together: limited by threads, shared memory, registers, and their number
+    rounds      ceil(blocks of the busiest multiprocessor / occupancy)
+    path        sum over the statements of a block of max(latency of one warp, work of all its warps), and barriers;
+                in a pipeline of S stages max(computation, work of fills, their latency / (S - 1)), and the first fill
+                and shuffles
+    work        blocks of the busiest multiprocessor * max over pipes (arithmetic, issue, memory instructions, L2 port)
+    on chip     max(work, rounds * path)
+    seconds     launch + max(on chip / clock, L2 bytes / L2 rate, DRAM bytes / DRAM rate) + 0.15 * (the others)
+
+`path` is what warps cannot hide: when only one block is resident, its fills and its arithmetic take turns; with more
+of them `work` is the limit. A warp alone takes as long as its instructions (with a gap after each that no other warp
+fills), its chain of dependent accumulations and the loads it waits for, once for each iteration of the unrolled code:
+a few at a time where a loop is short, more often where an unrolled reduction reads global memory.
+
+Bytes from L2 are the distinct sectors that the block touches, again for each iteration of a loop whose working set
+L1 does not keep (what shared arrays leave of it). Bytes from DRAM: the blocks of one wave run side by side and share
+what they read, so a wave costs its footprint and the kernel
+
+    min(bytes from L2, max(unique bytes, waves * footprint of a wave))
+
+or just the unique bytes where everything fits into L2.
+
+The terms are those of the analytic models in Pruner (Qiao et al., ASPLOS 2025: wave efficiency, memory transactions,
+compute and memory penalties) and of Ansor-AF (Canesche et al., ICS 2024: intensity at block and thread level,
+instruction- and warp-level parallelism, occupancy). Constants are in `cost_model.gpu.machine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    factor,
+    largest,
+    least,
+    minus,
+    most,
+    over,
+    plus,
+    real,
+    round_up,
+    times,
+    total,
+    where,
+)
+from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin
+from autosched.ir.stmt import BLOCKS, Scope
+from cost_model.analysis.access import Access
+from cost_model.analysis.statements import Analysis
+from cost_model.gpu import machine as g
+from cost_model.gpu.kernels import (
+    OUTSIDE,
+    PRIVATE,
+    Kernel,
+    Work,
+    accumulators,
+    held,
+    kernels,
+    operands,
+    sectors,
+    transfers,
+    unrolls,
+    wavefronts,
+)
+from cost_model.gpu.machine import GpuMachine
+
+BASE_REGISTERS = 24  # addresses, counters, numbers of thread and block
+
+
+@dataclass(frozen=True, eq=False)
+class WorkCost:
+    """One statement. `arithmetic`, `issue`, `memory`, `port`: cycles of a block; `latency`: cycles of a warp alone."""
+
+    work: Work
+    slots: Expr  # of a thread
+    instructions: Expr  # of a thread
+    arithmetic: Expr
+    issue: Expr
+    shared: Expr  # wavefronts of a block
+    requests: Expr  # the same of global memory
+    l2: Expr  # bytes, all blocks
+    dram: Expr
+    port: Expr
+    chains: Expr
+    latency: Expr
+
+    @property
+    def memory(self) -> Expr:
+        return plus(self.shared, self.requests)
+
+    @property
+    def flow(self) -> Expr:
+        """Cycles of a block where nothing has to be waited for."""
+        return largest([self.arithmetic, self.issue, self.memory, self.port])
+
+    @property
+    def cycles(self) -> Expr:
+        """Of a block that has the multiprocessor for itself."""
+        return largest([self.arithmetic, self.issue, self.memory, self.port, self.latency])
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCost:
+    """One kernel; `registers`, `occupancy` are integer, all else is real."""
+
+    kernel: Kernel
+    costs: tuple[WorkCost, ...]
+    registers: Expr  # of a thread
+    occupancy: Expr  # blocks
+    per_multiprocessor: Expr  # blocks that the busiest one runs
+    path: Expr
+    pipes: tuple[Expr, Expr, Expr, Expr]  # arithmetic, issue, memory, port: cycles of a block
+    on_chip: Expr  # seconds
+    l2: Expr  # seconds
+    dram: Expr  # seconds
+    seconds: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class GpuDraft:
+    kernels: tuple[KernelCost, ...]
+    seconds: Expr
+
+
+def gpu_draft(analysis: Analysis, machine: GpuMachine) -> GpuDraft:
+    """The latency of all kernels, one after another, in closed form."""
+    costs = tuple(kernel_cost(k, machine) for k in kernels(analysis))
+    return GpuDraft(costs, total(c.seconds for c in costs))
+
+
+def kernel_cost(kernel: Kernel, machine: GpuMachine) -> KernelCost:
+    facts = machine.facts
+    registers = register_estimate(kernel, machine)
+    resident = occupancy(kernel, registers, machine)
+    costs = tuple(_work_cost(kernel, w, resident, machine) for w in kernel.works)
+    share = real(ceildiv(kernel.blocks, facts.multiprocessors))
+    exchanged = times(kernel.shuffles, kernel.warps(facts.warp))  # each takes a cycle of the pipe of shared memory
+    pipes = (
+        total(c.arithmetic for c in costs),
+        plus(total(c.issue for c in costs), times(exchanged, 1.0 / g.SCHEDULERS)),
+        plus(total(c.memory for c in costs), exchanged),
+        total(c.port for c in costs),
+    )
+    meetings = plus(times(kernel.barriers, g.BARRIER_LATENCY), times(kernel.shuffles, g.SHUFFLE_LATENCY))
+    path = plus(_path(costs), meetings)
+    rounds = round_up(over(share, resident))
+    on_chip = times(_overlapped([times(share, largest(pipes)), times(rounds, path)]), 1.0 / machine.clock_hz)
+    fits = total(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
+    fits_l2 = fits <= real(g.L2_CAPACITY_SHARE * facts.l2_bytes)
+    l2 = times(total(c.l2 for c in costs), 1.0 / machine.l2_bytes_s)
+    unique = total(_once(w, a) for w in kernel.works for a in w.accesses(*OUTSIDE))
+    dram = times(
+        where(fits_l2, least(unique, total(c.l2 for c in costs)), total(c.dram for c in costs)),
+        1.0 / machine.dram_bytes_s,
+    )
+    seconds = plus(_overlapped([on_chip, l2, dram]), g.LAUNCH_S)
+    return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
+
+
+def _path(costs: tuple[WorkCost, ...]) -> Expr:
+    """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed."""
+    piped = [c for c in costs if c.work.pipeline is not None]
+    fills, computed = [c for c in piped if c.work.fill is not None], [c for c in piped if c.work.fill is None]
+    in_turns = total(c.cycles for c in costs)
+    pipeline = fills[0].work.pipeline if fills else None
+    if pipeline is None:
+        return in_turns
+    flow = total(c.flow for c in fills)
+    waiting = plus(
+        flow, times(pipeline.rounds, g.GLOBAL_LATENCY)
+    )  # all loads of an iteration are on their way together
+    beside = [
+        plus(total(c.cycles for c in computed), total(c.issue for c in fills)),
+        flow,
+        over(waiting, most(1.0, minus(pipeline.stages, 1.0))),  # so many iterations' fills are under way
+    ]
+    first = over(waiting, most(1.0, pipeline.iterations))  # nothing to do meanwhile
+    others = total(c.cycles for c in costs if c.work.pipeline is None)
+    return where(pipeline.stages > 1, plus(plus(largest(beside), first), others), in_turns)
+
+
+def _overlapped(limits: list[Expr]) -> Expr:
+    return plus(times(largest(limits), 1.0 - g.OVERLAP_LOSS), times(total(limits), g.OVERLAP_LOSS))
+
+
+def register_estimate(kernel: Kernel, machine: GpuMachine) -> Expr:
+    """32-bit registers that a thread needs without spilling, integer."""
+    result: Expr = Const(0, INDEX)
+    for work in kernel.works:
+        result = imax(result, accumulators(work) + operands(work))
+    return result + held(kernel) + BASE_REGISTERS
+
+
+def register_room(kernel: Kernel, machine: GpuMachine) -> Expr:
+    """Registers that a thread may have so that as many blocks fit into a multiprocessor as should, integer."""
+    facts = machine.facts
+    threads = kernel.warps(facts.warp) * facts.warp
+    share = Const(facts.registers_per_multiprocessor, INDEX) // (threads * kernel.resident)
+    return imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
+
+
+def occupancy(kernel: Kernel, registers: Expr, machine: GpuMachine) -> Expr:
+    """Blocks that a multiprocessor keeps at a time, at least one, integer."""
+    facts = machine.facts
+    threads = kernel.warps(facts.warp) * facts.warp
+    given = ceildiv(imin(registers, register_room(kernel, machine)), g.REGISTER_UNIT) * g.REGISTER_UNIT
+    limits = [
+        Const(facts.max_blocks_per_multiprocessor, INDEX),
+        Const(facts.max_threads_per_multiprocessor, INDEX) // threads,
+        Const(facts.shared_per_multiprocessor, INDEX) // (kernel.shared + g.SHARED_RESERVED),
+        # each scheduler has a part of the registers for the warps that it starts
+        Const(facts.registers_per_multiprocessor // g.SCHEDULERS, INDEX)
+        // (imax(given, Const(1, INDEX)) * facts.warp)
+        * g.SCHEDULERS
+        // kernel.warps(facts.warp),
+    ]
+    result = limits[0]
+    for limit in limits[1:]:
+        result = imin(result, limit)
+    return imax(result, Const(1, INDEX))
+
+
+def _work_cost(kernel: Kernel, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
+    facts, _statement = machine.facts, work.statement
+    warps = real(kernel.warps(facts.warp))
+    outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
+    slots = times(work.executions, _slots(work, machine))
+    moved = {id(a): times(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
+    overhead = times(work.steps, g.STEP_INSTRUCTIONS)
+    if work.fill is not None:
+        overhead = plus(
+            overhead, times(over(work.executions, work.fill.vector), g.FILL_INSTRUCTIONS * len(work.fill.shape))
+        )
+    instructions = plus(plus(slots, overhead), total(moved.values()))
+    lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
+    arithmetic, issue = times(times(slots, warps), 1.0 / lanes), times(times(instructions, warps), 1.0 / g.SCHEDULERS)
+    bank_waits = times(warps, total(times(moved[id(a)], wavefronts(kernel, work, a, facts.warp)) for a in shared))
+    per_wavefront = g.WAVEFRONT / g.SECTOR
+    requests = times(
+        times(warps, g.GLOBAL_WAVEFRONTS),
+        total(
+            times(moved[id(a)], most(1.0, times(sectors(kernel, work, a, facts.warp), 1.0 / per_wavefront)))
+            for a in outside
+        ),
+    )
+    room = _l1_room(kernel, resident, machine)
+    l2 = [times(_from_l2(work, a, room), _ways(a)) for a in outside]
+    dram = [least(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
+    chains, chain_cycles = _chains(work)
+    waiting = times(_waits(work, instructions), _longest_load(work))
+    latency = plus(most(times(instructions, g.ALONE * 128 / 32 / lanes), chain_cycles), waiting)
+    port = times(total(l2), over(1.0 / g.L2_PORT, kernel.blocks))
+    return WorkCost(
+        work,
+        slots,
+        instructions,
+        arithmetic,
+        issue,
+        bank_waits,
+        requests,
+        total(l2),
+        total(dram),
+        port,
+        chains,
+        latency,
+    )
+
+
+def _ways(access: Access) -> float:
+    """Transfers of an access: an update reads and writes."""
+    return 2.0 if access.kind == "update" else 1.0
+
+
+def _slots(work: Work, machine: GpuMachine) -> float:
+    statement = work.statement
+    counted = [(k, n) for k, n in statement.ops.counts if work.fill is None or k.startswith("float")]
+    slots = sum(g.SLOTS[kind] * n for kind, n in counted)
+    return slots * (machine.double_slots if statement.itemsize == 8 else 1.0)
+
+
+def _chains(work: Work) -> tuple[Expr, Expr]:
+    """(independent accumulations of a thread, cycles of the dependent ones)."""
+    if not work.statement.updates or work.statement.store.atomic:  # nobody waits for an atomic update
+        return ONE, ZERO
+    write = work.statement.write
+    chains = factor(x.trips for x in work.moving(write) if unrolls(x))
+    step = g.ARITHMETIC_LATENCY
+    if write.buffer.scope not in PRIVATE:
+        step += g.SHARED_LATENCY if write.buffer.scope is Scope.SHARED else g.GLOBAL_LATENCY
+    return chains, times(over(work.executions, chains), step)
+
+
+def _waits(work: Work, instructions: Expr) -> Expr:
+    """How often a thread waits for loads: for each iteration of the unrolled code, several at a time where that is
+    short and its loop goes on; more often where an unrolled reduction reads global memory, since registers cannot hold
+    what all its steps will need."""
+    looped = [x for x in work.own if not unrolls(x)]
+    if work.statement.updates and work.accesses(*OUTSIDE):
+        unrolled = factor(x.trips for x in work.own if unrolls(x) and x.reduce)
+        return times(work.steps, most(1.0, times(unrolled, 1.0 / g.LOADS_IN_FLIGHT)))
+    if not looped:
+        return work.steps
+    together = least(g.LOADS_IN_FLIGHT, looped[-1].trips)
+    short = over(instructions, most(1.0, work.steps)) <= real(96.0)
+    return over(work.steps, where(short, together, 1.0))
+
+
+def _longest_load(work: Work) -> float:
+    statement = work.statement
+    waited_for = statement.accesses[1:] if statement.store.atomic else statement.accesses
+    scopes = {a.buffer.scope for a in waited_for if a.kind != "write"}
+    if scopes & set(OUTSIDE):
+        return g.GLOBAL_LATENCY
+    return g.SHARED_LATENCY if Scope.SHARED in scopes else 0.0
+
+
+# traffic
+
+
+def _l1_room(kernel: Kernel, resident: Expr, machine: GpuMachine) -> Expr:
+    """Bytes of L1 for each resident block: what shared arrays leave of the memory that both share."""
+    whole = machine.facts.shared_per_multiprocessor
+    left = minus(float(whole), times(resident, kernel.shared + g.SHARED_RESERVED))
+    return over(most(float(8 << 10), left), resident)
+
+
+def _from_l2(work: Work, access: Access, room: Expr) -> Expr:
+    """Bytes that the access fetches from L2 (or writes to it), all blocks; see `analysis.traffic`, whose rule it is."""
+    statement = work.statement
+    moved = [
+        times(times(access.lines[d], float(access.line_bytes)), statement.iterations(d))
+        for d in range(work.first, work.last + 1)
+    ]
+    result = moved[-1]
+    for depth in range(work.last - 1, work.first - 1, -1):
+        too_much = times(minus(statement.working_set[depth], room), 1e14)
+        result = least(result, most(moved[depth - work.first], too_much))
+    return times(result, statement.weight)
+
+
+def _unique(access: Access) -> Expr:
+    """Bytes that the whole kernel touches."""
+    return times(access.lines[0], float(access.line_bytes))
+
+
+def _once(work: Work, access: Access) -> Expr:
+    """Bytes moved if each is moved once."""
+    return times(times(_unique(access), _ways(access)), least(1.0, work.statement.weight))
+
+
+def _from_dram(kernel: Kernel, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:
+    """Bytes that waves of blocks fetch, none of which finds what the one before had."""
+    concurrent = times(resident, float(machine.facts.multiprocessors))
+    side_by_side: dict[object, Expr] = {}
+    for kind, bound in zip(BLOCKS, kernel.grid, strict=True):
+        side_by_side[kind] = least(most(1.0, concurrent), bound)
+        concurrent = over(concurrent, bound)
+    waves = most(1.0, over(kernel.blocks, factor(side_by_side.values())))
+    footprint = times(access.lines[work.first], float(access.line_bytes))
+    for i in range(work.first):
+        if access.moves(i):
+            footprint = times(footprint, side_by_side[work.statement.loops[i].kind])
+    unique = _unique(access)
+    return times(most(unique, times(waves, least(footprint, unique))), _ways(access))

@@ -1,0 +1,63 @@
+"""Reductions in which the data say where each element belongs: histograms, sums of segments, gradients of lookups.
+
+    parallel what the data depend on, or blocks of s
+      for n
+        where ids[n] is in the block: o[ids[n], d] += x[n, d], in vectors along d
+
+Written as sums over all n for each s, they are made with one step for each n (`lower/passes/scatter.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from autosched.ir.conditions import chosen_by_data
+from autosched.ir.expr import Expr
+from autosched.ir.visit import free_vars
+from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Vectorize
+from search_spaces.cpu.domains import vector_width
+from search_spaces.facts import extent
+from search_spaces.partial_sketch import Context, Draft
+
+FEW_ROWS = 8  # that vectors are added to: comparing with each of so many takes about as long
+FEW_ELEMENTS = 32  # the same of single elements
+
+
+class Arrivals:
+    """Before all other reductions, for which each place is a comparison of its own."""
+
+    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        return bool(_chosen(stage))
+
+    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        chosen, name = _chosen(stage), stage.name
+        around = {v for at in chosen.values() for v in free_vars(at)}
+        places = list(chosen)
+        tasks = [a.name for a in stage.op.axes if a.var in around and a.name not in chosen]
+        inside = [a.name for a in stage.op.axes if a.name not in (*tasks, *places)]
+        steps: list[Step] = []
+        if not tasks and context.threads > 1:
+            axis, places[0] = places[0], f"{places[0]}.1"
+            steps.append(Split(name, axis, (-(-extent(stage.op.axis(axis)) // context.threads),)))
+            tasks = [f"{axis}.0"]
+        vector, last = None, stage.op.axes[-1]
+        if last.name in inside:
+            width = vector_width(f"{name}.{last.name}.r", extent(last), context.lanes_of(stage), "", (1, 2, 4, 8))
+            draft, vector = draft.with_params([width]), f"{last.name}.1"
+            steps.append(Split(name, last.name, (width.name,)))
+            inside[-1:] = [f"{last.name}.0", vector]
+        steps.append(Reorder(name, (*tasks, *(a.name for a in stage.op.reduce_axes), *places, *inside)))
+        steps += [Parallel(name, tuple(tasks))] if tasks else []
+        steps += [Vectorize(name, vector)] if vector is not None else []
+        return [draft.apply(*steps).finish(name, note=f"{name}:arrivals")]
+
+
+def _chosen(stage: Stage) -> dict[str, Expr]:
+    """The axes whose places the data say, and these places; none where there are few."""
+    reducer, axes = stage.op.reducer, stage.op.axes
+    if reducer is None:
+        return {}
+    found = {a.name: f[1] for a in axes if (f := chosen_by_data(stage.op.body, reducer, a.var)) is not None}
+    single = bool(found) and (axes[-1].name in found or any(axes[-1].var in free_vars(at) for at in found.values()))
+    n_places = math.prod(extent(a) for a in axes if a.name in found)
+    return found if n_places > (FEW_ELEMENTS if single else FEW_ROWS) else {}
