@@ -155,7 +155,8 @@ def test_the_json_object_keeps_the_contract(tuned: tuple[Place, dict[str, Any]])
 
 
 @pytest.mark.parametrize(
-    ("form", "expected"), [("steps", '["'), ("ir", "for "), ("llvm", "define i32 @"), ("asm", ".text")]
+    ("form", "expected"),
+    [("steps", '["'), ("ir", "for "), ("passes", "== partition_interior"), ("llvm", "define i32 @"), ("asm", ".text")],
 )
 def test_show(tuned: tuple[Place, dict[str, Any]], cli: Any, form: str, expected: str) -> None:
     place, data = tuned

@@ -6,7 +6,7 @@ import argparse
 
 from autosched.cli import options
 
-FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
+FORMS = ("steps", "ir", "passes", "llvm", "asm", "cuda", "opencl")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -48,7 +48,7 @@ CLAIMS_AT_ONCE = 4  # are verified together; the fastest of them is taken
 CLAIMS_S = 60.0  # no more are begun after this
 REPORTED = 3  # records that were passed over are named
 REASON_LENGTH = 160
-FORMS = ("steps", "ir", "llvm", "asm", "cuda", "opencl")
+FORMS = ("steps", "ir", "passes", "llvm", "asm", "cuda", "opencl")
 GPU_FORMS = ("cuda", "opencl")
 
 
@@ -60,8 +60,8 @@ def show(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> str:
-    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), or code: `llvm` and `asm`
-    of one for a processor, `cuda` and `opencl` of one for a GPU.
+    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), what each of the `passes`
+    makes of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU.
 
     A record of a user's own function needs that function as `workload`, one of another machine its `target`.
     """
@@ -75,6 +75,8 @@ def show(
         from autosched.lower import concretise
 
         return func_text(concretise(found.nest(), {})[0])
+    if as_ == "passes":
+        return passes_text(found.nest())
     if as_ in GPU_FORMS:
         return found.gpu_source(as_).text
     source = found.cpu_source(f"shown as {as_}")
@@ -182,6 +184,20 @@ def export(
         name, title, source, device.target, specs(problem.dag.inputs), specs(problem.dag.outputs), problem.dag.weights
     )
     return deploy.write_files(kernel, kind, path)
+
+
+def passes_text(nest: Func) -> str:
+    """The nest as each pass leaves it, and the names alone of those that change nothing."""
+    from autosched.ir.printer import func_text
+    from autosched.lower import concretise
+
+    parts: list[str] = []
+
+    def watch(name: str, func: Func, changed: bool, seconds: float) -> None:
+        parts.append(f"== {name}, {1e3 * seconds:.1f} ms" + (f"\n{func_text(func)}" if changed else ": no change"))
+
+    concretise(nest, {}, watch)
+    return "\n".join(parts)
 
 
 def stored_nest(record: Record, request: Request) -> Func:

@@ -38,7 +38,7 @@ class Accesses:
         return not self.writes.keys() & touched and not self.reads.keys() & later.writes.keys()
 
 
-def join_passes(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def fuse_passes(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt`, concrete and in canonical form, with passes joined wherever that is right; kernels of a GPU stay."""
     if any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(stmt)):
         return stmt

@@ -19,7 +19,7 @@ MOST = 4  # registers that a loop may take for it
 _FIRST = (Const(0, INDEX),)
 
 
-def hold_values(stmt: Stmt) -> Stmt:
+def hoist_invariants(stmt: Stmt) -> Stmt:
     """`stmt`, concrete and in canonical form, with such values in registers."""
     locals_ = {s.buffer.name for s in walk(stmt) if isinstance(s, Allocate) and s.buffer.scope is Scope.LOCAL}
     return _held(stmt, frozenset(locals_))

@@ -44,7 +44,7 @@ from autosched.lower.passes.borders import settle_borders
 from autosched.lower.passes.instantiate import simplify_stmt
 
 
-def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def partition_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt` with every register tile that has border conditions in an interior and a border version."""
     match stmt:
         case For(kind=kind) if kind in BLOCKS or kind in THREADS:
@@ -54,11 +54,11 @@ def specialise_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
         case For(kind=ForKind.UNROLL | ForKind.VECTORIZE):
             return _block(stmt, simplify)
         case Allocate() | For():
-            return changed(stmt, body=specialise_interior(stmt.body, simplify))
+            return changed(stmt, body=partition_interior(stmt.body, simplify))
         case Seq(stmts=stmts):
-            return Seq(tuple(specialise_interior(s, simplify) for s in stmts))
+            return Seq(tuple(partition_interior(s, simplify) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
-            return If(c, specialise_interior(t, simplify), None if o is None else specialise_interior(o, simplify))
+            return If(c, partition_interior(t, simplify), None if o is None else partition_interior(o, simplify))
     return stmt
 
 

@@ -17,21 +17,21 @@ from autosched.ir.visit import map_exprs, substitute
 from autosched.lower.passes.instantiate import simplify_stmt
 
 
-def go_where_data_say(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def scatter_by_data(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt` with its serial loops as described."""
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=False):
             found = _chosen(stmt, simplify)
             if found is not None:
-                return go_where_data_say(found, simplify)
-            return changed(stmt, body=go_where_data_say(stmt.body, simplify))
+                return scatter_by_data(found, simplify)
+            return changed(stmt, body=scatter_by_data(stmt.body, simplify))
         case Allocate() | For(kind=ForKind.SERIAL | ForKind.PARALLEL):
-            return changed(stmt, body=go_where_data_say(stmt.body, simplify))
+            return changed(stmt, body=scatter_by_data(stmt.body, simplify))
         case If(cond=cond, then=then, otherwise=other):
-            other = None if other is None else go_where_data_say(other, simplify)
-            return If(cond, go_where_data_say(then, simplify), other)
+            other = None if other is None else scatter_by_data(other, simplify)
+            return If(cond, scatter_by_data(then, simplify), other)
         case Seq(stmts=stmts):
-            return Seq(tuple(go_where_data_say(s, simplify) for s in stmts))
+            return Seq(tuple(scatter_by_data(s, simplify) for s in stmts))
     return stmt
 
 

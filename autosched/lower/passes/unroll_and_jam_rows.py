@@ -33,14 +33,14 @@ LAG = 2  # rows between passes over short rows
 SHORT_ROW = 32  # steps of the first pass; longer rows hide what comes after them, and more of them fill the cache
 
 
-def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def unroll_and_jam_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """`stmt`, concrete and in canonical form, with passes over rows interleaved."""
     match stmt:
         case For(body=body):
-            return changed(stmt, body=interleave_rows(body, simplify))
+            return changed(stmt, body=unroll_and_jam_rows(body, simplify))
         case If(cond=cond, then=then, otherwise=other):
-            rest = None if other is None else interleave_rows(other, simplify)
-            return If(cond, interleave_rows(then, simplify), rest)
+            rest = None if other is None else unroll_and_jam_rows(other, simplify)
+            return If(cond, unroll_and_jam_rows(then, simplify), rest)
         case Seq() | Allocate():
             buffers, stmts = _flat(stmt)
             stmts = _with_values(stmts, simplify)
@@ -55,8 +55,8 @@ def interleave_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
 
 def _inside(stmt: Seq | Allocate, simplify: Simplifier) -> Stmt:
     if isinstance(stmt, Allocate):
-        return changed(stmt, body=interleave_rows(stmt.body, simplify))
-    return Seq(tuple(interleave_rows(s, simplify) for s in stmt.stmts))
+        return changed(stmt, body=unroll_and_jam_rows(stmt.body, simplify))
+    return Seq(tuple(unroll_and_jam_rows(s, simplify) for s in stmt.stmts))
 
 
 def _flat(stmt: Stmt) -> tuple[list[Buffer], list[Stmt]]:
