@@ -66,8 +66,11 @@ def test_a_command_ends_with_the_process_that_waits_for_it(tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         process.terminate()
+    pid, end = int(file.read_text()), time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:  # until whoever inherits it has noticed
+        time.sleep(0.01)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(file.read_text()), signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
 
 
 def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
