@@ -212,14 +212,28 @@ def test_a_passed_verification_makes_a_claim_a_record(
     assert (found.verified, found.seconds) == (True, seconds)
 
 
-def test_a_device_that_is_lost_says_nothing_of_the_record(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["device_lost", "killed", "impossible_time"])
+def test_what_says_nothing_of_the_record_does_not_withdraw_it(
+    db: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     from autosched.measure import Failure, Measurer
 
     row = add(db, RIGHT, 1e-6)
-    monkeypatch.setattr(Measurer, "measure", lambda *_: iter([Failure("x", "device_lost", "no answer")]))
-    with pytest.raises(VerificationError, match="device_lost"):
+    monkeypatch.setattr(Measurer, "measure", lambda *_: iter([Failure("x", kind, "no answer")]))
+    with pytest.raises(VerificationError, match=kind):
         at.verify(row, db, workload=added)
     assert [r.id for r in at.best(added, threads=1, db=db)] == [row]
+
+
+def test_a_time_that_no_kernel_can_have_verifies_nothing(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = add(db, RIGHT, 1e-6)
+    become_another_installation(monkeypatch, tmp_path)
+    monkeypatch.setattr("autosched.tuner.bound.CLOCK_HZ", 1e-9)
+    with pytest.raises(VerificationError, match="impossible_time"):
+        at.verify(row, db, workload=added)
+    assert not at.best(added, threads=1, db=db)[0].verified
 
 
 # export

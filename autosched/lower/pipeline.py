@@ -103,8 +103,8 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
         each("instantiate", concrete, True, time.perf_counter() - started)
     context = Context(concrete, simplify)
     if concrete.prepare is not None:
-        bodies = _run_passes(concrete.prepare, context, lambda body: replace(concrete, prepare=body), watchers)
-        concrete = replace(concrete, prepare=bodies)
+        prepare = _run_passes(concrete.prepare, context, lambda body: replace(concrete, prepare=body), watchers)
+        concrete = replace(concrete, prepare=prepare)
     prepared = concrete
     body = _run_passes(concrete.body, context, lambda body: replace(prepared, body=body), watchers)
     return replace(prepared, body=body), simplify
@@ -112,8 +112,8 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
 
 def _run_passes(body: Stmt, context: Context, whole: Callable[[Stmt], Func], watchers: list[Watch]) -> Stmt:
     """`whole` makes of a body the function that watchers see."""
-    chosen = [p for p in PASSES if p.when(body)]
-    for step in chosen:
+    holds = {when: when(body) for when in {step.when for step in PASSES}}
+    for step in [step for step in PASSES if holds[step.when]]:
         started, before = time.perf_counter(), body
         body = step.run(body, context)
         if watchers:
@@ -125,7 +125,7 @@ def _run_passes(body: Stmt, context: Context, whole: Callable[[Stmt], Func], wat
 
 def _debug_watch() -> Watch | None:
     """What AUTOSCHED_DEBUG asks for."""
-    level = debug_level()
+    level = _debug_level()
     if level < VERIFY:
         return None
 
@@ -141,7 +141,7 @@ def _debug_watch() -> Watch | None:
     return watch
 
 
-def debug_level() -> int:
+def _debug_level() -> int:
     """AUTOSCHED_DEBUG as a number: 0 where it is not set, 1 for what is no number."""
     text = os.environ.get("AUTOSCHED_DEBUG", "")
     return int(text) if text.isdecimal() else int(bool(text))

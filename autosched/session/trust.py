@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = KernelSource | GpuSource
 
-NOT_HERE = "device_lost"  # the class of failure that says nothing of the record
+LOST = "device_lost"  # the class of failure of a device that is not there any more
 
 
 def verify_here(
@@ -34,19 +34,28 @@ def verify_here(
 
     Their answers are recorded; a RecordWarning tells where they could not be.
     """
-    from autosched.measure import Failure, Job, Measurer, make_problem
+    from autosched.measure import Job, Measurer, make_problem
     from autosched.measure.host import ScratchDirectory
+    from autosched.tuner.bound import bound_of
     from autosched.tuner.room import check_room
 
     dag, device = request.problem.dag, request.device
+    least_s = bound_of(dag, request.problem.dtype, device.target, device.threads).seconds(None)
     with ScratchDirectory() as scratch:
         check_room(dag, scratch)
         data = make_problem(dag, scratch, seed)
         with Measurer(data, device.target, device.threads) as measurer:
-            answers = list(measurer.measure([Job(str(record.id), source) for record, source in records]))
-    found = [(r, a) for (r, _), a in zip(records, answers, strict=True)]
-    _write_down([(r, a) for r, a in found if not (isinstance(a, Failure) and a.kind == NOT_HERE)], db)
+            jobs = [Job(str(record.id), source) for record, source in records]
+            answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
+    _write_down([(r, a) for (r, _), a in zip(records, answers, strict=True) if _says_something(a)], db)
     return answers
+
+
+def _says_something(answer: Measurement | Failure) -> bool:
+    """Of the record, not of the device, the clock or whoever killed the worker."""
+    from autosched.measure.results import FAULTS, Failure
+
+    return not isinstance(answer, Failure) or not (answer.kind == LOST or FAULTS[answer.kind].repeated)
 
 
 def _write_down(found: Sequence[tuple[Record, Measurement | Failure]], db: Path | str | None) -> None:
