@@ -9,14 +9,12 @@ for it and it is loaded there in any case, or may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Iterator
 
-from autosched.codegen.llvm.address import Access, Addresses
-from autosched.codegen.llvm.arithmetic import Arithmetic, Val, has_avx512, masks_are_vectors, shuffled_bits
-from autosched.codegen.llvm.bindings import HERE, LANE, Bindings, Lanes, Numbers, Runtime, fits_32
-from autosched.codegen.llvm.indices import Indices
+from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.arithmetic import Val, has_avx512, masks_are_vectors, shuffled_bits
+from autosched.codegen.llvm.bindings import HERE, LANE, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.vocabulary import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
@@ -30,33 +28,12 @@ SMALLEST_GATHERED = 4  # bytes of an element that the hardware gathers
 PIECES_OF_BYTES = 2  # of 128 bits, in the longest vector that bytes are picked from
 
 
-class Emitter(Protocol):
-    """What emits values at the current point (`values.py`)."""
-
-    writer: Writer
-    addresses: Addresses
-    bindings: Bindings
-    indices: Indices
-    arithmetic: Arithmetic
-    mask: str | None
-    lanes: int
-    guarded: bool
-
-    def emit(self, expr: Expr) -> Val: ...
-
-    def alone(self) -> AbstractContextManager[None]: ...
-
-    def may_load(self, expr: Expr, depth: int) -> bool: ...
-
-    def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val: ...
-
-
-def known_indices(values: Emitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def known_indices(values: ValueEmitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The indices, each with variables in place of data."""
     return tuple(_known_index(values, index) for index in indices)
 
 
-def _known_index(values: Emitter, index: Expr) -> Expr:
+def _known_index(values: ValueEmitter, index: Expr) -> Expr:
     """The index with a variable in place of each part that is data, bound to its value."""
     if not is_data(index):
         return index
@@ -83,7 +60,7 @@ def _is_small(index: Expr) -> bool:
     return fits_32(*integer_bounds(index))
 
 
-def _outside(values: Emitter, index: Expr) -> Runtime | None:
+def _outside(values: ValueEmitter, index: Expr) -> Runtime | None:
     """The index as a number that is known in the innermost loop which moves it; None where it has to stay here."""
     writer, bound = values.writer, [values.bindings.env[v] for v in free_vars(index)]
     steady = all(x.buffer in values.addresses.steady for x in loads(index))
@@ -102,7 +79,7 @@ def _outside(values: Emitter, index: Expr) -> Runtime | None:
     return Runtime(memo[key], depth)
 
 
-def _in_32_bits(values: Emitter, index: Expr) -> Val | None:
+def _in_32_bits(values: ValueEmitter, index: Expr) -> Val | None:
     """An index of lanes in half the registers; None where it may be negative, does not fit, or is no sum of data."""
     total, simplify = None, values.bindings.simplify
     form = simplify.affine(index)
@@ -118,7 +95,7 @@ def _in_32_bits(values: Emitter, index: Expr) -> Val | None:
     return total
 
 
-def gathered(values: Emitter, access: Access, dtype: str) -> str:
+def gathered(values: ValueEmitter, access: Access, dtype: str) -> str:
     """The vector of lanes from different places: picked from a short table, by the hardware's gather, or lane by lane;
     a masked gather where lanes may not exist, if the hardware may have one for elements of that size."""
     lanes, kind = values.lanes, memory_type(dtype, values.lanes)
@@ -141,7 +118,7 @@ def gathered(values: Emitter, access: Access, dtype: str) -> str:
     )
 
 
-def lane_pointers(values: Emitter, access: Access, dtype: str) -> str:
+def lane_pointers(values: ValueEmitter, access: Access, dtype: str) -> str:
     """A vector of pointers, one for each lane."""
     base, lanes = values.addresses.at(access, dtype), values.lanes
     own = access.lane_index
@@ -155,7 +132,7 @@ def lane_pointers(values: Emitter, access: Access, dtype: str) -> str:
     return values.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
 
 
-def scatter(values: Emitter, access: Access, dtype: str, text: str) -> None:
+def scatter(values: ValueEmitter, access: Access, dtype: str, text: str) -> None:
     """Writes the lanes of `text`, which lie apart, where the mask has them. What has no instruction for it writes each
     known lane at a constant distance: LLVM would bring every pointer out of a vector first, 22 instructions for eight
     lanes instead of nine."""
@@ -175,7 +152,7 @@ def scatter(values: Emitter, access: Access, dtype: str, text: str) -> None:
     )
 
 
-def _one_by_one(values: Emitter, base: str, index: Val, dtype: str) -> str:
+def _one_by_one(values: ValueEmitter, base: str, index: Val, dtype: str) -> str:
     """Each lane's element by a load of its own, at an index that is not negative."""
     write, kind, scalar, found = values.writer.value, memory_type(dtype, index.lanes), memory_type(dtype), "poison"
     for n, number in enumerate(_numbers(values.writer, index, values.arithmetic.target)):
@@ -185,7 +162,7 @@ def _one_by_one(values: Emitter, base: str, index: Val, dtype: str) -> str:
     return found
 
 
-def _where_they_exist(values: Emitter, access: Access, dtype: str, mask: str, filler: str) -> str:
+def _where_they_exist(values: ValueEmitter, access: Access, dtype: str, mask: str, filler: str) -> str:
     """Each lane's element by a load of its own, from a constant in lanes that the mask leaves out. A masked gather of
     short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
     write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
@@ -221,7 +198,7 @@ def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
         yield writer.value(f"lshr i64 {held}, 32")
 
 
-def _picked(values: Emitter, access: Access, index: Val, dtype: str) -> str | None:
+def _picked(values: ValueEmitter, access: Access, index: Val, dtype: str) -> str | None:
     """The lanes out of a table that is a register or two, all of which exists; None for another one. What is written
     lane by lane is one shuffle for each register (LLVM's "variable permute")."""
     lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype][1]
@@ -263,7 +240,7 @@ def _picked(values: Emitter, access: Access, index: Val, dtype: str) -> str | No
     return result
 
 
-def _is_second(values: Emitter, at: str, lanes: int, word: str) -> str:
+def _is_second(values: ValueEmitter, at: str, lanes: int, word: str) -> str:
     """Of numbers below twice the lanes, which are a power of two, those that are not below the lanes. Vectors that
     choose do so by signs: the bit is moved there, and what was masked to get the number is not masked for it."""
     write, kind = values.writer.value, f"<{lanes} x {word}>"

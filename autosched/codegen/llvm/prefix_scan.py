@@ -1,4 +1,4 @@
-"""The text of running reductions over a block of neighbours: in log2(n) steps of shifted vectors, not one an element.
+"""Prefix scans of a block of neighbours as text: in log2(n) steps of shifted vectors, not one an element.
 
     for k unrolled: for l in vectors: A[l] += select(k <= l, X[k], 0)
 
@@ -11,36 +11,18 @@ lanes that do not exist hold the identity.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from autosched.codegen.llvm.address import Addresses
-from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.bindings import Bindings, Lanes
-from autosched.codegen.llvm.stores import Stores
-from autosched.codegen.llvm.values import Values
+from autosched.codegen.llvm.arithmetic import Val
+from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.vocabulary import literal, splat, value_type
-from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import LIMITS, MIRRORED, is_ordering
 from autosched.ir.expr import Const, Expr, Select, Var
-from autosched.ir.stmt import For, Store
+from autosched.ir.stmt import Store
 from autosched.ir.visit import free_vars, is_looked_up, loads, substitute
 
 LEAST = 4  # elements; fewer are added under masks as soon
-
-
-class Emitter(Protocol):
-    """What emits statements at the current point (`statements.py`)."""
-
-    writer: Writer
-    addresses: Addresses
-    bindings: Bindings
-    arithmetic: Arithmetic
-    values: Values
-    stores: Stores
-
-    def width(self, loop: For) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -51,8 +33,9 @@ class _Piece:
     mask: str | None
 
 
-def emit_running(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
-    """Emits the `unrolled` loop around vectors if it is a running reduction of their elements."""
+def emit_prefix_scan(emitter: StatementEmitter, tile: RegisterTile) -> bool:
+    """Emits the tile if it is the prefix scan of its elements: one unrolled loop around vectors of as many."""
+    unrolled, inner = tile.unrolled, tile.inner
     store = inner.body
     assert isinstance(inner.extent, Const)
     if len(unrolled) != 1 or unrolled[0][1] != inner.extent.value or unrolled[0][1] < LEAST:
@@ -88,7 +71,7 @@ def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _order(emitter: Emitter, cond: Expr, k: Var, lane: Var) -> str | None:
+def _order(emitter: StatementEmitter, cond: Expr, k: Var, lane: Var) -> str | None:
     """The comparison `k op lane` that the condition is; None for all others."""
     if not is_ordering(cond):
         return None
@@ -102,7 +85,7 @@ def _order(emitter: Emitter, cond: Expr, k: Var, lane: Var) -> str | None:
     return next((o for o, limit in LIMITS.items() if limit == (is_least, end - shift)), None)
 
 
-def _is_adjacent(emitter: Emitter, term: Expr, lane: Var, piece: Lanes) -> bool:
+def _is_adjacent(emitter: StatementEmitter, term: Expr, lane: Var, piece: Lanes) -> bool:
     """Whether what the term reads follows each other lane by lane, or is the same in all of them."""
     if any(map(is_looked_up, loads(term))):
         return False
@@ -112,7 +95,7 @@ def _is_adjacent(emitter: Emitter, term: Expr, lane: Var, piece: Lanes) -> bool:
     return strides <= {0, 1}
 
 
-def _emit(emitter: Emitter, store: Store, lane: Var, term: Expr, pieces: list[_Piece], order: str) -> None:
+def _emit(emitter: StatementEmitter, store: Store, lane: Var, term: Expr, pieces: list[_Piece], order: str) -> None:
     values, stores, backwards = emitter.values, emitter.stores, order in ("ge", "gt")
     before: Val | None = None
     for piece in reversed(pieces) if backwards else pieces:
@@ -131,8 +114,8 @@ def _emit(emitter: Emitter, store: Store, lane: Var, term: Expr, pieces: list[_P
     del emitter.bindings.env[lane]
 
 
-def _scanned(emitter: Emitter, store: Store, value: Val, mask: str | None, backwards: bool) -> Val:
-    """The running reduction of a vector's lanes."""
+def _scanned(emitter: StatementEmitter, store: Store, value: Val, mask: str | None, backwards: bool) -> Val:
+    """The prefix scan of a vector's lanes."""
     assert store.reducer is not None
     if mask is not None:
         start = emitter.arithmetic.number(store.reducer.identity[0].value, value.dtype)
@@ -145,7 +128,7 @@ def _scanned(emitter: Emitter, store: Store, value: Val, mask: str | None, backw
     return value
 
 
-def _shifted(emitter: Emitter, store: Store, value: Val, by: int, backwards: bool) -> Val:
+def _shifted(emitter: StatementEmitter, store: Store, value: Val, by: int, backwards: bool) -> Val:
     """Each lane's element `by` lanes on, the reducer's identity in the first ones (`backwards`: towards the first)."""
     assert store.reducer is not None
     if value.lanes == 1:
@@ -159,7 +142,7 @@ def _shifted(emitter: Emitter, store: Store, value: Val, by: int, backwards: boo
     )
 
 
-def _last(emitter: Emitter, value: Val, backwards: bool) -> Val:
+def _last(emitter: StatementEmitter, value: Val, backwards: bool) -> Val:
     """What a vector ends with."""
     if value.lanes == 1:
         return value

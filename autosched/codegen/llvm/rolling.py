@@ -22,42 +22,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
-from typing import Protocol
 
 from autosched.codegen.llvm.address import Addresses
-from autosched.codegen.llvm.bindings import Bindings, Lanes
-from autosched.codegen.llvm.values import Values
+from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.windows import Point, Window, find_window
-from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import adds_nothing, conjuncts
 from autosched.ir.expr import INDEX, Const, Expr, Select, Var
 from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
 from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, loads, reduces_lanes, subexpressions, substitute, vector_tile
 from autosched.lower.limits import MAX_CHUNKS
-from autosched.target import Target
 
 # Registers that a tile which passes by leaves free, where it need not pass: with 30 of 32 taken LLVM spills a tenth of
 # the steps. Depthwise 5x5 with channels first took 1.1 to 1.2 times as long as column by column on Emerald Rapids.
 SPARE = 4
-
-
-class Emitter(Protocol):
-    """What emits statements at the current point (`statements.py`)."""
-
-    addresses: Addresses
-    bindings: Bindings
-    values: Values
-    target: Target
-    writer: Writer
-
-    def emit(self, stmt: Stmt) -> None: ...
-
-    def width(self, loop: For) -> int: ...
-
-    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None: ...
-
-    def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,16 +48,16 @@ class Result:
     points: dict[Point, Point]
 
 
-def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
-    """Emits the unrolled loops from `stmt` on, if they are a window: in the order of what it reads where its operands,
+def emit_window(emitter: StatementEmitter, tile: RegisterTile) -> bool:
+    """Emits the tile if it is a window: in the order of what it reads where its operands,
     or those of the steps of one loop, fit into registers, else step by step of its reduction, each of which loads what
     it needs. What clears the accumulators may come before."""
-    window = _window(emitter, stmt) if isinstance(stmt, For) and _is_unrolled(stmt) else None
+    window = _window(emitter, tile.stmt)
     if window is None:
         return False
     room = _n_vectors(emitter, window), emitter.target.n_vector_registers
     if window.fits(*room):
-        _emit(emitter, window, lambda n, first: None, _clears(before, window, emitter.addresses))
+        _emit(emitter, window, lambda n, first: None, _clears(tile.before, window, emitter.addresses))
     elif parts := window.parts(*room):
         _emit_parts(emitter, parts)
     else:
@@ -86,13 +65,14 @@ def emit_window(emitter: Emitter, before: Stmt | None, stmt: Stmt) -> bool:
     return True
 
 
-def emit_ordered(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
+def emit_reordered(emitter: StatementEmitter, tile: RegisterTile) -> bool:
     """Emits a register tile in another order than its loops', if the operands that wait in registers to be used again
     have no room beside the accumulators: vector by vector, or with a loop that moves both operands outside.
 
     If no order has room, each operand is loaded again for each vector, and a fence for the compiler alone keeps LLVM
     from holding it.
     """
+    unrolled, inner = tile.unrolled, tile.inner
     store, loops = inner.body, tuple(v for v, _ in unrolled)
     if not isinstance(store, Store) or store.reducer is None or reduces_lanes(inner):
         return False
@@ -135,12 +115,13 @@ def _waiting(order: Sequence[Var], sizes: Mapping[Var, int], operands: Sequence[
     return sum(prod(sizes[v] for v in wide[n:] if v in moving) for n, moving in zip(again, operands, strict=True))
 
 
-def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: Stmt) -> bool:
-    """Emits the last two of three statements, if the second is a window that fits only where outputs are written when
-    they are complete, and the third writes them. What clears them comes before."""
-    if not (isinstance(update, For) and isinstance(result, For) and _is_unrolled(update) and _is_unrolled(result)):
+def emit_rolling(emitter: StatementEmitter, tile: RegisterTile) -> bool:
+    """Emits the tile and the statement after it, if it is a window that fits only where outputs are written when they
+    are complete, and that statement writes them. What clears them comes before."""
+    result = tile.after
+    if not (isinstance(result, For) and _is_unrolled(result)):
         return False
-    found, registers = _window(emitter, update), emitter.target.n_vector_registers
+    found, registers = _window(emitter, tile.stmt), emitter.target.n_vector_registers
     if found is None or found.fits(vectors := _n_vectors(emitter, found), registers):
         return False
     window = next((w for w in found.sweeps() if w.passes(vectors, registers)), None)
@@ -153,7 +134,7 @@ def emit_passing(emitter: Emitter, before: Stmt | None, update: Stmt, result: St
     if written is None or emitter.width(written.inner) != emitter.width(window.inner):
         return False
     complete = {n: written.points[place] for place, n in window.last.items()}
-    cleared = _clears(before, window, emitter.addresses)
+    cleared = _clears(tile.before, window, emitter.addresses)
 
     def finish(n: int, first: int) -> None:
         if n in complete:
@@ -214,7 +195,7 @@ def _is_unrolled(stmt: Stmt) -> bool:
     return isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const)
 
 
-def _window(emitter: Emitter, stmt: For) -> Window | None:
+def _window(emitter: StatementEmitter, stmt: For) -> Window | None:
     window = find_window(stmt, emitter.addresses)
     if window is None or reduces_lanes(window.inner):
         return None
@@ -226,7 +207,7 @@ def _extent(window: Window) -> int:
     return int(window.inner.extent.value)
 
 
-def _n_vectors(emitter: Emitter, window: Window) -> int:
+def _n_vectors(emitter: StatementEmitter, window: Window) -> int:
     return -(-_extent(window) // emitter.width(window.inner))
 
 
@@ -252,7 +233,7 @@ def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
     return ours is not None and theirs is not None and set(theirs) <= set(ours)
 
 
-def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], cleared: bool = False) -> None:
+def _emit(emitter: StatementEmitter, window: Window, after: Callable[[int, int], None], cleared: bool = False) -> None:
     """All points of each vector, `after` each of them with its number and the vector's first element. Where the
     accumulators are `cleared`, the first product is stored and not added: LLVM would copy operands for it."""
     emitter.values.in_window = True
@@ -272,7 +253,7 @@ def _emit(emitter: Emitter, window: Window, after: Callable[[int, int], None], c
         emitter.bindings.env.pop(var, None)  # all points may be outside
 
 
-def _emit_parts(emitter: Emitter, parts: Sequence[Window]) -> None:
+def _emit_parts(emitter: StatementEmitter, parts: Sequence[Window]) -> None:
     """One window after another, with nothing held from one to the next, see `_emit_steps`."""
     for n, part in enumerate(parts):
         if n:
@@ -281,7 +262,7 @@ def _emit_parts(emitter: Emitter, parts: Sequence[Window]) -> None:
         _emit(emitter, part, lambda n, first: None)
 
 
-def _emit_steps(emitter: Emitter, window: Window) -> None:
+def _emit_steps(emitter: StatementEmitter, window: Window) -> None:
     """All points in the order of the loops. A fence for the compiler alone keeps LLVM from holding what one step loads
     until the next one needs it again: there are no registers for that, it went to the stack and back."""
     env, step = emitter.bindings.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
@@ -318,7 +299,7 @@ def _outside(window: Window, addresses: Addresses) -> set[Point]:
     return found
 
 
-def _vector_at(emitter: Emitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:
+def _vector_at(emitter: StatementEmitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:
     """The vector from `first` on of one copy of the body, or what there is of it."""
     assert isinstance(inner.extent, Const)
     extent, width = int(inner.extent.value), emitter.width(inner)

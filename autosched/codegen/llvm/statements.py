@@ -15,10 +15,9 @@ from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import Lanes, Runtime
-from autosched.codegen.llvm.prefix_scan import emit_running
-from autosched.codegen.llvm.rolling import emit_ordered, emit_passing, emit_window
+from autosched.codegen.llvm.emitters import RegisterTile
+from autosched.codegen.llvm.register_tiles import emit_tile
 from autosched.codegen.llvm.stores import Stores
-from autosched.codegen.llvm.transpose import emit_across
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
@@ -63,7 +62,7 @@ class Statements:
         self.stores = Stores(self.values, target)
         # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
         self._widths: dict[int, tuple[Stmt, int]] = {}
-        self._in_order: dict[int, Stmt] = {}
+        self._in_order: dict[tuple[int, int], tuple[Stmt, Stmt | None]] = {}
 
     def emit(self, stmt: Stmt) -> None:
         match stmt:
@@ -87,10 +86,11 @@ class Statements:
         before: Stmt | None = None
         while rest:
             stmt = rest.popleft()
-            if rest and emit_passing(self, before, stmt, rest[0]):
-                stmt = rest.popleft()
-            elif not emit_window(self, before, stmt):
+            taken = self._tile(before, stmt, rest[0] if rest else None)
+            if taken == 0:
                 self.emit(stmt)
+            for _ in range(taken - 1):
+                stmt = rest.popleft()
             before = before if _only_fetches(stmt) else stmt
 
     # loops
@@ -99,9 +99,8 @@ class Statements:
         if stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            if id(stmt) not in self._in_order and self._tile(stmt):
+            if self._tile(None, stmt, None):
                 return
-            self._in_order[id(stmt)] = stmt
             for n in range(int(stmt.extent.value)):
                 self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -115,12 +114,16 @@ class Statements:
 
             self.serial_loop(stmt.extent, body)
 
-    def _tile(self, stmt: For) -> bool:
-        """Emits unrolled loops that have a better order than their own."""
+    def _tile(self, before: Stmt | None, stmt: Stmt, after: Stmt | None) -> int:
+        """Emits `stmt` if it is a register tile that has a better form than the order of its loops, with what follows
+        where the form is that of both: the number of statements emitted."""
+        if not (isinstance(stmt, For) and stmt.kind is ForKind.UNROLL) or (id(stmt), id(after)) in self._in_order:
+            return 0
         nest = vector_tile(stmt)
-        if nest is not None and (emit_running(self, *nest) or emit_across(self, *nest)):
-            return True
-        return emit_window(self, None, stmt) or (nest is not None and emit_ordered(self, *nest))
+        taken = 0 if nest is None else emit_tile(self, RegisterTile(stmt, *nest, before, after))
+        if taken == 0:  # nor does a form take it without what follows
+            self._in_order[id(stmt), id(after)] = self._in_order[id(stmt), id(None)] = stmt, after
+        return taken
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""

@@ -25,7 +25,7 @@ from itertools import pairwise
 from autosched.codegen.llvm.address import Access
 from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
 from autosched.codegen.llvm.bindings import is_index
-from autosched.codegen.llvm.gather import Emitter
+from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.indices import literal_lanes
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
@@ -185,7 +185,7 @@ def _shuffled(
     return writer.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{order}>")
 
 
-def bits_of_bytes(values: Emitter, number: Expr, places: Expr) -> Val | None:
+def bits_of_bytes(values: ValueEmitter, number: Expr, places: Expr) -> Val | None:
     """A byte, in 32 bits, shifted by a number of places that is known for each lane, where lanes repeat bytes; None for
     anything else, or where lanes are not shifted each by a number of their own in one instruction."""
     load = number.a if isinstance(number, Cast) and number.dtype == "int32" else None
@@ -231,7 +231,7 @@ def bytes_in_words(e: Expr) -> Expr:
     return wide(e)
 
 
-def _shifts(values: Emitter, places: Expr) -> tuple[int, ...] | None:
+def _shifts(values: ValueEmitter, places: Expr) -> tuple[int, ...] | None:
     """The places for each lane, where they are known and less than the bits of a byte."""
     if isinstance(places, Const):
         return (int(places.value),) * values.lanes if 0 <= int(places.value) < BYTE else None

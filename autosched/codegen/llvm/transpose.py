@@ -27,7 +27,7 @@ from itertools import product
 
 from autosched.codegen.llvm.address import Access, Addresses
 from autosched.codegen.llvm.bindings import Lanes
-from autosched.codegen.llvm.rolling import Emitter
+from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
@@ -58,32 +58,32 @@ class Tile:
         return zip(self.outer, self.points[row], strict=True)
 
 
-def emit_across(emitter: Emitter, unrolled: Sequence[tuple[Var, int]], inner: For) -> bool:
-    """Emits the tile of `unrolled` loops around vectors, if it reads or writes across: its vectors by shuffles, then
+def emit_transposed(emitter: StatementEmitter, tile: RegisterTile) -> bool:
+    """Emits the tile if it reads or writes across: its vectors by shuffles, then
     what is left of each row."""
-    width = emitter.width(inner)
-    tile = find_tile(unrolled, inner, emitter.addresses, width)
-    columns = find_columns(unrolled, inner, emitter.addresses, width) if tile is None else None
-    tile = tile or columns
-    if tile is None:
+    unrolled, inner, width = tile.unrolled, tile.inner, emitter.width(tile.inner)
+    rows = find_tile(unrolled, inner, emitter.addresses, width)
+    columns = find_columns(unrolled, inner, emitter.addresses, width) if rows is None else None
+    found = rows or columns
+    if found is None:
         return False
     env, values = emitter.bindings.env, emitter.values
-    for piece in tile.pieces:
+    for piece in found.pieces:
         env[inner.var], values.lanes = piece, piece.lanes
-        (_read_across if columns is None else _write_across)(emitter, tile, piece.lanes)
+        (_read_across if columns is None else _write_across)(emitter, found, piece.lanes)
     values.lanes = 1
     del env[inner.var]
     assert isinstance(inner.extent, Const)
-    done, extent = sum(piece.lanes for piece in tile.pieces), int(inner.extent.value)
-    for n in range(len(tile.points)):
-        env.update(tile.at(n))
-        emitter.vector_rest(inner, done, extent - done, tile.block)
-    for var in tile.outer:
+    done, extent = sum(piece.lanes for piece in found.pieces), int(inner.extent.value)
+    for n in range(len(found.points)):
+        env.update(found.at(n))
+        emitter.vector_rest(inner, done, extent - done, found.block)
+    for var in found.outer:
         del env[var]
     return True
 
 
-def _read_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
+def _read_across(emitter: StatementEmitter, tile: Tile, lanes: int) -> None:
     done, env = 0, emitter.bindings.env
     for first, size in blocks(tile, lanes):
         env.update(tile.at(first))
@@ -96,7 +96,7 @@ def _read_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
         done = first + size
 
 
-def _write_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
+def _write_across(emitter: StatementEmitter, tile: Tile, lanes: int) -> None:
     """A vector for each row and, once a block has all of its rows, what they hold of each lane. Rows that make no block
     are written by themselves."""
     env, values, name = emitter.bindings.env, emitter.values, tile.store.buffers[0]
@@ -119,7 +119,7 @@ def _write_across(emitter: Emitter, tile: Tile, lanes: int) -> None:
         values.forget(name)
 
 
-def _write_columns(emitter: Emitter, store: Store, rows: Sequence[str], dtype: str, lanes: int) -> None:
+def _write_columns(emitter: StatementEmitter, store: Store, rows: Sequence[str], dtype: str, lanes: int) -> None:
     """A block of rows, transposed and written from the first row's place on."""
     writer, block, access = emitter.writer, len(rows), emitter.addresses.access(store.buffers[0], store.indices)
     scalar, itemsize = memory_type(dtype), DTYPES[dtype][1]

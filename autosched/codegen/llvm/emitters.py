@@ -1,0 +1,77 @@
+"""What the parts of the emitter ask of each other: statements, values, and the register tile that a form may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from autosched.ir.expr import Expr, Var
+from autosched.ir.stmt import For, Stmt
+
+if TYPE_CHECKING:
+    from autosched.codegen.llvm.address import Addresses
+    from autosched.codegen.llvm.arithmetic import Arithmetic, Val
+    from autosched.codegen.llvm.bindings import Bindings, Lanes
+    from autosched.codegen.llvm.indices import Indices
+    from autosched.codegen.llvm.stores import Stores
+    from autosched.codegen.llvm.values import Values
+    from autosched.codegen.llvm.writer import Writer
+    from autosched.target import Target
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """The `unrolled` loops from `stmt` on, outermost first, with their extents, around the vectorised loop `inner`.
+
+    `before` and `after` are the statements beside it: a form may need to know what clears the accumulators, or write
+    the results itself. None where there is nothing, or where it does not matter.
+    """
+
+    stmt: For
+    unrolled: Sequence[tuple[Var, int]]
+    inner: For
+    before: Stmt | None = None
+    after: Stmt | None = None
+
+
+class StatementEmitter(Protocol):
+    """What emits statements at the current point (`statements.py`)."""
+
+    addresses: Addresses
+    arithmetic: Arithmetic
+    bindings: Bindings
+    stores: Stores
+    target: Target
+    values: Values
+    writer: Writer
+
+    def emit(self, stmt: Stmt) -> None: ...
+
+    def width(self, loop: For) -> int: ...
+
+    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None: ...
+
+    def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None: ...
+
+
+class ValueEmitter(Protocol):
+    """What emits values at the current point (`values.py`)."""
+
+    addresses: Addresses
+    arithmetic: Arithmetic
+    bindings: Bindings
+    indices: Indices
+    writer: Writer
+    mask: str | None
+    lanes: int
+    guarded: bool
+
+    def emit(self, expr: Expr) -> Val: ...
+
+    def alone(self) -> AbstractContextManager[None]: ...
+
+    def may_load(self, expr: Expr, depth: int) -> bool: ...
+
+    def once(self, buffer: str, key: tuple[object, ...], load: Callable[[], Val]) -> Val: ...
