@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
 from search_spaces.facts import fused_consumer
@@ -29,7 +29,7 @@ class Context:
 
     def lanes_of(self, stage: Stage) -> int:
         """Of the widest values that the stage makes."""
-        return self.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        return self.lanes(max(DTYPES[d].nbytes for d in stage.op.dtypes))
 
     @property
     def warp(self) -> int:

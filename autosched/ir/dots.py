@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Cast, Expr, Load
 from autosched.ir.half import HALVES, bits
 
 WORD_BITS = 32
@@ -70,7 +71,7 @@ class Intrinsic:
     @property
     def is_extended(self) -> bool:
         """Whether elements are narrower than their fields of a word: they do not lie in memory as words."""
-        return self.depth * DTYPES[self.a][1] * 8 < WORD_BITS
+        return self.depth * DTYPES[self.a].bits < WORD_BITS
 
 
 def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple[Form, ...]:
@@ -149,7 +150,7 @@ def problem(e: Word | Dot) -> str | None:
         return f"{e.intrinsic} takes words, not {wrong[0]}" if wrong else None
     kinds = {x.dtype for x in e.parts}
     field = WORD_BITS // len(e.parts)
-    fits = all(8 * DTYPES[k][1] == field or (DTYPES[k][0] in "iu" and 8 * DTYPES[k][1] < field) for k in kinds)
+    fits = all(DTYPES[k].bits == field or (DTYPES[k].is_integer and DTYPES[k].bits < field) for k in kinds)
     if len(kinds) != 1 or not fits or kinds == {"bool"}:
         return f"a word of {len(e.parts)} parts holds {', '.join(sorted(kinds))}"
     return None

@@ -23,22 +23,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
+from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.half import HALVES, nearest
 from autosched.ir.interning import KNOWN, N, interned
 from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
 
-# name -> (kind, bytes); kinds: f(loat), i(nt), u(nsigned), b(ool). Order is promotion order.
-DTYPES: dict[str, tuple[str, int]] = {
-    "bool": ("b", 1),
-    "int8": ("i", 1),
-    "uint8": ("u", 1),
-    "int32": ("i", 4),
-    "int64": ("i", 8),
-    "float16": ("f", 2),
-    "bfloat16": ("f", 2),
-    "float32": ("f", 4),
-    "float64": ("f", 8),
-}
 INDEX = "int64"
 
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "ceildiv", "min", "max", "pow"})
@@ -286,7 +275,7 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
         return value
     if type(value) is int and dtype == INDEX:
         return Const(value, INDEX)
-    kind = DTYPES[dtype][0]
+    kind = DTYPES[dtype].kind
     if kind == "f":
         return Const(nearest(value, dtype) if dtype in HALVES else float(value), dtype)
     if kind == "b":
@@ -296,20 +285,6 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
             f"the constant {value} is not an integer but {dtype} was expected; cast the other operand"
         )
     return Const(int(value), dtype)
-
-
-def promote(a: str, b: str) -> str:
-    """The dtype of a result: a float beats an int, the wider of a kind wins, int8 with uint8 gives int32.
-
-    float16 with bfloat16 gives float32.
-    """
-    if a == b:
-        return a
-    if {a, b} == {"int8", "uint8"}:
-        return "int32"
-    if {a, b} == HALVES:
-        return "float32"
-    return max(a, b, key=list(DTYPES).index)
 
 
 def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
@@ -336,7 +311,7 @@ def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
 def _weak(dtype: str, number: Scalar) -> str:
     if isinstance(number, bool):
         raise ExpressionError(no_comparison(number))
-    if isinstance(number, float) and DTYPES[dtype][0] != "f":
+    if isinstance(number, float) and not DTYPES[dtype].is_float:
         return "float32"
     return INDEX if isinstance(number, int) and dtype == "bool" else dtype
 
@@ -361,7 +336,7 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     if dtype != b.dtype or dtype in HALVES:
         a, b = _unify(widened(a), widened(b))
         dtype = a.dtype
-    kind = DTYPES[dtype][0]
+    kind = DTYPES[dtype].kind
     if op in _REFUSED[kind]:
         raise ExpressionError(_refusal(op, a, b))
     if kind == "f" and op != "pow":  # float arithmetic is left exactly as written
@@ -429,7 +404,7 @@ def call(fn: str, *args: Expr) -> Expr:
     """`fn(args)`; functions of floats refuse integers with a sentence."""
     if fn not in CALLS:
         raise ExpressionError(f"unknown function {fn!r}; known are {', '.join(sorted(CALLS))}")
-    if fn in FLOAT_CALLS and DTYPES[args[0].dtype][0] != "f":
+    if fn in FLOAT_CALLS and not DTYPES[args[0].dtype].is_float:
         raise ExpressionError(f"{fn} needs a float but got {args[0].dtype} in {fn}({args[0]}); cast it first")
     if fn == "not" and args[0].dtype != "bool":
         raise ExpressionError(f"~ needs a bool but got {args[0].dtype} in ~({args[0]})")
@@ -463,7 +438,7 @@ def cast(a: Expr, dtype: str) -> Expr:
     if a.dtype == dtype:
         return a
     dtype = known_dtype(dtype)
-    if isinstance(a, Const) and not (isinstance(a.value, float) and DTYPES[dtype][0] != "f"):
+    if isinstance(a, Const) and not (isinstance(a.value, float) and not DTYPES[dtype].is_float):
         return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
     by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)
     return Cast(Cast(a, "float32") if by_way and a.dtype != "float32" else a, dtype)
@@ -471,11 +446,10 @@ def cast(a: Expr, dtype: str) -> Expr:
 
 def _wrapped(value: int, dtype: str) -> int:
     """What an integer becomes in `dtype`: the lowest bits, where that is an integer as well."""
-    kind, n_bytes = DTYPES[dtype]
-    if kind not in ("i", "u"):
+    if not DTYPES[dtype].is_integer:
         return value
-    sign = 1 << (8 * n_bytes - 1) if kind == "i" else 0
-    return (value + sign) % (1 << 8 * n_bytes) - sign
+    low, high = DTYPES[dtype].integer_range
+    return (value - low) % (high - low + 1) + low
 
 
 def widened(a: Any) -> Any:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
-from autosched.ir.types import integer_bounds, integer_range
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, free_vars, is_closed, is_data
 
 ZERO = Const(0, INDEX)
@@ -118,7 +119,7 @@ def interval(expr: Expr, ranging: Mapping[Var, Expr]) -> Interval:
 def _atom_interval(atom: Expr, ranging: Mapping[Var, Expr]) -> Interval:
     if is_data(atom):  # data, of which nothing is known before the kernel runs
         low, high = integer_bounds(atom)
-        if (low, high) != integer_range(INDEX):
+        if (low, high) != DTYPES[INDEX].integer_range:
             return Interval(Const(low, INDEX), Const(high - low + 1, INDEX))
     if not free_vars(atom) & ranging.keys():
         return Interval(atom, ONE)

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Param, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Param, Select, Var
 from autosched.ir.stmt import (
     Allocate,
     Barrier,
@@ -153,7 +154,7 @@ def _binary_text(e: Binary, outer: int, known: bool) -> str:
         if negated is not None:
             symbol, y = "-", negated
     left_precedence = precedence + 1 if precedence == COMPARISON_PRECEDENCE else precedence
-    gap = "" if precedence == PRODUCT_PRECEDENCE and DTYPES[e.dtype][0] in "iu" else " "
+    gap = "" if precedence == PRODUCT_PRECEDENCE and DTYPES[e.dtype].is_integer else " "
     a = _text(x, left_precedence, left)
     b = _text(y, precedence + 1, right)
     return _wrap(f"{a}{gap}{symbol}{gap}{b}", precedence, outer)
@@ -162,11 +163,11 @@ def _binary_text(e: Binary, outer: int, known: bool) -> str:
 def _negated(e: Expr) -> Expr | None:
     """-e for a negative integer constant or a product with one, so that `+` can be written as `-`; else None."""
     match e:
-        case Const(value, dtype) if DTYPES[dtype][0] == "i" and value < 0:
+        case Const(value, dtype) if DTYPES[dtype].kind == "i" and value < 0:
             return Const(-value, dtype)
-        case Binary("mul", Const(value, dtype), b) if DTYPES[dtype][0] == "i" and value < 0:
+        case Binary("mul", Const(value, dtype), b) if DTYPES[dtype].kind == "i" and value < 0:
             return b if value == -1 else Binary("mul", Const(-value, dtype), b)
-        case Binary("mul", a, Const(value, dtype)) if DTYPES[dtype][0] == "i" and value < 0:
+        case Binary("mul", a, Const(value, dtype)) if DTYPES[dtype].kind == "i" and value < 0:
             return a if value == -1 else Binary("mul", a, Const(-value, dtype))
     return None
 
@@ -195,15 +196,15 @@ def _tells_dtype(e: Expr) -> bool:
 
 
 def _const_text(value: bool | int | float, dtype: str, outer: int, known: bool) -> str:
-    kind, nbytes = DTYPES[dtype]
-    if kind == "f":
+    known_as = DTYPES[dtype]
+    if known_as.is_float:
         text = str(np.float32(value)) if dtype == "float32" else repr(float(value))
         default = "float32"
     else:
         text = str(value)
-        default = "bool" if kind == "b" else "int64"
+        default = "bool" if known_as.kind == "b" else "int64"
     if dtype != default and not known:
-        text += "_bf16" if dtype == "bfloat16" else f"_{kind}{8 * nbytes}"
+        text += f"_{known_as.abbreviation}"
     return _wrap(text, PREFIX["neg"][1], outer) if text.startswith("-") else text
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from autosched.ir.expr import DTYPES, Binary, Const, Expr, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Const, Expr, Var
 
 
 class ForKind(Enum):
@@ -72,7 +73,7 @@ class Buffer:
 
     @property
     def itemsize(self) -> int:
-        return DTYPES[self.dtype][1]
+        return DTYPES[self.dtype].nbytes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether the dtypes of an expression's node go together, and the ranges of integers."""
+"""Whether the dtypes of an expression's node go together, and the bounds of integers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from autosched.ir import dots
 from autosched.ir.dots import Dot, Word
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import (
     ARITHMETIC,
     BITWISE,
     CALLS,
     COMPARISON,
-    DTYPES,
     FLOAT_CALLS,
     INDEX,
     INT_ONLY,
@@ -62,14 +62,13 @@ def type_problem(e: Expr) -> str | None:
 def _const_problem(value: bool | int | float, dtype: str) -> str | None:
     if dtype not in DTYPES:
         return f"unknown dtype {dtype!r}"
-    kind, nbytes = DTYPES[dtype]
-    expected = {"b": bool, "f": float}.get(kind, int)
+    expected = {"b": bool, "f": float}.get(DTYPES[dtype].kind, int)
     if type(value) is not expected:
         return f"a constant of {dtype} holds the {type(value).__name__} {value}"
-    if kind in "iu":
-        low, high = integer_range(dtype)
+    if DTYPES[dtype].is_integer:
+        low, high = DTYPES[dtype].integer_range
         if not low <= value <= high:
-            return f"the constant {value} does not fit {dtype} ({8 * nbytes} bits)"
+            return f"the constant {value} does not fit {dtype} ({DTYPES[dtype].bits} bits)"
     return None
 
 
@@ -79,17 +78,10 @@ def recorded_type(value: Any) -> Any:
     return type_name(value) if not plain and type_name(value) in DTYPES else value
 
 
-def integer_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype."""
-    kind, nbytes = DTYPES[dtype]
-    bits = 8 * nbytes
-    return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
 def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGES) -> tuple[int, int]:
     """Smallest and largest value that an integer expression over data may have, whatever the data are. `ranges`: those
     of variables."""
-    whole = integer_range(expr.dtype)
+    whole = DTYPES[expr.dtype].integer_range
 
     def bounds(e: Expr) -> tuple[int, int]:
         return integer_bounds(e, ranges)
@@ -99,7 +91,7 @@ def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGE
             return int(v), int(v)
         case Cast(a=a) if a.dtype == "bool":
             return 0, 1
-        case Cast(a=a) if DTYPES[a.dtype][0] in "iu":
+        case Cast(a=a) if DTYPES[a.dtype].is_integer:
             return _within(bounds(a), whole)
         case Select(a=a, b=b):
             x, y = bounds(a), bounds(b)
@@ -130,7 +122,7 @@ def _within(bounds: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
 def _operation_problem(op: str, dtype: str) -> str | None:
     if dtype in HALVES:
         return f"{op} of {dtype}, in which there is no arithmetic"
-    kind = DTYPES[dtype][0] if dtype in DTYPES else "?"
+    kind = DTYPES[dtype].kind if dtype in DTYPES else "?"
     if op in COMPARISON:
         return None
     if op in LOGICAL:
@@ -151,7 +143,7 @@ def _call_problem(fn: str, args: tuple[Expr, ...]) -> str | None:
         return f"unknown function {fn!r}"
     if len(args) != 1:
         return f"{fn} takes 1 argument, not {len(args)}"
-    kind = DTYPES[args[0].dtype][0] if args[0].dtype in DTYPES else "?"
+    kind = DTYPES[args[0].dtype].kind if args[0].dtype in DTYPES else "?"
     if fn in FLOAT_CALLS and kind != "f":
         return f"{fn} needs a float, not {args[0].dtype}"
     if (fn == "not") != (kind == "b"):

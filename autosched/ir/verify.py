@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autosched.ir.atomics import atomic_operation
-from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Load, Param, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var
 from autosched.ir.printer import expr_text, headline
 from autosched.ir.stmt import (
     BLOCKS,

@@ -6,22 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import (
-    DTYPES,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Param,
-    Select,
-    Var,
-    binary,
-    call,
-    cast,
-    select,
-)
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Param, Select, Var, binary, call, cast, select
 from autosched.ir.stmt import (
     Allocate,
     Barrier,
@@ -191,7 +177,7 @@ def is_copy(store: Store, outside: Callable[[str], bool]) -> bool:
     element = moved(store.values[0]) if len(store.values) == 1 else None
     if element is None or store.reducer is not None:
         return False
-    return outside(element[0].buffer) and DTYPES[element[0].dtype][1] in (4, 8)
+    return outside(element[0].buffer) and DTYPES[element[0].dtype].nbytes in (4, 8)
 
 
 def reduces_lanes(loop: For) -> bool:

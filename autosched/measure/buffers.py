@@ -12,7 +12,7 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.runtime.tensors import ALIASED_BYTES, ALIGNMENT, apart
 
 REDZONE = 256
@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
     """`n_bytes` of the poison of `dtype`."""
-    if DTYPES[dtype][0] != "f":
+    if not DTYPES[dtype].is_float:
         return np.full(n_bytes, GUARD[0], np.uint8)
     return np.resize(np.frombuffer(POISON_FLOAT, np.uint8), n_bytes)
 
@@ -57,7 +57,7 @@ class Buffer:
             zone[:] = self._guard
 
     def poison(self, dtype: str) -> None:
-        if DTYPES[dtype][0] == "f":
+        if DTYPES[dtype].is_float:
             even = self.bytes[: len(self.bytes) & ~1]
             even.view(np.uint16).fill(int.from_bytes(POISON_FLOAT, "little"))
         else:

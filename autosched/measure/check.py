@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
 from autosched.runtime.spec import ArraySpec, largest
@@ -200,7 +200,7 @@ def _examined(spec: ArraySpec, got: Array, low: Array, high: Array, bound: Array
     right = (got >= low) & (got <= high)
     poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
     unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
-    if DTYPES[spec.dtype][0] == "f":
+    if DTYPES[spec.dtype].is_float:
         right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(bound)) & ~unwritten
     return right, unwritten
 

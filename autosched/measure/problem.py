@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.half import numpy_dtype
 from autosched.runtime.spec import ArraySpec
 
@@ -133,7 +133,7 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
     admits everything (a NaN too, which no limits can say: see `check`).
     """
     kind = numpy_dtype(dtype)
-    if DTYPES[dtype][0] != "f":
+    if not DTYPES[dtype].is_float:
         return _integer_limits(value, bound, kind)
     wide = value.astype(np.float64)
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.target import Target
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Roof:
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
-    return sum(int(np.prod(t.shape)) * DTYPES[t.dtype][1] for t in (*dag.inputs, *dag.outputs))
+    return sum(int(np.prod(t.shape)) * DTYPES[t.dtype].nbytes for t in (*dag.inputs, *dag.outputs))
 
 
 def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:

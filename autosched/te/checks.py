@@ -16,15 +16,15 @@ from typing import Any
 
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import NEGATED
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.types import integer_range
 from autosched.te.tensor import ComputeOp, postorder
 
 MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64
 MAX_DEPTH = 200  # later passes walk expressions recursively, with up to four Python frames a level
 _FACT_DEPTH = 2  # how many conditions may be combined for one bound
-_INT_DTYPES = frozenset(name for name, (kind, _) in DTYPES.items() if kind in "iu")
+_INT_DTYPES = frozenset(name for name, row in DTYPES.items() if row.is_integer)
 _TOO_DEEP = "operations in one another; reduce over a te.reduce_axis, or split the stage in two"
 
 Facts = tuple[Expr, ...]  # integer expressions known to be >= 0
@@ -43,7 +43,7 @@ def check_shape(shape: Any, what: str, dtype: str) -> tuple[int, ...]:
         if extent <= 0:
             raise ExpressionError(f"extent {dim} of {what} is {extent} but must be > 0")
         extents.append(extent)
-    size = DTYPES[dtype][1]
+    size = DTYPES[dtype].nbytes
     for extent in extents:
         size *= extent
     if size > MAX_BYTES:
@@ -69,7 +69,7 @@ def check_op(op: ComputeOp) -> None:
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and _is_zero(node.b):
             raise ExpressionError(f"stage {op.name} divides by zero in {node}; the divisor must be another number")
         if isinstance(node, Const) and node.dtype in _INT_DTYPES and not _fits(node):
-            low, high = integer_range(node.dtype)
+            low, high = DTYPES[node.dtype].integer_range
             raise ExpressionError(
                 f"stage {op.name} uses the constant {node.value} as {node.dtype}, whose range is {low} to {high}; "
                 'cast the other operand to a wider type, for example with .astype("int64")'
@@ -93,7 +93,7 @@ def _is_zero(node: Expr) -> bool:
 
 
 def _fits(node: Const) -> bool:
-    low, high = integer_range(node.dtype)
+    low, high = DTYPES[node.dtype].integer_range
     return low <= node.value <= high
 
 

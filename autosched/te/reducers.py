@@ -11,24 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import (
-    DTYPES,
-    INDEX,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-    cast,
-    const,
-    known_dtype,
-    select,
-    widened,
-)
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary, cast, const, known_dtype, select, widened
 from autosched.ir.stmt import Reducer
 from autosched.ir.symbolic import no_comparison, scalar
-from autosched.ir.types import integer_range
 from autosched.te.tensor import AxisVar, Tensor, postorder
 
 # Sums and products of narrow types would overflow at once; they accumulate in int32.
@@ -80,8 +66,8 @@ def largest(dtype: str) -> Const:
 
 
 def _extreme(dtype: str, infinite: float, end: int) -> Const:
-    kind = DTYPES[dtype][0]
-    value = infinite if kind == "f" else bool(end) if kind == "b" else integer_range(dtype)[end]
+    kind = DTYPES[dtype].kind
+    value = infinite if kind == "f" else bool(end) if kind == "b" else DTYPES[dtype].integer_range[end]
     node: Const = Const(value, dtype)
     return node
 
@@ -106,8 +92,8 @@ def to_expr(value: Any, what: str, truth: bool = False) -> Expr:
 def typed_const(value: bool | int | float, dtype: str) -> Expr:
     """A constant of exactly `dtype`; refuses an unknown dtype and a number outside its range."""
     dtype = known_dtype(dtype)
-    if DTYPES[dtype][0] in "iu":
-        low, high = integer_range(dtype)
+    if DTYPES[dtype].is_integer:
+        low, high = DTYPES[dtype].integer_range
         if not low <= value <= high:
             raise ExpressionError(f"the constant {value} does not fit in {dtype}, whose range is {low} to {high}")
     return const(value, dtype)
@@ -295,7 +281,7 @@ def is_first_best(op: str, place: Expr, value: Expr, other_place: Expr, other: E
     NaN is better than every number, as NumPy has it, and as good as another NaN: so the order does not matter.
     """
     comes_first = place < other_place
-    if DTYPES[value.dtype][0] != "f":
+    if not DTYPES[value.dtype].is_float:
         return binary(op, value, other) | (value.equal(other) & comes_first)
     is_nan = value.not_equal(value)
     is_as_good = (value.equal(other) | is_nan) & comes_first

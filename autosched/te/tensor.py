@@ -18,7 +18,8 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
 from autosched.ir.interning import N, interned
 from autosched.ir.stmt import Reducer
 from autosched.ir.types import integer_bounds
@@ -193,7 +194,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Size of the elements in bytes."""
-        count = DTYPES[self.dtype][1]
+        count = DTYPES[self.dtype].nbytes
         for extent in self.shape:
             count *= extent
         return count
@@ -223,7 +224,7 @@ def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
 
 def _clamped(index: Expr, extent: int) -> Expr:
     """An index that is data, within 0 .. extent - 1: clamped in its own type, where that reaches beyond it."""
-    if DTYPES[index.dtype][0] not in "iu":
+    if not DTYPES[index.dtype].is_integer:
         return index
     low, high = integer_bounds(index)
     index = binary("max", index, 0) if low < 0 else index

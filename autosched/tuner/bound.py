@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autosched.ir.atomics import atomic_operation
-from autosched.ir.expr import DTYPES, Binary, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Expr, Load, Select, Var
 from autosched.ir.linear import linear
 from autosched.ir.visit import free_vars
 
@@ -46,7 +47,7 @@ class Bound:
 def bound_of(dag: ComputeDAG, dtype: str, target: Target, threads: int) -> Bound:
     """Of a GPU only what is written: what OpenCL measures as the peak of a device need not be it."""
     units = threads if target.gpu is None else target.gpu.multiprocessors
-    written = sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in dag.outputs)
+    written = sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in dag.outputs)
     points = 0 if target.gpu is not None or dag.winograd else sum(_products(dag, op, dtype) for op in dag.stages)
     return Bound(2 * points, written, STORED_BYTES * CLOCK_HZ * units)
 

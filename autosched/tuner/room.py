@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -58,7 +58,7 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in tensors)
+    return sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in tensors)
 
 
 def _free_memory() -> int:

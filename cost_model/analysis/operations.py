@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import BITWISE, COMPARISON, DTYPES, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.cpu.microarchitectures import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
@@ -82,11 +83,11 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
 
 def _is_index(expr: Expr) -> bool:
     """Whether it is an integer that no data are in: the same for a vector, or a constant."""
-    return DTYPES[expr.dtype][0] in "iu" and not loads(expr)
+    return DTYPES[expr.dtype].is_integer and not loads(expr)
 
 
 def _is_extreme(expr: Expr) -> bool:
-    plain = isinstance(expr, Binary) and expr.op in ("min", "max") and DTYPES[expr.dtype][0] == "f"
+    plain = isinstance(expr, Binary) and expr.op in ("min", "max") and DTYPES[expr.dtype].is_float
     return plain and not any(isinstance(x, Const) for x in expr.children)
 
 
@@ -141,10 +142,10 @@ def is_whole_word(expr: Expr) -> bool:
 
 
 def _kind(expr: Expr) -> str:
-    prefix = "float_" if DTYPES[expr.dtype][0] == "f" else "int_"
+    prefix = "float_" if DTYPES[expr.dtype].is_float else "int_"
     match expr:
         case Binary(op=op) if op in COMPARISON:
-            return ("float_" if DTYPES[expr.a.dtype][0] == "f" else "int_") + "cmp"
+            return ("float_" if DTYPES[expr.a.dtype].is_float else "int_") + "cmp"
         case Binary(op=op) if op in LOGICAL:
             return "bool_op"
         case Binary(op="add" | "sub") if _fused_product(expr) is not None:

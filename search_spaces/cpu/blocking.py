@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
@@ -123,7 +123,7 @@ def passes_by(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> boo
     """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
     `v` that are longer than a register tile."""
     rows, lanes = reads_of(draft.state, stage), context.lanes_of(stage)
-    n_bytes = sum(math.prod(buffer_shape(draft.state, r.load.buffer)) * DTYPES[r.load.dtype][1] for r in rows)
+    n_bytes = sum(math.prod(buffer_shape(draft.state, r.load.buffer)) * DTYPES[r.load.dtype].nbytes for r in rows)
     is_wide = extent(v) > vector_width("", extent(v), lanes, "").domain[-1]
     return is_wide and not has_reuse(stage, rows) and n_bytes > context.target.l2_bytes
 
@@ -188,7 +188,7 @@ class _Tiles:
 
     def split_host(self, draft: Draft) -> Draft:
         host = self.host
-        itemsize = max(DTYPES[d][1] for d in host.op.dtypes)
+        itemsize = max(DTYPES[d].nbytes for d in host.op.dtypes)
         lanes = self.context.lanes(itemsize)
         steps: list[Step] = []
         for n, axis in enumerate(host.op.axes):

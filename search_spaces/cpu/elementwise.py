@@ -13,7 +13,8 @@ import math
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES, Const, product
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const, product
 from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import (
     ComputeAt,
@@ -297,5 +298,5 @@ def transposed_read(draft: Draft, stage: Stage) -> tuple[str, int] | None:
             continue
         for axis in stage.op.axes[:-1]:
             if read.strides[axis.name] == 1:
-                return axis.name, DTYPES[read.load.dtype][1]
+                return axis.name, DTYPES[read.load.dtype].nbytes
     return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.facts import extent
@@ -115,7 +115,7 @@ def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place,
     axes = draft.state.stage(name).op.axes
     last = len(axes) - 1
     others = [n for n in range(len(axes)) if n != dim]
-    lanes = context.lanes(DTYPES[draft.state.stage(name).op.dtypes[0]][1])
+    lanes = context.lanes(DTYPES[draft.state.stage(name).op.dtypes[0]].nbytes)
     width = vector_width(f"{name}.d{dim}.r", extent(axes[dim]), lanes, "", vectors=(1, 2))
     tile = across_tile(f"{name}.d{last}.r", extent(axes[last]))
     outer = [f"d{n}.0" if n == last else f"d{n}" for n in others]

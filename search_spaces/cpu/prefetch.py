@@ -35,7 +35,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES, Const
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
@@ -75,7 +76,7 @@ def follow_sums(draft: Draft, tile: Stage, context: Context) -> Draft:
     assert tile.at is not None
     sums = draft.state.stage(tile.at.stage)
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
-    n_bytes = points(sums) * sum(DTYPES[d][1] for d in sums.op.dtypes)
+    n_bytes = points(sums) * sum(DTYPES[d].nbytes for d in sums.op.dtypes)
     if n_bytes < LARGE * context.target.l2_bytes or sums.layout is not None:
         return draft
     return draft.apply(*(FetchAhead(tile.name, last, tile.name, name, 1) for name in sums.op.buffers))
@@ -137,7 +138,7 @@ def _follow_output(state: State, tile: Stage, large: float) -> State:
         return state
     n_points = math.prod(extent(a) for a in host.op.axes)
     for name, dtype in zip(host.op.buffers, host.op.dtypes, strict=True):
-        if n_points * DTYPES[dtype][1] >= large:
+        if n_points * DTYPES[dtype].nbytes >= large:
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
     return state
 
@@ -156,7 +157,7 @@ def _ask_for_short_rows(
 
 def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
     run = run_length(read, tile, rows)
-    return run is not None and run * DTYPES[read.load.dtype][1] <= SHORT_ROW_BYTES
+    return run is not None and run * DTYPES[read.load.dtype].nbytes <= SHORT_ROW_BYTES
 
 
 def _ask_for_operand(
@@ -193,4 +194,4 @@ def _is_plain(read: Read, tile: Stage) -> bool:
 
 def _n_bytes(state: State, name: str) -> int:
     tensor = next(t for t in state.inputs if t.name == name)
-    return math.prod(tensor.shape) * DTYPES[tensor.dtype][1]
+    return math.prod(tensor.shape) * DTYPES[tensor.dtype].nbytes

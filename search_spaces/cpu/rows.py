@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
@@ -127,7 +127,7 @@ class PlainReduction:
 def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Context, rows: int = 1) -> Draft:
     """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end; the stage's last
     axis in blocks of `rows`."""
-    itemsize = max(DTYPES[d][1] for d in stage.op.dtypes)
+    itemsize = max(DTYPES[d].nbytes for d in stage.op.dtypes)
     lanes = context.lanes(itemsize)
     width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, MAX_VECTORS))
     if lanes < length <= MAX_VECTORS * lanes:  # all of a short row, without a loop
@@ -211,7 +211,7 @@ def _schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
         last: StageAxis = host.op.axes[-1]
         width = f"{host.name}.{last.name}.r"
         # Of one 64-byte line of the widest value written; narrower targets take several vectors.
-        lanes = max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))
+        lanes = max(1, 64 // max(DTYPES[d].nbytes for d in host.op.dtypes))
         draft = draft.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
     if lead and host.at is None:

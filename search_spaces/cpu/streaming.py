@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
@@ -33,7 +33,7 @@ LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of t
 def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list[Draft]:
     """The drafts once more, with every output that is written in vectors streamed and scattered operands fetched ahead;
     none where that cannot pay."""
-    read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype][1] for t in ts) for ts in (dag.inputs, dag.outputs))
+    read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in ts) for ts in (dag.inputs, dag.outputs))
     n_bytes, l3_bytes = read + written, context.target.l3_bytes
     is_light, is_large = dag.flops <= MAX_INTENSITY * n_bytes, n_bytes >= l3_bytes
     are_far = LEAST_OF_CACHE * n_bytes >= l3_bytes
@@ -62,7 +62,7 @@ def _first_pass_ahead(state: State, context: Context) -> State:
     """
     passes = [s for s in state.stages if s.op.reducer is not None and s.scope is Scope.REGISTER and _serial_steps(s)]
     for tensor in state.inputs if len(passes) > 1 else ():
-        n_bytes = math.prod(tensor.shape) * DTYPES[tensor.dtype][1]
+        n_bytes = math.prod(tensor.shape) * DTYPES[tensor.dtype].nbytes
         if tensor.name in passes[0].op.reads and 2 * n_bytes >= context.target.l3_bytes:
             state = state.apply(Prefetch(passes[0].name, tensor.name, _serial_steps(passes[0])[-1], STEPS_AHEAD, 2))
     return state

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Tensorize, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
@@ -153,7 +153,7 @@ def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | N
     (axis,), (k,) = stage.op.axes, stage.op.reduce_axes
     across = [r for r in rows if not r.is_unit(axis.name)]
     bad = [r for r in across if r.is_near(axis.name) or r.strides[k.name] != 1 or r.load.dtype == "bool"]
-    block = PIECE_BYTES // min((DTYPES[r.load.dtype][1] for r in across), default=PIECE_BYTES)
+    block = PIECE_BYTES // min((DTYPES[r.load.dtype].nbytes for r in across), default=PIECE_BYTES)
     if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < context.lanes_of(stage):
         return None
     return _Tiling(context, Plan(0, True, whole=True)).apply(draft, stage)

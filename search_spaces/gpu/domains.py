@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.schedule import Stage
 from search_spaces.facts import extent
 from search_spaces.space import Param
@@ -47,7 +47,7 @@ def vector(name: str, extent: int, group: str) -> Param:
 
 def copied_vector(name: str, copy: Stage) -> Param:
     """Elements that a thread copies at once: of rows that whole vectors fill, as many as an access can move."""
-    itemsize = max(DTYPES[d][1] for d in copy.op.dtypes)
+    itemsize = max(DTYPES[d].nbytes for d in copy.op.dtypes)
     row = extent(copy.op.axes[-1]) if len(copy.op.axes) > 1 else 0
     return Param(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from autosched import te
-from autosched.ir.expr import DTYPES, Expr
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import CacheWrite, ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
@@ -73,7 +74,7 @@ way = pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
 
 def anything(dtype: str) -> Array:
     """Values of the whole range, its ends among them; floats with NaN, infinities and zeros of both signs."""
-    kind = DTYPES[dtype][0]
+    kind = DTYPES[dtype].kind
     if kind == "b":
         return RNG.integers(0, 2, (ROWS, COLUMNS)).astype(bool)
     if kind == "f":

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autosched import te
-from autosched.ir.expr import DTYPES, Expr
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
 from autosched.te.tensor import AxisVar
 
 _FLOAT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
@@ -63,7 +64,7 @@ def number(dtype: str, value: int) -> Expr:
 
 
 def function(rng: random.Random, x: Expr) -> Expr:
-    kind = DTYPES[x.dtype][0]
+    kind = DTYPES[x.dtype].kind
     if kind == "b":
         return te.logical_not(x)
     return rng.choice(_FLOAT_FUNCTIONS if kind == "f" else _INT_FUNCTIONS)(x)
@@ -72,7 +73,7 @@ def function(rng: random.Random, x: Expr) -> Expr:
 def pair(rng: random.Random, x: Expr, y: Expr) -> Expr:
     if x.dtype == y.dtype == "bool":
         return rng.choice(_BOOL_PAIRS)(x, y)
-    if DTYPES[x.dtype][0] == "f" and y.dtype != "bool" and rng.random() < 0.1:
+    if DTYPES[x.dtype].is_float and y.dtype != "bool" and rng.random() < 0.1:
         return x / (te.abs(y) + 1.0)
     return rng.choice(_PAIRS)(x, y)
 
@@ -124,7 +125,7 @@ def reduced(rng: random.Random, values: Sequence[Expr], axes: tuple[AxisVar, ...
         return te.sum(value, axis=axes)
     if choice < 0.85:
         return rng.choice((te.max, te.min))(value, axis=axes)
-    if choice < 0.9 and DTYPES[value.dtype][0] != "f":
+    if choice < 0.9 and not DTYPES[value.dtype].is_float:
         return te.prod(value, axis=axes)
     return _own(rng, value, axes)
 
@@ -149,7 +150,7 @@ def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
             "sum_and_max",
         )
         return both((value, te.maximum(te.cast(value, "float64"), -100.0)), axis=axes)
-    if DTYPES[value.dtype][0] == "f":
+    if DTYPES[value.dtype].is_float:
         root = te.reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0, t), "hypot")
         return root(te.abs(value), axis=axes)
     return te.reducer(lambda x, y: x ^ y, lambda t: te.const(0, t), "xor")(value, axis=axes)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autosched import te
-from autosched.ir.expr import DTYPES, Expr
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.reducers import smallest
 from tests.fuzz import expressions as ex
@@ -367,7 +368,7 @@ class _Program:
     def _expensive(self, base: Tensor) -> Tensor:
         def body(*axes: Expr) -> Expr:
             x = self.load(base, axes)
-            if DTYPES[x.dtype][0] == "f":
+            if DTYPES[x.dtype].is_float:
                 return te.tanh(x)
             return te.logical_not(x) if x.dtype == "bool" else x // 3
 

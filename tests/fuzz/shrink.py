@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from autosched.errors import AutoschedError
-from autosched.ir.expr import DTYPES, Const, Expr, Load, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import substitute
 from autosched.te import ComputeDAG, Tensor, placeholder
@@ -119,7 +120,7 @@ def _simpler(op: ComputeOp) -> Iterator[tuple[Expr, Expr]]:
         for child in postorder((node,)):
             if child is not node and child.dtype == node.dtype and not isinstance(child, Const):
                 yield node, child
-        yield node, Const(True if node.dtype == "bool" else 1.0 if DTYPES[node.dtype][0] == "f" else 1, node.dtype)
+        yield node, Const(True if node.dtype == "bool" else 1.0 if DTYPES[node.dtype].is_float else 1, node.dtype)
 
 
 def _exchanged(body: tuple[Expr, ...], node: Expr, simpler: Expr) -> tuple[Expr, ...]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from autosched.errors import ExpressionError
+from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.expr import (
     COMPARISON,
-    DTYPES,
     Binary,
     Call,
     Cast,
@@ -29,7 +29,6 @@ from autosched.ir.expr import (
     imax,
     imin,
     product,
-    promote,
     select,
 )
 from autosched.ir.half import HALVES

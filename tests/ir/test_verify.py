@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from autosched.errors import AutoschedError
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Cast, Const, Load, Param, Select, Var, const, imin
 from autosched.ir.stmt import Allocate, ForKind, Func, If, Layout, Prefetch, Reducer, Scope, Seq, Store
-from autosched.ir.types import integer_range, type_problem
+from autosched.ir.types import type_problem
 from autosched.ir.verify import IRError, verify
 from tests.ir.nests import F32, F64, I64, argmax, buffer, func, i, j, k, load, loop, num, reducer, store
 
@@ -256,5 +257,5 @@ def test_register_indices_may_still_be_loops_before_unrolling():
     ("dtype", "bounds"), [("int8", (-128, 127)), ("uint8", (0, 255)), ("int32", (-(2**31), 2**31 - 1))]
 )
 def test_integer_ranges(dtype, bounds):
-    assert integer_range(dtype) == bounds
+    assert DTYPES[dtype].integer_range == bounds
     assert all(type_problem(const(b, dtype)) is None for b in bounds)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.dialects import Words
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import flat_index, places_of
@@ -76,7 +77,7 @@ class Expressions:
     def literal(self, value: bool | int | float, dtype: str) -> str:
         if dtype == "bool":
             return "true" if value else "false"
-        if DTYPES[dtype][0] != "f":
+        if not DTYPES[dtype].is_float:
             return str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
         number = float(value)
         if math.isnan(number):
@@ -113,7 +114,7 @@ class Expressions:
             return self._narrow(a.dtype, f"-{self.text(a, 15)}", CAST)
         if fn == "not":
             return f"!{self.text(a, 15)}", 14
-        if fn == "abs" and DTYPES[a.dtype][0] != "f":
+        if fn == "abs" and not DTYPES[a.dtype].is_float:
             text = self.text(a, 15)
             return self._narrow(a.dtype, f"{text} < 0 ? -{text} : {text}", TERNARY)
         if fn == "sigmoid":
@@ -137,7 +138,7 @@ class Expressions:
 
     def _binary(self, expr: Binary) -> tuple[str, int]:
         op, a, b = expr.op, expr.a, expr.b
-        is_float = DTYPES[a.dtype][0] == "f"
+        is_float = DTYPES[a.dtype].is_float
         if op == "pow" and is_float:
             return f"{self.function('pow', a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op == "pow" or (op in ("min", "max") and is_float):
@@ -157,7 +158,7 @@ class Expressions:
 
     def _narrow(self, dtype: str, text: str, precedence: int) -> tuple[str, int]:
         """Arithmetic on bytes is done in int: the result is cut off as the dtype says."""
-        if DTYPES[dtype][0] not in "iu" or DTYPES[dtype][1] > 1:
+        if not DTYPES[dtype].is_integer or DTYPES[dtype].nbytes > 1:
             return text, precedence
         return f"({self.type(dtype)})({text})", CAST
 

@@ -15,7 +15,8 @@ from autosched.codegen.c.source import GpuSource, Launch
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.ir.atomics import atomic_operation
-from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Load, Var, binary, select
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -299,7 +300,7 @@ class _Kernel:
     def _start_element(self, load: Load, inside: Expr | None, target: str) -> None:
         kind = self.c.type(load.dtype)
         source = self.c.element(load.buffer, load.indices)
-        self._start_copy(kind, DTYPES[load.dtype][1], "0", f"&{target}", f"&{source}", inside)
+        self._start_copy(kind, DTYPES[load.dtype].nbytes, "0", f"&{target}", f"&{source}", inside)
 
     def _count_operands(self, stmt: Store) -> None:
         read = dict.fromkeys(x for v in stmt.values for x in loads(v))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from autosched.codegen.llvm.bindings import HERE, Bindings, Lanes, Numbers, Runtime
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
-from autosched.ir.expr import DTYPES, INDEX, Binary, Const, Expr, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import element_count, flat_form, flat_index
@@ -222,14 +223,14 @@ class Addresses:
             self.writer.settle(self.inside[access.pointer])
         if access.offset == 0:
             return access.pointer
-        nbytes = access.offset * DTYPES[dtype][1]
+        nbytes = access.offset * DTYPES[dtype].nbytes
         return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
 
     def _slot(self, access: Access, dtype: str) -> str:
         """A pointer into a register buffer; what it is there for is known to the writer."""
         if access.offset == 0:
             return access.pointer
-        nbytes = access.offset * DTYPES[dtype][1]
+        nbytes = access.offset * DTYPES[dtype].nbytes
         memo, key = self.writer.frames[0].memo, (access.pointer, nbytes)
         name = memo.get(key)  # it is asked for again at every step of a reduction
         if name is None:
@@ -244,7 +245,7 @@ class Addresses:
         name = self.writer.held(access.pointer, access.offset, lanes) if held else None
         if name is None:
             place = (self._slot if held else self.at)(access, dtype)
-            name = self.writer.value(f"load {memory_type(dtype, lanes)}, ptr {place}, align {DTYPES[dtype][1]}")
+            name = self.writer.value(f"load {memory_type(dtype, lanes)}, ptr {place}, align {DTYPES[dtype].nbytes}")
             if held:
                 self.writer.hold(access.pointer, access.offset, lanes, name)
         return name
@@ -253,7 +254,7 @@ class Addresses:
         """Writes `text` to so many adjacent elements, with a note on the line."""
         held = access.pointer in self.slots
         place = (self._slot if held else self.at)(access, dtype)
-        line = f"store {memory_type(dtype, lanes)} {text}, ptr {place}, align {DTYPES[dtype][1]}{note}"
+        line = f"store {memory_type(dtype, lanes)} {text}, ptr {place}, align {DTYPES[dtype].nbytes}{note}"
         if held:
             self.writer.hold(access.pointer, access.offset, lanes, text, line)
         else:

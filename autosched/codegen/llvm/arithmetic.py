@@ -21,7 +21,7 @@ from autosched.codegen.llvm.vocabulary import (
     value_type,
 )
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.half import HALVES
 from autosched.target import Target
 
@@ -69,7 +69,7 @@ class Arithmetic:
             return None
         before = (v if k is None else v._replace(name=k[0]) for k, v in zip(known, operands, strict=True))
         found = operation(*before)
-        fenced = self.fence(found) if DTYPES[found.dtype][0] == "f" and found.dtype not in HALVES else found
+        fenced = self.fence(found) if DTYPES[found.dtype].is_float and found.dtype not in HALVES else found
         name = self.writer.reordered(value_type(found.dtype, found.lanes), found.name, fenced.name, orders.pop())
         return found._replace(name=name)
 
@@ -82,7 +82,7 @@ class Arithmetic:
         if op not in PREDICATES and (found := self._reordered(partial(self.binary, op), lhs, rhs)) is not None:
             return found
         a, b = self.match(lhs, rhs)
-        kind = DTYPES[a.dtype][0]
+        kind = DTYPES[a.dtype].kind
         column = {"f": 0, "i": 1, "u": 2, "b": 2}[kind]
         text = value_type(a.dtype, a.lanes)
         if op in PREDICATES:
@@ -101,7 +101,7 @@ class Arithmetic:
 
     def is_same(self, lhs: Val, rhs: Val) -> Val:
         """Where two values are equal or one is NaN."""
-        return self._compare("ueq" if DTYPES[lhs.dtype][0] == "f" else "eq", lhs, rhs)
+        return self._compare("ueq" if DTYPES[lhs.dtype].is_float else "eq", lhs, rhs)
 
     def fails(self, op: str, lhs: Val, rhs: Val) -> Val:
         """Where an ordering of floats does not hold, in one instruction."""
@@ -109,19 +109,19 @@ class Arithmetic:
 
     def _compare(self, predicate: str, lhs: Val, rhs: Val) -> Val:
         a, b = self.match(lhs, rhs)
-        word = "fcmp" if DTYPES[a.dtype][0] == "f" else "icmp"
+        word = "fcmp" if DTYPES[a.dtype].is_float else "icmp"
         text = f"{word} {predicate} {value_type(a.dtype, a.lanes)} {a.name}, {b.name}"
         return Val(self.writer.value(text), "bool", a.lanes)
 
     def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
-        apart = DTYPES[a.dtype][0] == "f" and not is_known
+        apart = DTYPES[a.dtype].is_float and not is_known
         if apart and a.lanes > 1 and a.dtype not in HALVES and masks_are_vectors(self.target):
             return self._chained(op, a, b)
         result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
         if not apart:
             return result
-        if has_avx512(self.target) and a.lanes * DTYPES[a.dtype][1] % 64 == 0 and a.dtype not in HALVES:
+        if has_avx512(self.target) and a.lanes * DTYPES[a.dtype].nbytes % 64 == 0 and a.dtype not in HALVES:
             w = self.writer
             return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
         return self.select(self.binary("ne", b, b), b, result)
@@ -135,7 +135,7 @@ class Arithmetic:
         known = self.writer.extremes.get(a.name)
         best, lost, odd = known[1:] if known is not None and known[0] == op else (a, None, None)
         best = self.select(self.binary("gt" if op == "min" else "lt", best, b), b, best)
-        integer = f"int{8 * DTYPES[a.dtype][1]}"
+        integer = f"int{DTYPES[a.dtype].bits}"
         here = self.converted("sext", self._compare("uno", b if odd is None else odd, b), integer)
         here = here if lost is None else self.binary("bitor", lost, here)
         bits = self.binary("bitor", self.converted("bitcast", best, integer), here)
@@ -188,13 +188,13 @@ class Arithmetic:
 
     def negate(self, a: Val) -> Val:
         text = value_type(a.dtype, a.lanes)
-        if DTYPES[a.dtype][0] == "f":
+        if DTYPES[a.dtype].is_float:
             return Val(self.writer.value(f"fneg {text} {a.name}"), a.dtype, a.lanes)
         return self.binary("sub", Val("0", a.dtype, 1), a)
 
     def call(self, fn: str, a: Val) -> Val:
         """A function of one argument."""
-        kind = DTYPES[a.dtype][0]
+        kind = DTYPES[a.dtype].kind
         text = value_type(a.dtype, a.lanes)
         if fn == "neg":
             return self.negate(a)
@@ -232,7 +232,7 @@ class Arithmetic:
         NumPy's.
         """
         zero, one, minus_one = (Val(n, a.dtype, 1) for n in ("0", "1", "-1"))
-        is_signed = DTYPES[a.dtype][0] == "i"
+        is_signed = DTYPES[a.dtype].kind == "i"
         safe, negative, nothing = b, None, None
         if not divisor.isdigit() or divisor == "0":
             unsafe = nothing = self.binary("eq", b, zero)
@@ -257,7 +257,7 @@ class Arithmetic:
         return quotient if op == "floordiv" else self.binary("add", quotient, self.select(inexact, one, zero))
 
     def _divided(self, word: str, a: Val, b: Val) -> Val:
-        sign = "s" if DTYPES[a.dtype][0] == "i" else "u"
+        sign = "s" if DTYPES[a.dtype].kind == "i" else "u"
         text = value_type(a.dtype, a.lanes)
         return Val(self.writer.value(f"{sign}{word} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
 
@@ -268,19 +268,19 @@ class Arithmetic:
             return widen(self, a)
         if dtype in HALVES:
             return narrow(self, a, dtype)
-        source, kind = DTYPES[a.dtype][0], DTYPES[dtype][0]
+        source, kind = DTYPES[a.dtype].kind, DTYPES[dtype].kind
         old, new = value_type(a.dtype, a.lanes), value_type(dtype, a.lanes)
         if dtype == "bool":
             return self.binary("ne", a, Val(literal(0, a.dtype), a.dtype, 1))
         if source == "f" and kind == "f":
-            word = "fpext" if DTYPES[dtype][1] > DTYPES[a.dtype][1] else "fptrunc"
+            word = "fpext" if DTYPES[dtype].nbytes > DTYPES[a.dtype].nbytes else "fptrunc"
         elif source == "f":
             word = "fptosi" if kind == "i" else "fptoui"
         elif kind == "f":
             word = "sitofp" if source == "i" else "uitofp"
-        elif a.dtype == "bool" or DTYPES[dtype][1] > DTYPES[a.dtype][1]:
+        elif a.dtype == "bool" or DTYPES[dtype].nbytes > DTYPES[a.dtype].nbytes:
             word = "sext" if source == "i" else "zext"
-        elif DTYPES[dtype][1] < DTYPES[a.dtype][1]:
+        elif DTYPES[dtype].nbytes < DTYPES[a.dtype].nbytes:
             word = "trunc"
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits

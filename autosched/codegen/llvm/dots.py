@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import value_type
 from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Form, Intrinsic
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.half import HALVES
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def assemble(m: Arithmetic, parts: list[Val]) -> Val:
     total: Val | None = None
     size = WORD_BITS // len(parts)
     for n, part in enumerate(parts):
-        is_negative = DTYPES[part.dtype] == ("i", 1) and size > 8  # perhaps: its sign fills the field
+        is_negative = part.dtype == "int8" and size > 8  # perhaps: its sign fills the field
         field = m.converted("sext" if is_negative else "zext", part, "i32", "int32")
         if is_negative and n + 1 < len(parts):
             field = m.binary("bitand", field, m.number((1 << size) - 1, "int32"))
@@ -43,7 +43,7 @@ def assemble(m: Arithmetic, parts: list[Val]) -> Val:
 
 def extend(m: Arithmetic, a: Val) -> Val:
     """The words of two bytes each that lie beside each other in `a`."""
-    word = "sext" if DTYPES[a.dtype][0] == "i" else "zext"
+    word = "sext" if DTYPES[a.dtype].kind == "i" else "zext"
     wide = m.converted(word, a, "i16")
     kind = value_type("int32", a.lanes // 2)
     name = m.writer.value(f"bitcast <{a.lanes} x i16> {wide.name} to {kind}")
@@ -103,7 +103,7 @@ def _part(m: Arithmetic, word: Val, dtype: str, n: int, depth: int) -> Val:
         return m.converted("bitcast", top, "float", "float32")
     assert dtype not in HALVES, f"there is no dot product of {dtype}"
     down = m.number(WORD_BITS - size, "int32")
-    if DTYPES[dtype][0] == "i":
+    if DTYPES[dtype].kind == "i":
         return m.binary("shr", up, down)
     places = m.spread(down, word.lanes)
     return m.emitted(f"lshr {value_type('int32', word.lanes)} {up.name}, {places.name}", word)

@@ -18,7 +18,8 @@ from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.vocabulary import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Expr, Select, Var, binary
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Cast, Expr, Select, Var, binary
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_data, loads, subexpressions
 from autosched.target import PIECE_BYTES, Target
@@ -106,15 +107,15 @@ def gathered(values: ValueEmitter, access: Access, dtype: str) -> str:
         picked = _picked(values, access, own, dtype)
         if picked is not None:
             return picked
-        if not (has_avx512(values.arithmetic.target) and DTYPES[dtype][1] >= SMALLEST_GATHERED):
+        if not (has_avx512(values.arithmetic.target) and DTYPES[dtype].nbytes >= SMALLEST_GATHERED):
             return _one_by_one(values, base, own, dtype)
-    filler = splat("1", dtype, lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer"
-    if values.mask is not None and DTYPES[dtype][1] < SMALLEST_GATHERED:
+    filler = splat("1", dtype, lanes) if DTYPES[dtype].is_integer else "zeroinitializer"
+    if values.mask is not None and DTYPES[dtype].nbytes < SMALLEST_GATHERED:
         return _where_they_exist(values, access, dtype, values.mask, filler)
     mask = f"<{lanes} x i1> " + (values.mask or splat("true", "bool", lanes))
     return values.writer.value(
         f"call {kind} @llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0(<{lanes} x ptr> align "
-        f"{DTYPES[dtype][1]} {lane_pointers(values, access, dtype)}, {mask}, {kind} {filler})"
+        f"{DTYPES[dtype].nbytes} {lane_pointers(values, access, dtype)}, {mask}, {kind} {filler})"
     )
 
 
@@ -137,7 +138,7 @@ def scatter(values: ValueEmitter, access: Access, dtype: str, text: str) -> None
     known lane at a constant distance: LLVM would bring every pointer out of a vector first, 22 instructions for eight
     lanes instead of nine."""
     lanes, kind, scalar = values.lanes, memory_type(dtype, values.lanes), memory_type(dtype)
-    chosen, align = lanes_of(values.mask, lanes), DTYPES[dtype][1]
+    chosen, align = lanes_of(values.mask, lanes), DTYPES[dtype].nbytes
     if chosen and access.lane_index is None and not has_stores(values.arithmetic.target):
         steps = access.lane_steps(lanes)
         for n in chosen:
@@ -157,7 +158,7 @@ def _one_by_one(values: ValueEmitter, base: str, index: Val, dtype: str) -> str:
     write, kind, scalar, found = values.writer.value, memory_type(dtype, index.lanes), memory_type(dtype), "poison"
     for n, number in enumerate(_numbers(values.writer, index, values.arithmetic.target)):
         place = write(f"getelementptr inbounds {scalar}, ptr {base}, i64 {number}", "p")
-        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
+        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype].nbytes}")
         found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
     return found
 
@@ -167,14 +168,14 @@ def _where_they_exist(values: ValueEmitter, access: Access, dtype: str, mask: st
     short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
     write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
     pointers = lane_pointers(values, access, dtype)
-    constant = fill_name(DTYPES[dtype][0] in "iu", "uint8" if dtype == "bool" else dtype)
+    constant = fill_name(DTYPES[dtype].is_integer, "uint8" if dtype == "bool" else dtype)
     chosen = lanes_of(mask, lanes) if mask.startswith("<") else range(lanes)
     for n in chosen:
         place = write(f"extractelement <{lanes} x ptr> {pointers}, i64 {n}", "p")
         if not mask.startswith("<"):
             exists = write(f"extractelement <{lanes} x i1> {mask}, i64 {n}")
             place = write(f"select i1 {exists}, ptr {place}, ptr {constant}", "p")
-        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype][1]}")
+        element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype].nbytes}")
         found = write(f"insertelement <{lanes} x {scalar}> {found}, {scalar} {element}, i64 {n}")
     return found
 
@@ -184,7 +185,7 @@ def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
     another 1.5, with pointers in vectors 1.6, by the hardware's gather 1.7. That a pair is a register, of which nothing
     more is known, keeps LLVM 22 from taking all of it for its first half."""
     lanes = index.lanes
-    if target.arch != "x86_64" or lanes * DTYPES[index.dtype][1] < PIECE_BYTES:
+    if target.arch != "x86_64" or lanes * DTYPES[index.dtype].nbytes < PIECE_BYTES:
         for n in range(lanes):
             yield writer.value(
                 f"zext i32 {writer.value(f'extractelement <{lanes} x i32> {index.name}, i64 {n}')} to i64"
@@ -201,7 +202,7 @@ def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
 def _picked(values: ValueEmitter, access: Access, index: Val, dtype: str) -> str | None:
     """The lanes out of a table that is a register or two, all of which exists; None for another one. What is written
     lane by lane is one shuffle for each register (LLVM's "variable permute")."""
-    lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype][1]
+    lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype].nbytes
     assert access.lane_index is not None
     low, high = values.bindings.simplify.bounds(access.lane_index)
     register = shuffled_bits(values.arithmetic.target) // 8

@@ -20,7 +20,8 @@ from autosched.codegen.llvm.register_tiles import emit_tile
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, INDEX, Cast, Const, Expr, Load, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
 from autosched.ir.storage import element_count
 from autosched.ir.visit import elements, reduces_lanes, vector_tile
@@ -171,7 +172,7 @@ class Statements:
                 sizes |= {self.addresses.placed[b].buffer.itemsize for b in stmt.buffers}
                 for value in stmt.values:
                     handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
-                    sizes |= {DTYPES[x.dtype][1] for x in handled if isinstance(x, Load) or x.dtype != INDEX}
+                    sizes |= {DTYPES[x.dtype].nbytes for x in handled if isinstance(x, Load) or x.dtype != INDEX}
         return max(sizes)
 
     def _vector_loop(self, stmt: For) -> None:

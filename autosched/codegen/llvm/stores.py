@@ -12,7 +12,8 @@ from autosched.codegen.llvm.gather import known_indices, scatter
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.vocabulary import literal, memory_type, suffix, value_type
 from autosched.ir.conditions import is_left_out
-from autosched.ir.expr import DTYPES, Expr, Load, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr, Load, Var
 from autosched.ir.stmt import Scope, Stmt, Store, changed
 from autosched.ir.storage import REGISTER_PAD
 from autosched.ir.visit import free_vars, is_data, substitute
@@ -138,7 +139,7 @@ class Stores:
         beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
         having = [self._is_best(found, v, best) for v in values]
         first = self._extreme("lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)])
-        if DTYPES[best.dtype][0] == "f":
+        if DTYPES[best.dtype].is_float:
             best = self._at_place(first, values, places, having)
         return [first, best] if found.place == 0 else [best, first]
 
@@ -203,7 +204,7 @@ class Stores:
             mask = None
         self.values.forget(name)
         text = value.name if value.dtype != "bool" else self._to_memory(value)
-        kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype][1]
+        kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype].nbytes
         if lanes == 1 or (access.lane_stride == 1 and mask is None):
             whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
             self.addresses.write(access, buffer.dtype, lanes, text, AROUND * (stream and whole))
@@ -226,7 +227,7 @@ class Stores:
             part = f"shufflevector {whole} {text}, {whole} poison, <{size} x i32> <{picks}>"
             name = self.writer.value(part if size > 1 else f"extractelement {whole} {text}, i64 {start}")
             pointer = self.addresses.at(access._replace(offset=access.offset + start), dtype)
-            self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype][1]}")
+            self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype].nbytes}")
             start += size
 
     def _to_memory(self, value: Val) -> str:
@@ -237,7 +238,7 @@ class Stores:
 
 def streamed(text: str, vector_bytes: int) -> str:
     """The code of a nest whose outputs begin at whole lines: what may be stored around the caches is."""
-    for size in sorted({size for _, size in DTYPES.values()}):
+    for size in sorted({row.nbytes for row in DTYPES.values()}):
         text = text.replace(f"align {size}{AROUND}", f"align {vector_bytes}, !nontemporal !0")
     return text
 

@@ -29,7 +29,8 @@ from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.indices import literal_lanes
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, Binary, Cast, Const, Expr, Load, binary, cast
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_looked_up, subexpressions
@@ -120,13 +121,13 @@ def placed(
 
 def has_masked_loads(target: Target, dtype: str) -> bool:
     """Whether a vector load that leaves elements out is an instruction."""
-    return target.arch == "x86_64" and target.vector_bytes >= 32 and DTYPES[dtype][1] >= 4
+    return target.arch == "x86_64" and target.vector_bytes >= 32 and DTYPES[dtype].nbytes >= 4
 
 
 def piece_lanes(target: Target, dtype: str, lanes: int) -> int:
     """Lanes of 128 bits, where a vector is several of these, and lanes change to another in an instruction of its own;
     0 elsewhere."""
-    piece = PIECE_BYTES // DTYPES[dtype][1]
+    piece = PIECE_BYTES // DTYPES[dtype].nbytes
     return piece if target.arch == "x86_64" and target.vector_bytes == 2 * PIECE_BYTES and lanes == 2 * piece else 0
 
 

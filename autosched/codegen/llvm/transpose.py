@@ -31,7 +31,8 @@ from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import DTYPES, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import is_looked_up, loads
 from autosched.lower.limits import MAX_CHUNKS
@@ -122,7 +123,7 @@ def _write_across(emitter: StatementEmitter, tile: Tile, lanes: int) -> None:
 def _write_columns(emitter: StatementEmitter, store: Store, rows: Sequence[str], dtype: str, lanes: int) -> None:
     """A block of rows, transposed and written from the first row's place on."""
     writer, block, access = emitter.writer, len(rows), emitter.addresses.access(store.buffers[0], store.indices)
-    scalar, itemsize = memory_type(dtype), DTYPES[dtype][1]
+    scalar, itemsize = memory_type(dtype), DTYPES[dtype].nbytes
     for j, row in enumerate(_pieces_across(writer, rows, lanes, scalar)):
         for lane in range(j, lanes, block):
             part = _shuffled(writer, row, row, lanes, range(lane - j, lane - j + block), scalar)
@@ -200,7 +201,7 @@ def _candidates(store: Store, addresses: Addresses) -> dict[int, list[Load]]:
     for load in dict.fromkeys(x for value in store.values for x in _unconditional(value)):
         plain = load.dtype != "bool" and load.buffer not in store.buffers and not is_looked_up(load)
         if plain and addresses.placed[load.buffer].buffer.scope is not Scope.REGISTER:
-            found.setdefault(PIECE_BYTES // DTYPES[load.dtype][1], []).append(load)
+            found.setdefault(PIECE_BYTES // DTYPES[load.dtype].nbytes, []).append(load)
     return dict(sorted(found.items()))
 
 
@@ -266,7 +267,7 @@ def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
 
 def transposed_rows(writer: Writer, addresses: Addresses, load: Load, lanes: int, n_rows: int) -> list[str]:
     """`n_rows` vectors: number n holds, for each lane v, the element that is v * lane stride + n behind the load's."""
-    source, itemsize = addresses.access(load.buffer, load.indices), DTYPES[load.dtype][1]
+    source, itemsize = addresses.access(load.buffer, load.indices), DTYPES[load.dtype].nbytes
     stride, scalar = source.lane_stride, memory_type(load.dtype)
     assert stride is not None
     block = PIECE_BYTES // itemsize

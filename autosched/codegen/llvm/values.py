@@ -23,7 +23,8 @@ from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, s
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dots import WORD_BITS, Dot, Word
-from autosched.ir.expr import COMPARISON, DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
 
@@ -81,7 +82,7 @@ class Values:
         return found
 
     def _emit(self, expr: Expr) -> Val:
-        if isinstance(expr, Binary) and DTYPES[expr.dtype][0] == "f":  # as most are
+        if isinstance(expr, Binary) and DTYPES[expr.dtype].is_float:  # as most are
             return self._binary(expr)
         match expr:
             case Var() if expr in self.bound:
@@ -92,7 +93,7 @@ class Values:
                 return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
                 return self.arithmetic.cast(self.emit(strided.bytes_in_words(a)), dtype)
-            case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype][0] == "f":
+            case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype].is_float:
                 return self.arithmetic.fails(op, self.emit(a), self.emit(b))
             case Call(fn=fn, args=args):
                 return self.arithmetic.call(fn, self.emit(args[0]))
@@ -118,7 +119,7 @@ class Values:
             return bits
         if expr.op == "add" and isinstance(b, Dot):
             return dots.dot(self.arithmetic, b.row, self.emit(b.a), self.emit(b.b), self.emit(a))
-        if expr.op in ("add", "sub") and DTYPES[expr.dtype][0] == "f" and self.arithmetic.target.has_fma:
+        if expr.op in ("add", "sub") and DTYPES[expr.dtype].is_float and self.arithmetic.target.has_fma:
             if _is_product(b):
                 assert isinstance(b, Binary)
                 x, y, z = self.emit(b.a), self.emit(b.b), self.emit(a)
@@ -136,7 +137,7 @@ class Values:
         not beside a function of each element, whose constants take them, nor where a stage that is written to the stack
         might be `b`, for all that LLVM knows."""
         fixed = free_vars(b)
-        if not isinstance(a, Load) or isinstance(b, Const) or DTYPES[a.dtype][0] != "f" or not fixed <= free_vars(a):
+        if not isinstance(a, Load) or isinstance(b, Const) or not DTYPES[a.dtype].is_float or not fixed <= free_vars(a):
             return False
         names, values = ((), ()) if self._store is None else (self._store.buffers, self._store.values)
         scopes = [self.addresses.placed[x].buffer.scope for x in (a.buffer, *names)]
@@ -252,7 +253,7 @@ class Values:
         ]
         first = places[0] if len(places) == len(word.parts) else None
         everywhere = first is not None and (first.lane_stride or self.mask is None or not self.guarded)
-        extends = first is not None and len(places) * 8 * DTYPES[word.parts[0].dtype][1] < WORD_BITS
+        extends = first is not None and len(places) * DTYPES[word.parts[0].dtype].bits < WORD_BITS
         if first is not None and everywhere and not (extends and self.mask) and is_adjacent(places):
             buffer, dtype = word.parts[0].buffer, word.parts[0].dtype  # type: ignore[attr-defined]
             key = (first, self.mask, f"word of {len(places)}")
@@ -266,7 +267,7 @@ class Values:
             kind, pointer = memory_type(dtype, 2 * lanes), self.addresses.at(access, dtype)
             loaded = self.writer.value(f"load {kind}, ptr {pointer}, align 1")
             return dots.extend(self.arithmetic, Val(loaded, dtype, 2 * lanes))
-        kind, pointer, align = memory_type("int32", lanes), self.addresses.at(access, dtype), DTYPES[dtype][1]
+        kind, pointer, align = memory_type("int32", lanes), self.addresses.at(access, dtype), DTYPES[dtype].nbytes
         if self.mask is None or lanes == 1:
             return Val(self.writer.value(f"load {kind}, ptr {pointer}, align {align}"), "int32", lanes)
         name = self.writer.value(
@@ -281,9 +282,9 @@ class Values:
 
     def _masked_load(self, access: Access, dtype: str, mask: str | None = None, fill: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
-        filler = fill or (splat("1", dtype, self.lanes) if DTYPES[dtype][0] in "iu" else "zeroinitializer")
+        filler = fill or (splat("1", dtype, self.lanes) if DTYPES[dtype].is_integer else "zeroinitializer")
         return self.writer.value(
-            f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype][1]} "
+            f"call {kind} @llvm.masked.load.{suffix(dtype, self.lanes)}.p0(ptr align {DTYPES[dtype].nbytes} "
             f"{self.addresses.at(access, dtype)}, <{self.lanes} x i1> {mask or self.mask}, {kind} {filler})"
         )
 
@@ -343,7 +344,7 @@ class Values:
         if not all(self._exists(load, there) for load in loads(arm)):
             return False
         divisions = (e for e in subexpressions(arm) if isinstance(e, Binary) and e.op in ("div", "floordiv", "mod"))
-        return not any(DTYPES[e.dtype][0] in "iu" and not is_index(e) for e in divisions)
+        return not any(DTYPES[e.dtype].is_integer and not is_index(e) for e in divisions)
 
     def _exists(self, load: Load, there: list[tuple[Exprs, Exprs]]) -> bool:
         shape = self._shape(load.buffer)

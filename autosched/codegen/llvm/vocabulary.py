@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 from functools import cache
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.half import HALVES, bits
 
 # dtype -> (type of a value, type in memory)
@@ -108,7 +108,7 @@ def fill_name(value: bool | int | float, dtype: str) -> str:
 def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
     """The definitions of the constants that `parts`, functions, name with `fill_name`."""
     found = sorted({match.groups() for part in parts for match in _FILL.finditer(part)})
-    sizes = {memory: DTYPES[dtype][1] for dtype, (_, memory) in TYPES.items()}
+    sizes = {memory: DTYPES[dtype].nbytes for dtype, (_, memory) in TYPES.items()}
     return [
         f"@fill.{kind}.{text} = private unnamed_addr constant "
         f"<{vector_bytes // sizes[kind]} x {kind}> splat ({kind} {text}), align {vector_bytes}"

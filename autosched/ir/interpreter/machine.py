@@ -13,7 +13,8 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from autosched.ir.dots import Dot, Word, packed, unpacked
-from autosched.ir.expr import DTYPES, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.half import HALVES
 from autosched.ir.interpreter.memory import Clock, Memory, Use, index_text, shape_of
 from autosched.ir.interpreter.scalars import (
@@ -267,7 +268,7 @@ class Machine:
 
     def binary(self, e: Binary) -> Thunk:
         a, b = self.expr(e.a), self.expr(e.b)
-        is_float = DTYPES[e.a.dtype][0] == "f"
+        is_float = DTYPES[e.a.dtype].is_float
         if is_float and e.op == "add":
             return lambda: a() + b()
         if is_float and e.op == "mul":
@@ -303,7 +304,7 @@ class Machine:
 
     def conversion(self, source: str, dtype: str) -> Function:
         convert = conversion(source, dtype)
-        is_truncation = DTYPES[source][0] == "f" and DTYPES[dtype][0] in "iu"
+        is_truncation = DTYPES[source].is_float and DTYPES[dtype].is_integer
         return self.guarded(convert, f"the cast to {dtype}") if is_truncation else convert
 
     def guarded(self, function: Callable[..., Value], what: str) -> Callable[..., Value]:

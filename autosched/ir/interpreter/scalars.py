@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from autosched.ir.expr import COMPARISON, DTYPES
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import COMPARISON
 from autosched.ir.half import HALVES, nearest
-from autosched.ir.types import integer_range
 
 Value: TypeAlias = Any
 Function: TypeAlias = Callable[[Value], Value]
@@ -29,7 +29,7 @@ Operation: TypeAlias = Callable[[Value, Value], Value]
 
 def wrapping(dtype: str) -> Callable[[int], int]:
     """Any integer to the one of `dtype` that is equal modulo two to the number of bits."""
-    low, high = integer_range(dtype)
+    low, high = DTYPES[dtype].integer_range
     span = high - low + 1
     return lambda v: v if low <= v <= high else (v - low) % span + low
 
@@ -41,7 +41,7 @@ def is_partial(op: str) -> bool:
 
 def operation(op: str, dtype: str) -> Operation:
     """`a op b` for operands of `dtype`; raises ArithmeticError where it has no result."""
-    kind, nbytes = DTYPES[dtype]
+    kind, bits = DTYPES[dtype].kind, DTYPES[dtype].bits
     if op in COMPARISON:
         return _COMPARE[op]
     if kind == "b":
@@ -55,12 +55,12 @@ def operation(op: str, dtype: str) -> Operation:
         total = _INTEGER[op]
         return lambda x, y: wrap(total(x, y))
     partial = _PARTIAL[op]
-    return lambda x, y: wrap(partial(x, y, 8 * nbytes))
+    return lambda x, y: wrap(partial(x, y, bits))
 
 
 def conversion(source: str, dtype: str) -> Function:
     """The cast from `source` to `dtype`; floats that do not fit an integer raise ArithmeticError."""
-    kind = DTYPES[dtype][0]
+    kind = DTYPES[dtype].kind
     if kind == "b":
         return bool
     if dtype == "float64":
@@ -70,9 +70,9 @@ def conversion(source: str, dtype: str) -> Function:
     if dtype in HALVES:
         return lambda x: np.float32(nearest(x, dtype))
     wrap = wrapping(dtype)
-    if DTYPES[source][0] != "f":
+    if not DTYPES[source].is_float:
         return lambda x: wrap(int(x))
-    low, high = integer_range(dtype)
+    low, high = DTYPES[dtype].integer_range
 
     def truncate(x: Value) -> int:
         value = float(x)
@@ -94,7 +94,7 @@ def scalar_function(fn: str, dtype: str) -> Function:
         return operator.not_
     if fn in ("abs", "neg"):
         function = abs if fn == "abs" else operator.neg
-        if DTYPES[dtype][0] == "f":
+        if DTYPES[dtype].is_float:
             return function
         wrap = wrapping(dtype)
         return lambda x: wrap(function(x))

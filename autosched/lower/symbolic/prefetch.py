@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from autosched.ir.expr import DTYPES, Const, Expr, Load, Var, ceildiv, imin, product
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const, Expr, Load, Var, ceildiv, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Prefetch, Scope, Seq, Stmt
 from autosched.ir.visit import free_vars, substitute
@@ -84,7 +85,7 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
     places = [(domain.regions[a.name], domain.values[a.var]) for a in host.op.axes]
     sides = [interval(place if host.at is None else region.local(place), ranging) for region, place in places]
     row = host.op.axes[-1].extent
-    whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype][1] % LINE_BYTES == 0
+    whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype].nbytes % LINE_BYTES == 0
     return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]
 
 
@@ -161,7 +162,7 @@ def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> S
 
 def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stmt:
     """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
-    per_line = max(1, LINE_BYTES // DTYPES[box.dtype][1])
+    per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
     counts = [b.extent for b in box.sides]
     steps = [1] * len(counts)
     if counts:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, cast
 from autosched.ir.linear import interval
-from autosched.ir.types import integer_range
 from autosched.ir.visit import subexpressions
 from autosched.schedule.stage import StageOp
 from autosched.schedule.state import State
@@ -55,7 +55,7 @@ def narrow_places(op: StageOp) -> FirstBest | None:
     if found is None or op.dtypes[found.place] != INDEX or not _is_of_axes(op.body[found.place]):
         return None
     places = interval(op.body[found.place], {a.var: a.extent for a in op.all_axes})
-    low, high = integer_range(NARROW)
+    low, high = DTYPES[NARROW].integer_range
     if not isinstance(places.lo, Const) or not isinstance(places.extent, Const):
         return None
     first, last = int(places.lo.value), int(places.lo.value) + int(places.extent.value) - 1

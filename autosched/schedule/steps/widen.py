@@ -23,7 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from autosched.ir.expr import DTYPES, FLOAT_CALLS, Binary, Call, Cast, Expr, Load, Select, Var, binary, const
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import FLOAT_CALLS, Binary, Call, Cast, Expr, Load, Select, Var, binary, const
 from autosched.ir.visit import free_vars, rebuild, subexpressions, substitute
 from autosched.schedule.stage import Stage, StageAxis, StageOp
 from autosched.schedule.state import State
@@ -135,7 +136,7 @@ def _only_divides(part: Expr, op: StageOp) -> bool:
 def _jumps(e: Expr) -> bool:
     """Whether the least change of a float may make a large one."""
     rounds = isinstance(e, Call) and e.fn in ("floor", "ceil", "round")
-    return rounds or (DTYPES[e.dtype][0] != "f" and any(DTYPES[x.dtype][0] == "f" for x in e.children))
+    return rounds or (not DTYPES[e.dtype].is_float and any(DTYPES[x.dtype].is_float for x in e.children))
 
 
 def repeated_parts(op: StageOp) -> tuple[Expr, ...]:
@@ -152,7 +153,7 @@ def _parts(e: Expr, op: StageOp, every: set[Var], seen: set[Expr]) -> Iterator[E
     if free_vars(e) < every and any(isinstance(x, Call) and x.fn in FLOAT_CALLS for x in subexpressions(e)):
         yield e
         return
-    divisor = e.b if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype][0] == "f" else None
+    divisor = e.b if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype].is_float else None
     if divisor is not None and divisor not in seen and free_vars(divisor) < every and _only_divides(divisor, op):
         seen.add(divisor)
         yield divisor
@@ -181,7 +182,7 @@ def widened(op: StageOp) -> dict[str, str]:
 
     def visit(e: Expr, to: str) -> None:
         if isinstance(e, Load):
-            reads.setdefault(e.buffer, set()).add(to if DTYPES[to][1] > DTYPES[e.dtype][1] else e.dtype)
+            reads.setdefault(e.buffer, set()).add(to if DTYPES[to].nbytes > DTYPES[e.dtype].nbytes else e.dtype)
             narrow[e.buffer] = e.dtype
             return
         for child in e.children:

@@ -8,7 +8,8 @@ from typing import Any
 
 from autosched import te
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES, Expr, widened
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr, widened
 from autosched.te.tensor import Tensor
 
 NHWC = "NHWC"
@@ -65,7 +66,7 @@ def check_divides(what: str, groups: int, **channels: int) -> None:
 
 def widen(x: Expr) -> Expr:
     """Bytes are multiplied in int32: an int8 product does not fit in int8. float16 and bfloat16 become float32."""
-    return x.astype("int32") if DTYPES[x.dtype][1] == 1 else widened(x)
+    return x.astype("int32") if DTYPES[x.dtype].nbytes == 1 else widened(x)
 
 
 def stored(tensor: Tensor, dtype: str) -> Tensor:

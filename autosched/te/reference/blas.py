@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from autosched.ir.expr import DTYPES, Binary, Cast, Expr, Load
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Cast, Expr, Load
 from autosched.te.reference import error_bounds as rules
 from autosched.te.reference.blocks import Form, affine, element_strides
 from autosched.te.reference.error_bounds import Array, Val
@@ -114,10 +115,8 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val])
 
 def _exact_cast(source: str, target: str) -> bool:
     """Widening casts, which keep the value."""
-    (a, size), (b, width) = DTYPES[source], DTYPES[target]
-    if b == "f":
-        return width > size
-    return a != "f" and width > size
+    a, b = DTYPES[source], DTYPES[target]
+    return b.bits > a.bits and (b.is_float or not a.is_float)
 
 
 def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Val:

@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.expr import DTYPES
+from autosched.ir.dtype import DTYPES
 from autosched.ir.half import HALVES, numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -61,7 +61,7 @@ class Val:
 
 
 def is_float(dtype: str) -> bool:
-    return DTYPES[dtype][0] == "f"
+    return DTYPES[dtype].is_float
 
 
 def working_type(dtype: str) -> str:
@@ -378,5 +378,5 @@ def cast(x: Val, source: str, target: str) -> Val:
         return Val(value, errors(x.err, lost))
     if target in HALVES:  # err may be as large as the rounding, so what is rounded is v + err
         return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target, of=(x,))
-    narrows = (not is_float(source) and DTYPES[source][1] >= 4) or (source == "float64" and target == "float32")
+    narrows = (not is_float(source) and DTYPES[source].nbytes >= 4) or (source == "float64" and target == "float32")
     return rounded(value, x.err, target, of=(x,)) if narrows else Val(value, x.err)

@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.ir.expr import DTYPES, Binary, Call, Cast, Const, Expr, Load
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load
 from autosched.ir.half import HALVES, numpy_dtype
 from autosched.ir.stmt import Reducer
-from autosched.ir.types import integer_range
 from autosched.ir.visit import loads
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference.evaluate import kind_of
@@ -77,7 +77,7 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
             array = _integers(tensor, rng, min(limit, _INTEGERS_MAX))
         if tensor.name in positive:
             array = _made_positive(tensor, array, kind)
-        elif special and DTYPES[tensor.dtype][0] == "f":
+        elif special and DTYPES[tensor.dtype].is_float:
             _make_special(array, 0.0 if divides else _DENORMAL[tensor.dtype], special, rng)
         arrays[tensor.name] = array
     return arrays
@@ -101,12 +101,12 @@ def _divides(op: ComputeOp) -> bool:
 
 
 def _is_cut(node: Expr) -> bool:
-    return isinstance(node, Cast) and DTYPES[node.dtype][0] in "iu" and DTYPES[node.a.dtype][0] == "f"
+    return isinstance(node, Cast) and DTYPES[node.dtype].is_integer and DTYPES[node.a.dtype].is_float
 
 
 def _is_selecting(reducer: Reducer) -> bool:
     """Whether no float is added up and any order gives the same, with NaN as well."""
-    if all(DTYPES[result.dtype][0] != "f" for result in reducer.results):
+    if all(not DTYPES[result.dtype].is_float for result in reducer.results):
         return True
     found = first_best(reducer)
     return kind_of(reducer) in ("max", "min") or (found is not None and found.knows_nan)
@@ -149,13 +149,13 @@ def _made_of(dag: ComputeDAG, index: Expr, extent: int) -> Iterator[tuple[str, t
     """The inputs of integers that an index is computed from, through elementwise stages as well, and their ranges."""
     for load in loads(index):
         op, outside = dag.tensors[load.buffer].op, extent // _FEW + 1
-        if DTYPES[load.dtype][0] not in "iu":
+        if not DTYPES[load.dtype].is_integer:
             continue
         if isinstance(op, ComputeOp):
             if op.reducer is None:
                 yield from (x for value in op.body for x in _made_of(dag, value, extent))
             continue
-        least, most = integer_range(load.dtype)
+        least, most = DTYPES[load.dtype].integer_range
         low, high = (least, most) if most < 256 and _unclamped(index) is not load else (-outside, extent - 1 + outside)
         yield load.buffer, (max(low, least), min(high, most))
 
@@ -186,7 +186,7 @@ def _natural(exponent: Expr) -> bool:
 
 
 def _made_positive(tensor: Tensor, array: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
-    form = DTYPES[tensor.dtype][0]
+    form = DTYPES[tensor.dtype].kind
     if form == "b":
         return array
     away_from_zero = form == "f" and kind == "normal"  # near 0 errors would explode
@@ -203,7 +203,7 @@ def _normal(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[Any]:
 
 
 def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArray[Any]:
-    kind = DTYPES[tensor.dtype][0]
+    kind = DTYPES[tensor.dtype].kind
     if kind == "b":
         return rng.integers(0, 2, tensor.shape).astype(bool)
     low = 0 if kind == "u" else -limit
@@ -212,7 +212,7 @@ def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArr
 
 def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDArray[Any]:
     """Numbers by SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)."""
-    kind = DTYPES[tensor.dtype][0]
+    kind = DTYPES[tensor.dtype].kind
     sizes = np.arange(1, limit + 1)
     choices = [False, True] if kind == "b" else sizes if kind == "u" else np.concatenate([-sizes, sizes])
     dtype = numpy_dtype(tensor.dtype)

@@ -15,9 +15,9 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from autosched.ir.expr import DTYPES, INDEX, Const, Expr, Var, binary, call, select
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Const, Expr, Var, binary, call, select
 from autosched.ir.stmt import Reducer
-from autosched.ir.types import integer_range
 from autosched.te.reducers import is_first_best, largest, smallest
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class FirstBest:
     def with_places(self, dtype: str) -> Reducer:
         """The same with places of another type; they have to be less than its greatest number."""
         r, n = self.reducer, self.place
-        low, high = integer_range(dtype)
+        low, high = DTYPES[dtype].integer_range
         start = Const(min(max(int(r.identity[n].value), low), high), dtype)
         lhs, rhs = (_put(side, n, Var(side[n].name, dtype)) for side in (r.lhs, r.rhs))
         new = replace(r, lhs=lhs, rhs=rhs, identity=_put(r.identity, n, start))
@@ -72,7 +72,7 @@ def first_best(reducer: Reducer) -> FirstBest | None:
         for op, knows_nan in product(_WORSE, (True, False)):
             picks = _picks(reducer, _condition(reducer, place, value, op, knows_nan))
             if all(a is b for a, b in zip(reducer.results, picks, strict=True)):
-                return FirstBest(reducer, place, value, op, knows_nan and DTYPES[reducer.lhs[value].dtype][0] == "f")
+                return FirstBest(reducer, place, value, op, knows_nan and DTYPES[reducer.lhs[value].dtype].is_float)
     return None
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from autosched.ir.expr import DTYPES, Cast, Expr, Load, cast
-from autosched.ir.types import integer_bounds, integer_range
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Cast, Expr, Load, cast
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import loads, rebuild
 from autosched.te.dag import ComputeDAG
 from autosched.te.reducers import sum_reducer
@@ -46,13 +47,13 @@ def _in_two(op: ComputeOp, name: str) -> tuple[Tensor, ...]:
 
 
 def _is_narrow(bounds: tuple[int, int]) -> bool:
-    low, high = integer_range(NARROW)
+    low, high = DTYPES[NARROW].integer_range
     return low <= bounds[0] and bounds[1] <= high
 
 
 def _keeps(e: Expr, ranges: Mapping[Expr, tuple[int, int]]) -> bool:
     """Whether the number, and whatever `_narrow` makes it of, is the same in int32."""
-    if DTYPES[e.dtype][0] not in "iu" or not _is_narrow(integer_bounds(e, ranges)):
+    if not DTYPES[e.dtype].is_integer or not _is_narrow(integer_bounds(e, ranges)):
         return False
     return not _is_rebuilt(e) or all(x.dtype == "bool" or _keeps(x, ranges) for x in e.children)
 

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 
 from autosched.errors import ExpressionError
 from autosched.ir.atomics import atomic_operation
-from autosched.ir.expr import DTYPES, INDEX, Binary, Cast, Const, Expr, Load, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Load, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import Reducer
 from autosched.te.compute import compute, const, equal, reduce_axis, select
@@ -104,7 +105,7 @@ def match(
     axes: Mapping[Var, int], reduced: Mapping[Var, int], body: Sequence[Expr], reducer: Reducer | None
 ) -> Convolution | None:
     """The convolution that a reduction over `reduced` (with their extents) is, or None."""
-    if len(body) != 1 or atomic_operation(reducer) != "add" or DTYPES[body[0].dtype][0] != "f":
+    if len(body) != 1 or atomic_operation(reducer) != "add" or not DTYPES[body[0].dtype].is_float:
         return None
     product = body[0]
     if not isinstance(product, Binary) or product.op != "mul":
@@ -126,7 +127,7 @@ def match_stage(op: ComputeOp) -> Convolution | None:
 
 def _operand(expr: Expr) -> Load | None:
     inner = expr.a if isinstance(expr, Cast) else expr
-    return inner if isinstance(inner, Load) and DTYPES[inner.dtype][0] == "f" else None
+    return inner if isinstance(inner, Load) and DTYPES[inner.dtype].is_float else None
 
 
 def _convolution(
