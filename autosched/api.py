@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,9 +21,12 @@ from autosched.session.records import explain, export, show, stored_kernel, veri
 from autosched.session.request import Request
 from autosched.session.task import Space, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
-from autosched.tuner.definition import Operator, Setting, Workload, arguments, define
+from autosched.tuner.asked import Asked, AskedKeywords, asks
+from autosched.tuner.definition import Operator, Workload, arguments, define
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from autosched.codegen import GpuSource, KernelSource
     from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -56,17 +59,10 @@ def workload(function: F) -> F:
     return function
 
 
+@asks
 def tune(
     workload: Workload,
     *,
-    shape: Sequence[int] | None = None,
-    settings: Mapping[str, Setting] | None = None,
-    batch: int | None = None,
-    dtype: str = "float32",
-    weights: Sequence[str] = (),
-    winograd: bool = False,
-    target: str | None = "cpu",
-    threads: int | None = None,
     trials: int = 64,
     budget_s: float | None = None,
     seed: int = 0,
@@ -79,6 +75,7 @@ def tune(
     narrow: Narrow | None = None,
     callbacks: Sequence[Callback] = (),
     started: float | None = None,
+    **asked: Unpack[AskedKeywords],
 ) -> Result:
     """Searches for the fastest kernel of `workload` with at most `trials` measurements and `budget_s` seconds.
 
@@ -104,8 +101,7 @@ def tune(
     limits = Settings(trials, budget_s, seed, policy or FULL)
     if measure and limits.policy.learned:
         _check_interpreter()
-    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    request = Request(problem, find_device(target, threads, runs=measure), target or "cpu")
+    request = _request(workload, Asked(**asked), runs=measure)
     request.check()
     directory = None if out_dir is None else _writable(out_dir)
     if not measure:
@@ -118,19 +114,8 @@ def tune(
     return result
 
 
-def compile(
-    workload: Workload,
-    *,
-    shape: Sequence[int] | None = None,
-    settings: Mapping[str, Setting] | None = None,
-    batch: int | None = None,
-    dtype: str = "float32",
-    weights: Sequence[str] = (),
-    winograd: bool = False,
-    target: str | None = "cpu",
-    threads: int | None = None,
-    db: Path | str | None = None,
-) -> Kernel | GpuKernel:
+@asks
+def compile(workload: Workload, *, db: Path | str | None = None, **asked: Unpack[AskedKeywords]) -> Kernel | GpuKernel:
     """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
     the analytic model likes best.
 
@@ -140,8 +125,7 @@ def compile(
     verified. With `weights` it is the best with these inputs as weights, and has a `bind` that packs them once. Raises
     NoValidCandidate if there is neither.
     """
-    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    request = Request(problem, find_device(target, threads), target or "cpu")
+    request = _request(workload, Asked(**asked))
     request.check()
     kernel = stored_kernel(request, _stored(request, db, n=None), db)
     if kernel is not None:
@@ -150,29 +134,23 @@ def compile(
     return request.load(_analytic_best(task, 1)[0][1])
 
 
+@asks
 def best(
-    workload: Workload,
-    *,
-    shape: Sequence[int] | None = None,
-    settings: Mapping[str, Setting] | None = None,
-    batch: int | None = None,
-    dtype: str = "float32",
-    weights: Sequence[str] = (),
-    winograd: bool = False,
-    target: str | None = "cpu",
-    threads: int | None = None,
-    db: Path | str | None = None,
-    n: int = 1,
+    workload: Workload, *, db: Path | str | None = None, n: int = 1, **asked: Unpack[AskedKeywords]
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored.
 
     Those that this installation has not verified (`Record.verified`) come last: they are claims.
     """
-    problem = define(workload, shape, settings, batch, dtype, weights, winograd)
-    return _stored(Request(problem, find_device(target, threads)), db, n)
+    return _stored(_request(workload, Asked(**asked)), db, n)
 
 
 # Putting together
+
+
+def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
+    problem = define(workload, asked)
+    return Request(problem, find_device(asked.target, asked.threads, runs=runs), asked.target or "cpu")
 
 
 def _check_arguments(

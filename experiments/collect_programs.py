@@ -37,6 +37,7 @@ from autosched.session.roofline import compulsory_bytes
 from autosched.session.task import make_task, start_run, task_key
 from autosched.store import Database
 from autosched.target import parse_target
+from autosched.tuner.asked import Asked
 from autosched.tuner.definition import define
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.recorder import DatabaseRecorder
@@ -163,7 +164,8 @@ class Bench:
 
 def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     """What `bout` needs for its passes, closed by `ends`; None where all are done."""
-    problem, target = define(bout.case.workload, bout.case.shape, batch=bout.batch), parse_target("cpu")
+    asked = Asked(shape=bout.case.shape, batch=bout.batch)
+    problem, target = define(bout.case.workload, asked), parse_target("cpu")
     request = Request(problem, Device(target, bout.threads))
     records = database.records(*task_key(request))
     round = 1 + max((r.round for r in records), default=-1)

@@ -22,6 +22,7 @@ from autosched.errors import UsageError, VerificationError
 if TYPE_CHECKING:
     from autosched.cli.peers import Array, Call, Peer
     from autosched.te.operators.registry import Workload
+    from autosched.tuner.asked import AskedKeywords
 
 ROUNDS = 10  # an even number: every order as often as its reverse
 BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
@@ -124,14 +125,10 @@ def run_case(case: Case, args: argparse.Namespace, contestants: Mapping[str, Pee
     from autosched import api
     from autosched.cli.peers import session
 
+    asked: AskedKeywords = {**options.asked(args), "shape": case.shape}
     result = api.tune(
         case.workload,
-        shape=case.shape,
-        settings=options.settings(args) or None,
-        batch=args.batch,
-        dtype=options.dtype(args),
-        target=options.target_text(args),
-        threads=args.threads,
+        **asked,
         trials=args.trials,
         db=args.db,
         resume=True,  # records count as trials: what is tuned is only compared again

@@ -7,10 +7,13 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
 
-DEFAULT_DTYPE = "float32"
+if TYPE_CHECKING:
+    from autosched.tuner.asked import AskedKeywords
+
 MAX_NUMBER = 2**31 - 1
 DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -70,23 +73,16 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         "--set", dest="settings", type=setting, action="append", default=[], metavar="K=V", help="one argument by name"
     )
     group.add_argument("--batch", type=integer(1), metavar="N", help="the first argument (images, matrices)")
-    group.add_argument("--dtype", metavar="TYPE", help=f"type of the elements (default {DEFAULT_DTYPE})")
+    group.add_argument("--dtype", metavar="TYPE", help="type of the elements (default float32)")
 
 
 def settings(args: argparse.Namespace) -> dict[str, int | str]:
-    """What --set says, by name. Raises UsageError where a name has two values, --dtype's among them."""
+    """What --set says, by name. Raises UsageError where a name has two values."""
     found: dict[str, int | str] = {}
-    given = [] if args.dtype is None else [("dtype", args.dtype)]
-    for name, value in (*given, *args.settings):
+    for name, value in args.settings:
         if found.setdefault(name, value) != value:
             raise UsageError(f"{name} has two values, {found[name]} and {value}: give one")
-    if args.dtype is not None:
-        del found["dtype"]
     return found
-
-
-def dtype(args: argparse.Namespace) -> str:
-    return args.dtype or DEFAULT_DTYPE
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -131,3 +127,21 @@ def target_text(args: argparse.Namespace) -> str | None:
     if args.mcpu is None:
         return None if args.target is None else str(args.target)
     return f"{args.target or 'llvm'} -mcpu={args.mcpu}"
+
+
+def asked(args: argparse.Namespace) -> AskedKeywords:
+    """The options of `add_workload` and `add_target`, and of weights and Winograd where the verb has them, as the
+    keywords that the library takes."""
+    found: AskedKeywords = {
+        "shape": args.shape,
+        "settings": settings(args),
+        "batch": args.batch,
+        "dtype": args.dtype,
+        "target": target_text(args),
+        "threads": args.threads,
+    }
+    if "weights" in args:
+        found["weights"] = args.weights
+    if "winograd" in args:
+        found["winograd"] = args.winograd
+    return found

@@ -62,14 +62,7 @@ def run(args: argparse.Namespace) -> int:
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(
             args.workload,
-            shape=args.shape,
-            settings=options.settings(args) or None,
-            batch=args.batch,
-            dtype=options.dtype(args),
-            weights=args.weights,
-            winograd=args.winograd,
-            target=options.target_text(args),
-            threads=args.threads,
+            **options.asked(args),
             trials=trials,
             budget_s=args.budget,
             seed=args.seed,

@@ -5,6 +5,7 @@ population  scored rows of several sketches, and the choice of a few of them
 policy      the numbers of the search
 search      which candidates to measure next
 session     rounds, budget, resuming, the final comparison; progress: how far it is
-task        what is tuned; definition: what the user wrote; recorder: trials in the database
+asked       the keywords of a user's call; definition: what the user wrote, with them
+task        what is tuned; recorder: trials in the database
 callbacks   what a session tells; result: what it leaves behind
 """

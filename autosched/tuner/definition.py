@@ -9,22 +9,20 @@ from __future__ import annotations
 import inspect
 import json
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import StoreError, UsageError
-from autosched.ir.symbolic import type_name
 from autosched.ir.types import recorded_type
+from autosched.tuner.asked import NOTHING, Asked
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
 
-Setting: TypeAlias = "int | str"
 Operator: TypeAlias = "Callable[..., Tensor | Sequence[Tensor]]"
 Workload: TypeAlias = "str | Operator"
-DEFAULT_DTYPE = "float32"
 
 
 @dataclass(frozen=True)
@@ -38,37 +36,14 @@ class Definition:
     spec: str
 
 
-def define(
-    workload: Workload,
-    shape: Sequence[int] | None = None,
-    settings: Mapping[str, Setting] | None = None,
-    batch: int | None = None,
-    dtype: str = DEFAULT_DTYPE,
-    weights: Sequence[str] = (),
-    winograd: bool = False,
-) -> Definition:
-    """`workload` with its numbers. `shape` fills the arguments in order, `settings` by name.
+def define(workload: Workload, asked: Asked = NOTHING) -> Definition:
+    """`workload` with its numbers, its weights and, where that is accepted, Winograd's error.
 
-    `batch` replaces the first argument, or multiplies it where that is called M. `weights` are inputs that are
-    declared constant: another workload than without, with records of its own. `winograd` accepts the larger error of
-    Winograd convolutions, which makes another workload of it as well.
-
-    A user's function decides its dtype itself unless one other than float32 is asked for. Raises UsageError for
-    arguments that the workload does not have, and ExpressionError for what its function does wrong.
+    Raises UsageError for arguments that the workload does not have, and ExpressionError for what its function does
+    wrong.
     """
-    if not isinstance(winograd, bool):
-        raise UsageError(f"winograd must be True or False, got {winograd!r}")
-    dtype = type_name(dtype)
-    settings = _checked_settings(settings, dtype)
-    if not isinstance(workload, str):
-        return _declared(_of_function(workload, shape, settings, batch, dtype), weights, winograd)
-
-    from autosched.te.operators.registry import build
-
-    its_own = _is_own(workload) and dtype == DEFAULT_DTYPE
-    dag, spec = build(workload, shape, settings, batch, None if its_own else dtype)
-    found = _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
-    return _declared(found, weights, winograd)
+    found = _by_name(workload, asked) if isinstance(workload, str) else _of_function(workload, asked)
+    return _declared(found, asked.weights, asked.winograd)
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:
@@ -84,7 +59,7 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     except (StoreError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if workload is not None and _is_own(workload):
-        return define(workload, settings=args, weights=weights, winograd=winograd)
+        return define(workload, Asked(settings=args, weights=weights, winograd=winograd))
     if name not in WORKLOADS:
         raise UsageError(
             f"the record's workload {name[:200]!r} is a function of the user's own: give it as workload "
@@ -104,23 +79,8 @@ def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _checked_settings(settings: object, dtype: str) -> dict[str, Setting]:
-    """A copy. Raises UsageError where they are no arguments by name, or name another dtype than `dtype` does."""
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-        raise UsageError(f'settings are arguments by name, as in settings={{"CO": 128}}, got {settings!r}')
-    own = settings.get("dtype", dtype)
-    if dtype not in (DEFAULT_DTYPE, own):
-        raise UsageError(f"the type of the elements is given twice, as {dtype!r} and in the settings as {own!r}")
-    return dict(settings)
-
-
 def _declared(found: Definition, weights: Sequence[str], winograd: bool) -> Definition:
     """The definition with these inputs as weights and, if that is accepted, with Winograd's error."""
-    given: object = weights
-    if isinstance(given, str) or not isinstance(given, Iterable | None):
-        raise UsageError(f"weights is a list of names of inputs, as in weights=['W'], got {weights!r}")
     dag, declared = found.dag, dict[str, Any]()
     if weights:
         dag = dag.with_weights(weights)
@@ -156,27 +116,32 @@ def arguments(function: Operator) -> dict[str, Any]:
     return {p.name: p.default for p in parameters}
 
 
-def _of_function(
-    function: Operator, shape: Sequence[int] | None, settings: Mapping[str, Setting], batch: int | None, dtype: str
-) -> Definition:
+def _by_name(workload: str, asked: Asked) -> Definition:
+    from autosched.te.operators.registry import build
+
+    dag, spec = build(workload, asked.shape, asked.settings, asked.batch, asked.dtype)
+    return _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
+
+
+def _of_function(function: Operator, asked: Asked) -> Definition:
     from autosched.te import ComputeDAG
 
     values = {key: _plain(default) for key, default in arguments(function).items()}
     name = getattr(function, "__name__", repr(function))
     numbers = [a for a, default in values.items() if isinstance(default, int)]
-    given = _numbers(name, shape)
-    if len(given) > len(numbers) or (batch is not None and not numbers):
+    given = _numbers(name, asked.shape)
+    if len(given) > len(numbers) or (asked.batch is not None and not numbers):
         raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
     values.update(zip(numbers, given, strict=False))
-    chosen = {key: _plain(value) for key, value in settings.items()}
-    if dtype != DEFAULT_DTYPE:
-        chosen["dtype"] = dtype
+    chosen = {key: _plain(value) for key, value in (asked.settings or {}).items()}
+    if asked.dtype is not None:
+        chosen["dtype"] = asked.dtype
     unknown = [a for a in chosen if a not in values]
     if unknown:
         raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
     values.update(chosen)
-    if batch is not None:
-        first, (times,) = numbers[0], _numbers(name, [batch])
+    if asked.batch is not None:
+        first, (times,) = numbers[0], _numbers(name, [asked.batch])
         values[first] = times * values[first] if first == "M" else times
     dag = ComputeDAG(function(**values))
     used = str(values.get("dtype") or _dtype(dag))

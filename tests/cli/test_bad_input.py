@@ -82,7 +82,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("own.py:raises", 2, "own.py:5: raises failed: ValueError: first line second line"),
         ("own.py:raises --set N=1", 2, "has no argument 'N'"),
         ("own.py:exits", 2, "own.py:14: exits failed: SystemExit: 3"),
-        ("gmm --set dtype=int8 --dtype float32", 2, "dtype has two values, float32 and int8"),
+        ("gmm --set dtype=int8 --dtype float32", 2, "is given twice, as 'float32' and in the settings as 'int8'"),
         ("gmm --set M=3 --set M=4", 2, "M has two values, 3 and 4"),
         ("gmm --no-run --resume", 2, "but by the model alone (--no-run) nothing is"),
         ("gmm --target cuda -arch=sm_90 --arch sm_80 --no-run", 2, "has -arch twice"),

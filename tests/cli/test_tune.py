@@ -78,7 +78,8 @@ def test_defaults(cli: Any, calls: list[dict[str, Any]]) -> None:
     cli("tune", "conv2d")
     cli("tune", "conv2d", "--budget", "5s")
     assert [c["trials"] for c in calls] == [64, 10_000]
-    assert calls[0]["settings"] is None
+    assert calls[0]["settings"] == {}
+    assert calls[0]["dtype"] is None  # the library's default
     assert calls[0]["target"] == "cpu"
     assert calls[0]["budget_s"] is None
 

@@ -17,6 +17,7 @@ from autosched.schedule import replay
 from autosched.session.device import Device
 from autosched.session.request import Request
 from autosched.target import Target, parse_target
+from autosched.tuner.asked import Asked
 from autosched.tuner.definition import Definition, define
 
 TABLE = Path(__file__).with_name("cases.jsonl")
@@ -25,11 +26,14 @@ CORES, L1, L2, L3 = 4, 32 << 10, 1 << 20, 16 << 20
 
 @dataclass(frozen=True)
 class Problem:
-    """A workload and the device that it is scheduled for. `settings` are the workload's arguments as (name, value)."""
+    """A workload and the device that it is scheduled for. `settings` are the workload's arguments as (name, value).
+
+    `dtype` is None for a function without an argument of that name.
+    """
 
     workload: str
     settings: tuple[tuple[str, int | str], ...] = ()
-    dtype: str = "float32"
+    dtype: str | None = "float32"
     target: str = "llvm -mcpu=haswell"
     threads: int = 1
     weights: tuple[str, ...] = ()
@@ -37,13 +41,14 @@ class Problem:
 
     @property
     def name(self) -> str:
-        words = [self.workload.rpartition(":")[2], *(f"{key}={value}" for key, value in self.settings), self.dtype]
+        words = [self.workload.rpartition(":")[2], *(f"{key}={value}" for key, value in self.settings)]
+        words += [] if self.dtype is None else [self.dtype]
         words += [f"weights={','.join(self.weights)}"] * bool(self.weights) + ["winograd"] * self.winograd
         return f"{' '.join(words)} | {self.target}, {self.threads}"
 
     def definition(self) -> Definition:
-        settings = dict(self.settings)
-        return define(self.workload, None, settings, None, self.dtype, self.weights, self.winograd)
+        asked = Asked(settings=dict(self.settings), dtype=self.dtype, weights=self.weights, winograd=self.winograd)
+        return define(self.workload, asked)
 
     def device(self) -> Device:
         return Device(fixed_target(self.target), self.threads)

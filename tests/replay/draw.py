@@ -20,7 +20,7 @@ def _problem(
     workload: str,
     target: str,
     threads: int = 1,
-    dtype: str = "float32",
+    dtype: str | None = "float32",
     weights: tuple[str, ...] = (),
     **settings: int | str,
 ) -> Problem:
@@ -63,9 +63,9 @@ PROBLEMS: tuple[Problem, ...] = (
     _problem("gelu", AVX512, 2, M=64, N=100),
     _problem("elementwise", SSE, M=33, N=64),
     _problem("transpose", AVX2, M=100, N=128),
-    _problem(f"{OWN}:int4_matmul", AVX512, M=4, N=128, K=128),
-    _problem(f"{OWN}:running_sum", AVX2),
-    _problem(f"{OWN}:gelu_matmul", CUDA, M=64, N=128, K=96),
+    _problem(f"{OWN}:int4_matmul", AVX512, dtype=None, M=4, N=128, K=128),
+    _problem(f"{OWN}:running_sum", AVX2, dtype=None),
+    _problem(f"{OWN}:gelu_matmul", CUDA, dtype=None, M=64, N=128, K=96),
     _problem("matmul", CUDA, M=333, N=777, K=64),
     _problem("conv2d", AMPERE, N=1, H=14, W=14, CI=64, CO=64),
     _problem("conv2d", OPENCL, layout="NCHW", N=1, H=14, W=14, CI=16, CO=32),
@@ -78,7 +78,7 @@ PROBLEMS: tuple[Problem, ...] = (
     _problem("t2d", CUDA, H=8, W=8, CI=32, CO=32),
     _problem("winograd", CUDA, H=14, W=14, CI=32, CO=32),
     _problem("transpose", TURING, M=100, N=128),
-    _problem(f"{OWN}:running_sum", CUDA),
+    _problem(f"{OWN}:running_sum", CUDA, dtype=None),
 )
 
 

@@ -11,6 +11,7 @@ from autosched import te
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Tensor
+from autosched.tuner.asked import Asked
 from autosched.tuner.bound import PEAK_SLACK, Bound, bound_of
 from autosched.tuner.definition import define
 
@@ -51,7 +52,7 @@ def B() -> Tensor:
     ],
 )
 def test_operations_of_built_in_operators(workload: str, settings: dict[str, int], share: float) -> None:
-    dag = define(workload, settings=settings).dag
+    dag = define(workload, Asked(settings=settings)).dag
     bound = bound_of(dag, "float32", CPU, 2)
     assert bound.operations == share * dag.flops
     assert bound.written_bytes == sum(4 * math.prod(t.shape) for t in dag.outputs)
@@ -60,12 +61,12 @@ def test_operations_of_built_in_operators(workload: str, settings: dict[str, int
 
 
 def test_other_types_and_devices_are_asked_for_their_outputs_alone() -> None:
-    dag = define("matmul", dtype="int8").dag
+    dag = define("matmul", Asked(dtype="int8")).dag
     assert bound_of(dag, "int8", CPU, 1).operations == 0
     gpu = parse_target("cuda -arch=sm_90")
     bound = bound_of(define("matmul").dag, "float32", gpu, 1)
     assert (bound.operations, bound.written_bytes) == (0, 4 << 18)
-    assert bound_of(define("conv2d", settings={"pad": 0}, winograd=True).dag, "float32", CPU, 1).operations == 0
+    assert bound_of(define("conv2d", Asked(settings={"pad": 0}, winograd=True)).dag, "float32", CPU, 1).operations == 0
     assert Bound().seconds(100.0) == 0.0
 
 
