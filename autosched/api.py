@@ -23,6 +23,7 @@ from autosched.session.task import Space, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
 from autosched.tuner.definition import Operator, Workload, arguments, define
+from autosched.tuner.policy import SearchSetup
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
     from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.session.task import Narrow
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
-    from autosched.tuner.policy import Policy
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.result import Result
     from autosched.tuner.session import Settings
@@ -66,49 +65,52 @@ def tune(
     trials: int = 64,
     budget_s: float | None = None,
     seed: int = 0,
-    db: Path | str | None = None,
     resume: bool = False,
+    db: Path | str | None = None,
     out_dir: Path | str | None = None,
-    measure: bool = True,
-    rules: Sequence[SketchRule] = (),
-    policy: Policy | None = None,
-    narrow: Narrow | None = None,
     callbacks: Sequence[Callback] = (),
-    started: float | None = None,
+    rules: Sequence[SketchRule] = (),
+    search: SearchSetup | None = None,
     **asked: Unpack[AskedKeywords],
 ) -> Result:
-    """Searches for the fastest kernel of `workload` with at most `trials` measurements and `budget_s` seconds.
+    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function.
 
-    `workload`: a built-in name, "file.py:function", or a function. `shape` fills its arguments in order, `settings` by
-    name, `batch` replaces the first (it multiplies one called M). `weights` names inputs that never change: what
-    depends on them alone is computed once, by `Kernel.bind`, and the times are those of the rest. `winograd` accepts
-    the larger error of Winograd's transforms (see `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make
-    another workload, with records of its own. `resume` counts the measurements of earlier runs as trials, and their
-    failures but for candidates that could not be built. `out_dir` receives the LLVM IR, CUDA C or OpenCL C of the best
-    candidates. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the
-    built-in ones. `policy` are other numbers for the search (`autosched.tuner.policy.Policy`); `narrow` makes of the
-    sketches those that are searched. `measure=False`: by the cost model alone, for any processor or GPU; nothing runs
-    or is recorded. `started`: when the command began, on `time.monotonic`, default now.
+    What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
+    the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
+    `weights` names inputs that never change: what depends on them alone is computed once, by `Kernel.bind`, and the
+    times are those of the rest. `winograd` accepts the larger error of Winograd's transforms (see
+    `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make another workload, with records of its own.
+    `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
+
+    How long. At most `trials` measurements and `budget_s` seconds, drawn by `seed`. `resume` counts the measurements
+    of earlier runs as trials, and their failures but for candidates that could not be built.
+
+    What stays. Records in the database `db` (default: `autosched db path`); in `out_dir` the LLVM IR, CUDA C or OpenCL
+    C of the best candidates. `callbacks` hear of the search (`autosched.tuner.callbacks.Callback`).
+
+    How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
+    `search` is what experiments change, and a search without measurements (`autosched.tuner.policy.SearchSetup`).
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has (`Result.interrupted`).
     """
-    begun = time.monotonic() if started is None else started
-    from autosched.tuner.policy import FULL
+    now = time.monotonic()
     from autosched.tuner.session import Settings
 
-    _check_arguments(rules, policy, narrow, callbacks, measure, resume)
-    limits = Settings(trials, budget_s, seed, policy or FULL)
-    if measure and limits.policy.learned:
+    setup = SearchSetup() if search is None else search
+    _check_arguments(rules, callbacks, setup, resume)
+    begun = now if setup.started is None else setup.started
+    settings = Settings(trials, budget_s, seed, setup.policy, begun)
+    if setup.measure and setup.policy.learned:
         _check_interpreter()
-    request = _request(workload, Asked(**asked), runs=measure)
+    request = _request(workload, Asked(**asked), runs=setup.measure)
     request.check()
     directory = None if out_dir is None else _writable(out_dir)
-    if not measure:
-        return _estimate(request, Space(tuple(rules), narrow), directory, begun)
+    if not setup.measure:
+        return _estimate(request, Space(tuple(rules), setup.narrow), directory, begun)
 
-    space = Space(tuple(rules), narrow, limits.policy.draft)
-    task, result = _search(request, space, limits, db, resume, callbacks, begun)
+    space = Space(tuple(rules), setup.narrow, setup.policy.draft)
+    task, result = _search(request, space, settings, db, resume, callbacks)
     if directory is not None:
         _write_fastest(directory, task, result, db)
     return result
@@ -153,11 +155,8 @@ def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
     return Request(problem, find_device(asked.target, asked.threads, runs=runs), asked.target or "cpu")
 
 
-def _check_arguments(
-    rules: object, policy: object, narrow: object, callbacks: object, measure: object, resume: object
-) -> None:
+def _check_arguments(rules: object, callbacks: object, setup: object, resume: object) -> None:
     """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
-    from autosched.tuner.policy import Policy
 
     def are(found: object, *methods: str) -> bool:
         return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
@@ -165,15 +164,13 @@ def _check_arguments(
     events = ("on_start", "on_round", "on_result", "on_finish")
     for name, value, is_right, expected in (
         ("rules", rules, are(rules, "applies", "apply"), f"a sequence of sketch rules ({RULE})"),
-        ("policy", policy, policy is None or isinstance(policy, Policy), "a Policy (autosched.tuner.policy)"),
-        ("narrow", narrow, narrow is None or callable(narrow), "a function of sketches"),
         ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tuner.callbacks)"),
-        ("measure", measure, isinstance(measure, bool), "True or False"),
+        ("search", setup, isinstance(setup, SearchSetup), "a SearchSetup (autosched.tuner.policy)"),
         ("resume", resume, isinstance(resume, bool), "True or False"),
     ):
         if not is_right:
             raise UsageError(f"{name} must be {expected}, got {value!r}")
-    if resume and not measure:
+    if resume and isinstance(setup, SearchSetup) and not setup.measure:
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 
@@ -193,7 +190,6 @@ def _search(
     db: Path | str | None,
     resume: bool,
     callbacks: Sequence[Callback],
-    begun: float,
 ) -> tuple[Task, Result]:
     """One session with everything that it needs around it."""
     from autosched.measure import Measurer, make_problem
@@ -218,7 +214,6 @@ def _search(
                     start_run(database, request, task, sketches, settings.seed, resume),
                     callbacks,
                     read_peak=lambda: _read_peak(device, problem.dtype, measurer),
-                    started=begun,
                     kernel=lambda candidate: request.load(task.source(candidate)),
                 )
     return task, result

@@ -1,6 +1,6 @@
 """A smaller search space, to measure what the rest of it is worth: no packed operands, and tiles that divide.
 
-at.tune("conv2d", narrow=plain_tiles)
+at.tune("conv2d", search=SearchSetup(narrow=plain_tiles))
 """
 
 from __future__ import annotations

@@ -9,16 +9,15 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import autosched as at
 from autosched.cli import options
 from autosched.errors import AutoschedError
-from autosched.tuner.policy import FULL, Policy
+from autosched.tuner.policy import Policy, SearchSetup
 from experiments.plain_tiles import plain_tiles
-from search_spaces.space import Sketch
 
 
 @dataclass(frozen=True)
@@ -26,18 +25,17 @@ class Variant:
     """What a curve leaves out: `says` it in words for the figure."""
 
     says: str
-    policy: Policy = FULL
-    narrow: Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]] | None = None
+    search: SearchSetup
 
 
 VARIANTS: Mapping[str, Variant] = {
-    "full": Variant("full system"),
-    "random": Variant("random sampling", Policy(random=True)),
-    "no_model": Variant("no learned model", Policy(learned=False)),
-    "no_draft": Variant("no draft", Policy(draft=False)),
-    "no_crossover": Variant("no crossover", Policy(crossover=0.0)),
-    "no_descent": Variant("no coordinate descent", Policy(descent_share=0.0)),
-    "limited": Variant("limited space", narrow=plain_tiles),
+    "full": Variant("full system", SearchSetup()),
+    "random": Variant("random sampling", SearchSetup(Policy(random=True))),
+    "no_model": Variant("no learned model", SearchSetup(Policy(learned=False))),
+    "no_draft": Variant("no draft", SearchSetup(Policy(draft=False))),
+    "no_crossover": Variant("no crossover", SearchSetup(Policy(crossover=0.0))),
+    "no_descent": Variant("no coordinate descent", SearchSetup(Policy(descent_share=0.0))),
+    "limited": Variant("limited space", SearchSetup(narrow=plain_tiles)),
 }
 
 
@@ -53,9 +51,7 @@ def session(args: argparse.Namespace, started: float) -> dict[str, object]:
             trials=args.trials,
             seed=args.seed,
             db=Path(scratch) / "records.db",
-            policy=variant.policy,
-            narrow=variant.narrow,
-            started=started,
+            search=replace(variant.search, started=started),
         )
     return result.to_json()
 

@@ -33,6 +33,7 @@ from autosched.session.task import nearest_shapes
 from autosched.store import Database
 from autosched.store import Workload as WorkloadRow
 from autosched.te import Tensor
+from autosched.tuner.policy import SearchSetup
 from search_spaces.space import Param, Sketch
 from tests.helpers import python
 from tests.tuner.fakes import FakeModel
@@ -308,13 +309,11 @@ def test_numbers_out_of_range_are_refused(option: dict[str, Any], message: str) 
         ({"db": 3}, "3 names no file"),
         ({"out_dir": 3}, "3 names no file"),
         ({"rules": [3]}, "rules must be a sequence of sketch rules"),
-        ({"policy": "full"}, "policy must be a Policy"),
-        ({"narrow": 3}, "narrow must be a function"),
+        ({"search": "full"}, "search must be a SearchSetup"),
         ({"callbacks": [None]}, "callbacks must be a sequence of callbacks"),
         ({"winograd": "yes"}, "winograd must be True or False, got 'yes'"),
-        ({"measure": "no"}, "measure must be True or False, got 'no'"),
         ({"resume": 1}, "resume must be True or False, got 1"),
-        ({"resume": True, "measure": False}, "resume goes on with what was measured"),
+        ({"resume": True, "search": SearchSetup(measure=False)}, "resume goes on with what was measured"),
     ],
 )
 def test_values_of_another_kind_are_refused_in_one_sentence(option: dict[str, Any], message: str) -> None:

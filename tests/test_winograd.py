@@ -19,6 +19,7 @@ from autosched.target import parse_target
 from autosched.te import Tensor
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.collapse import collapse
+from autosched.tuner.policy import SearchSetup
 from search_spaces import cpu
 from search_spaces.space import Sketch
 
@@ -64,8 +65,8 @@ def some(sketches: tuple[Sketch, ...]) -> tuple[Sketch, ...]:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A search of some of Winograd's sketches, in a database that has a search without as well."""
     db = tmp_path_factory.mktemp("winograd") / "records.db"
-    at.tune(smoothed, trials=2, threads=1, db=db, narrow=lambda sketches: sketches[:1])
-    return db, at.tune(smoothed, winograd=True, trials=4, threads=1, db=db, narrow=some)
+    at.tune(smoothed, trials=2, threads=1, db=db, search=SearchSetup(narrow=lambda sketches: sketches[:1]))
+    return db, at.tune(smoothed, winograd=True, trials=4, threads=1, db=db, search=SearchSetup(narrow=some))
 
 
 def test_what_is_found_computes_the_convolution(tuned: Any) -> None:
@@ -120,7 +121,7 @@ def test_records_go_to_another_database_and_come_back(tuned: Any, cli: Any, tmp_
     (there,) = at.best(smoothed, winograd=True, threads=1, db=tmp_path / "other.db")
     (here,) = at.best(smoothed, winograd=True, threads=1, db=db)
     assert there.steps == here.steps
-    again = at.tune(smoothed, winograd=True, trials=4, threads=1, db=db, narrow=some, resume=True)
+    again = at.tune(smoothed, winograd=True, trials=4, threads=1, db=db, search=SearchSetup(narrow=some), resume=True)
     assert again.resumed == result.trials
 
 
@@ -174,4 +175,4 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="matmul has no 3x3 convolution of stride 1"):
         at.compile("matmul", winograd=True)
     with pytest.raises(UsageError, match="for processors only"):
-        at.tune("conv2d", winograd=True, target="cuda -arch=sm_80", measure=False)
+        at.tune("conv2d", winograd=True, target="cuda -arch=sm_80", search=SearchSetup(measure=False))

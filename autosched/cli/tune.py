@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.interrupts import INTERRUPTED
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
+    from autosched.tuner.policy import SearchSetup
 
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
@@ -69,9 +70,8 @@ def run(args: argparse.Namespace) -> int:
             db=args.db,
             resume=args.resume,
             out_dir=args.out_dir,
-            measure=not args.no_run,
             callbacks=callbacks,
-            started=args.started,
+            search=SearchSetup(measure=not args.no_run, started=args.started),
         )
     if args.json:
         print_json(result.to_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from autosched.session.device import Device
     from autosched.store import Database, Workload
     from autosched.te import ComputeDAG
+    from autosched.tuner.policy import Narrow
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
     from autosched.tuner.task import Task
     from search_spaces.partial_sketch import SketchRule
     from search_spaces.space import Sketch
-
-    Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
 
 
 RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from

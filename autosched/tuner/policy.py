@@ -1,8 +1,18 @@
-"""The numbers of the search policy, in one record: an ablation is another `Policy`, not another program."""
+"""How a search goes about it, in two records: an experiment is another `SearchSetup`, not another program."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from search_spaces.space import Sketch
+
+    Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
 
 
 @dataclass(frozen=True)
@@ -56,3 +66,28 @@ class Policy:
 
 
 FULL = Policy()
+
+
+@dataclass(frozen=True)
+class SearchSetup:
+    """What experiments change of a search, and what needs no device; the defaults are what tuning does.
+
+    `narrow` makes of the sketches those that are searched. `measure` False: the cost model alone decides, for any
+    processor or GPU, and nothing runs or is recorded. `started`: when the command began, on `time.monotonic`; None is
+    now. Raises UsageError for what is of another kind.
+    """
+
+    policy: Policy = FULL
+    narrow: Narrow | None = None
+    measure: bool = True
+    started: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("policy", isinstance(self.policy, Policy), "a Policy (autosched.tuner.policy)"),
+            ("narrow", self.narrow is None or callable(self.narrow), "a function of sketches"),
+            ("measure", isinstance(self.measure, bool), "True or False"),
+            ("started", isinstance(self.started, Real | None), "seconds on time.monotonic"),
+        ):
+            if not is_right:
+                raise UsageError(f"{name} must be {expected}, got {getattr(self, name)!r}")

@@ -43,13 +43,14 @@ MAX_NUMBER = 2**63 - 1  # that a record can hold
 class Settings:
     """`trials`: candidates to measure, failures and resumed ones included. `budget_s`: seconds from the start.
 
-    `policy`: what the search does with them.
+    `policy`: what the search does with them. `started`: when the command began, on the session's clock; None is now.
     """
 
     trials: int = 64
     budget_s: float | None = None
     seed: int = 0
     policy: Policy = FULL
+    started: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("trials", 1), ("seed", 0)):
@@ -70,11 +71,10 @@ def run(
     callbacks: Sequence[Callback] = (),
     *,
     read_peak: Callable[[], float | None] | None = None,
-    started: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     kernel: Callable[[Candidate], Kernel | GpuKernel] | None = None,
 ) -> Result:
-    """Tunes `task`. `started` is the command's start on `clock`; `kernel` compiles a candidate for the Result.
+    """Tunes `task`. `kernel` compiles a candidate for the Result.
 
     `read_peak` measures the peak in GFLOP/s: after the first round, and after the final comparison. The largest
     counts, for what else runs on the machine can only make it smaller.
@@ -82,7 +82,7 @@ def run(
     Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was, DeviceError
     when the device is lost for good; whatever it raises, the trials so far are recorded.
     """
-    watch = Stopwatch(clock, clock() if started is None else started, settings.budget_s)
+    watch = Stopwatch(clock, clock() if settings.started is None else settings.started, settings.budget_s)
     watch.parts["prepare"] = watch.elapsed()
     search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
     progress = Progress()

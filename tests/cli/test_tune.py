@@ -10,6 +10,7 @@ from autosched import api
 from autosched.cli.progress import LiveLine, PlainLines
 from autosched.cli.tune import summary
 from autosched.errors import DeviceError
+from autosched.tuner.policy import SearchSetup
 from tests.cli.fakes import event, result
 
 FIELDS = {
@@ -52,7 +53,9 @@ def test_options_reach_the_library(cli: Any, calls: list[dict[str, Any]], tmp_pa
     )
     assert cli(*words.split()).code == 0
     (call,) = calls
-    assert isinstance(call.pop("started"), float)
+    search = call.pop("search")
+    assert isinstance(search.started, float)
+    assert search == SearchSetup(started=search.started)
     call.pop("callbacks")
     assert call == {
         "workload": "gmm",
@@ -70,7 +73,6 @@ def test_options_reach_the_library(cli: Any, calls: list[dict[str, Any]], tmp_pa
         "db": tmp_path / "r.db",
         "resume": True,
         "out_dir": tmp_path / "out",
-        "measure": True,
     }
 
 

@@ -146,6 +146,6 @@ def test_a_session_is_a_search_of_its_variant(
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"best_s": 1.0}
     (call,) = asked
     assert (call["workload"], call["shape"], call["seed"], call["trials"]) == ("gmm", (1, 8, 8, 8), 3, 5)
-    assert call["narrow"] is tuning_session.plain_tiles
-    assert len({v.policy for v in tuning_session.VARIANTS.values()}) == 6  # each but `limited` has its own
+    assert call["search"].narrow is tuning_session.plain_tiles
+    assert len({v.search.policy for v in tuning_session.VARIANTS.values()}) == 6  # each but `limited` has its own
     assert tuning_curves.KEPT

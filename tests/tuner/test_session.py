@@ -54,16 +54,9 @@ class Setup:
         return self.peaks[min(self.n_readings, len(self.peaks)) - 1]
 
     def run(self, trials: int = 40, budget_s: float | None = None, seed: int = 0, policy: Policy = FULL) -> Result:
-        settings = Settings(trials, budget_s, seed, policy)
+        settings = Settings(trials, budget_s, seed, policy, started=99.0)
         return run(
-            self.task,
-            settings,
-            self.measurer,
-            self.recorder,
-            (self.watch,),
-            read_peak=self.read_peak,
-            started=99.0,
-            clock=self.clock,
+            self.task, settings, self.measurer, self.recorder, (self.watch,), read_peak=self.read_peak, clock=self.clock
         )
 
     @property
