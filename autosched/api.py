@@ -214,7 +214,6 @@ def _search(
                     start_run(database, request, task, sketches, settings.seed, resume),
                     callbacks,
                     read_peak=lambda: _read_peak(device, problem.dtype, measurer),
-                    kernel=lambda candidate: request.load(task.source(candidate)),
                 )
     return task, result
 
@@ -235,18 +234,12 @@ def _estimate(request: Request, space: Space, directory: Path | None, begun: flo
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
     drafted = _analytic_best(task, WRITTEN)
-    best, source = drafted[0]
+    best, _ = drafted[0]
     seconds = float(task.model.draft(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:
         _write_sources(directory, task, [source for _, source in drafted])
     now = time.monotonic()
-    return replace(
-        Result.of(task, best, seconds),
-        wall_s=now - begun,
-        search_s=now - search_begun,
-        verified=False,
-        kernel=lambda: request.load(source),
-    )
+    return replace(Result.of(task, best, seconds), wall_s=now - begun, search_s=now - search_begun, verified=False)
 
 
 def _writable(out_dir: Path | str) -> Path:
@@ -280,8 +273,9 @@ def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource |
     """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
     from autosched.session.export import write_whole
 
+    name = task.subject.workload.rpartition(":")[2]
     for rank, source in enumerate(sources, start=1):
-        write_whole(directory / f"{task.workload.rpartition(':')[2]}-{rank}{source.suffix}", source.text.encode())
+        write_whole(directory / f"{name}-{rank}{source.suffix}", source.text.encode())
 
 
 # Records and kernels
@@ -312,5 +306,5 @@ def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource | G
         if len(found) == n:
             break
     if not found:
-        raise NoValidCandidate(f"no candidate of {task.workload} can be generated: {error}") from error
+        raise NoValidCandidate(f"no candidate of {task.subject.workload} can be generated: {error}") from error
     return found

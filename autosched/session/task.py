@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autosched.errors import NoValidCandidate, StoreError
 from autosched.session.request import Request
+from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
@@ -64,9 +65,15 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
         return request.source(nests[i], values, steps_to_json(found[i].state, values))
 
-    numbers = (problem.name, problem.shape, problem.dtype, request.target, device.threads, problem.dag.flops)
     bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
-    return Task(*numbers, found, space, model, emit, problem.dag.weights, problem.dag.winograd, bound), found
+    return Task(_subject(request), found, space, model, emit, request.load, bound), found
+
+
+def _subject(request: Request) -> Subject:
+    problem, threads = request.problem, request.device.threads
+    dag = problem.dag
+    named = (problem.name, problem.shape, problem.dtype, request.target, threads)
+    return Subject(*named, dag.flops, dag.weights, dag.winograd)
 
 
 def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:

@@ -6,6 +6,6 @@ policy      the numbers of the search
 search      which candidates to measure next
 session     rounds, budget, resuming, the final comparison; progress: how far it is
 asked       the keywords of a user's call; definition: what the user wrote, with them
-task        what is tuned; recorder: trials in the database
+subject     what is tuned, as its user named it; task: with its search space; recorder: trials in the database
 callbacks   what a session tells; result: what it leaves behind
 """

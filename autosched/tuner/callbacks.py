@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from autosched.tuner.subject import Subject
+
 if TYPE_CHECKING:
     from autosched.tuner.progress import Progress, Stopwatch
     from autosched.tuner.protocols import Trial
@@ -17,18 +19,15 @@ if TYPE_CHECKING:
     from autosched.tuner.task import Task
 
 
-@dataclass(frozen=True)
-class Event:
-    """The state of a session at one moment. Times in seconds, GFLOP/s in the workload's own operations.
+@dataclass(frozen=True, kw_only=True)
+class Event(Subject):
+    """The state of a session at one moment, and its subject. Times in seconds, GFLOP/s in the workload's operations.
 
     `trial` of `trials` are done, `failed` of them without a time. `seconds` and `failure` (a class, with `message`)
     are those of the trial just done: None in `on_start` and `on_round`. `best_*` are None before the first verified
     result; `fraction_of_peak` and `gflops` are the best's and this trial's. `eta_s` is None before the first trial.
     """
 
-    workload: str
-    target: str
-    threads: int
     phase: str  # start, draft, evolve, descend, final
     round: int
     trial: int
@@ -107,9 +106,7 @@ class Audience:
         seconds = trial.seconds if trial else None
         best_s = progress.best.seconds if progress.best else None
         return Event(
-            workload=task.workload,
-            target=task.target,
-            threads=task.threads,
+            **vars(task.subject),
             phase=progress.phase,
             round=progress.round,
             trial=len(progress.trials),

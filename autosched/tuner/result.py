@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, Interrupted, NoValidCandidate
+from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -29,8 +31,8 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """The outcome of `tune`. All times in seconds.
+class Result(Subject):
+    """The outcome of `tune` for what it begins with. All times in seconds.
 
     `trials` counts measured candidates, `failed` those of them without a time (by class in `failures`), `resumed`
     those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
@@ -42,16 +44,9 @@ class Result:
     and `seconds_to_95` say when the best so far was within 95 % of it, None if never; `first_round_ratio` is the best
     time of the first round over that of all trials, 1 at best, None where nothing of the first round was valid.
 
-    With `weights`, all times and rates are those of the kernel after these inputs have been prepared, once.
-
     A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimate.
     """
 
-    workload: str
-    shape: tuple[int, ...]
-    dtype: str
-    target: str
-    threads: int
     trials: int = 0
     wall_s: float = 0.0
     prepare_s: float = 0.0
@@ -74,8 +69,6 @@ class Result:
     resumed: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     curve: tuple[Point, ...] = ()
-    weights: tuple[str, ...] = ()
-    winograd: bool = False  # its error was accepted; `gflops` count the direct form's operations in any case
     records: tuple[Trial, ...] = field(default=(), repr=False)
     schema_version: int = SCHEMA_VERSION
     kernel: Callable[[], Kernel | GpuKernel] | None = field(default=None, repr=False, compare=False)
@@ -84,18 +77,13 @@ class Result:
     def of(cls, task: Task, candidate: Candidate, seconds: float) -> Result:
         """What is to be said of a candidate that takes so long; how it was found is left open."""
         return cls(
-            workload=task.workload,
-            shape=task.shape,
-            dtype=task.dtype,
-            target=task.target,
-            threads=task.threads,
+            **vars(task.subject),
             best_s=seconds,
             best_ci_s=(seconds, seconds),
             gflops=task.gflops(seconds),
             sketch=task.sketches[candidate.sketch].name,
             values=task.values(candidate),
-            weights=task.weights,
-            winograd=task.winograd,
+            kernel=partial(task.kernel, candidate),
         )
 
     @property
@@ -166,18 +154,19 @@ JSON_FIELDS = (
 
 def nothing_found(task: Task, trials: Sequence[Trial], interrupted: bool) -> Interrupted | NoValidCandidate:
     """Why a session ends without a Result: none of its `trials` was valid."""
+    subject = task.subject
     if interrupted:
-        return Interrupted(f"interrupted before the first verified kernel of {task.workload}; {_recorded(trials)}")
+        return Interrupted(f"interrupted before the first verified kernel of {subject.workload}; {_recorded(trials)}")
     if not trials:
         return NoValidCandidate(
-            f"the search space of {task.workload} on {task.target} with {task.threads} threads has "
+            f"the search space of {subject.workload} on {subject.target} with {subject.threads} threads has "
             f"no legal candidate, or the budget ended before the first: raise --budget or report this workload"
         )
     failures = Counter(t.failure for t in trials if t.failure is not None)
     first = next(t for t in trials if t.failure is not None)
     classes = ", ".join(f"{kind} {n}" for kind, n in failures.most_common())
     return NoValidCandidate(
-        f"none of the {len(trials)} measured candidates of {task.workload} was valid ({classes}); "
+        f"none of the {len(trials)} measured candidates of {subject.workload} was valid ({classes}); "
         f"the first failed with: {first.message}"
     )
 
@@ -191,7 +180,7 @@ def device_lost(task: Task, trials: Sequence[Trial], best: Trial | None, error: 
             f"{len(trials)} trials are recorded, the best with {task.gflops(best.seconds):.4g} GFLOP/s "
             f"(record {best.record_id}): resume from them when the device is back"
         )
-    return DeviceError(f"the device of {task.target} was lost: {error}; {kept}")
+    return DeviceError(f"the device of {task.subject.target} was lost: {error}; {kept}")
 
 
 def _recorded(trials: Sequence[Trial]) -> str:

@@ -14,9 +14,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autosched.errors import DeviceError, UsageError
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, impossible_time, median_interval
@@ -27,10 +26,6 @@ from autosched.tuner.protocols import Candidate, Measurer, Recorder, Trial
 from autosched.tuner.result import Result, device_lost, nothing_found
 from autosched.tuner.search import Search
 from autosched.tuner.task import Task, training_data
-
-if TYPE_CHECKING:
-    from autosched.runtime.gpu.kernel import GpuKernel
-    from autosched.runtime.kernel import Kernel
 
 MODEL_SHARE = 0.1  # of the wall time may go into fitting the cost model
 MODEL_GRACE_S = 0.5  # ... not counting the first fit's imports and a short search's few fits
@@ -72,9 +67,8 @@ def run(
     *,
     read_peak: Callable[[], float | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
-    kernel: Callable[[Candidate], Kernel | GpuKernel] | None = None,
 ) -> Result:
-    """Tunes `task`. `kernel` compiles a candidate for the Result.
+    """Tunes `task`.
 
     `read_peak` measures the peak in GFLOP/s: after the first round, and after the final comparison. The largest
     counts, for what else runs on the machine can only make it smaller.
@@ -88,7 +82,7 @@ def run(
     progress = Progress()
     audience = Audience(callbacks, task, settings.trials, progress, watch)
     session = _Session(task, settings, measurer, recorder, search, Jobs(task), progress, watch, audience, read_peak)
-    result = session.run(kernel)
+    result = session.run()
     audience.hears_of_end(result)
     return result
 
@@ -107,7 +101,7 @@ class _Session:
     read_peak: Callable[[], float | None] | None
     taught: int = 0  # trials that the cost model knows
 
-    def run(self, kernel: Callable[[Candidate], Kernel | GpuKernel] | None) -> Result:
+    def run(self) -> Result:
         interrupted = False
         try:
             self._explore()
@@ -120,7 +114,7 @@ class _Session:
             raise device_lost(self.task, self.progress.trials, self.progress.best, error) from error
         outcome = "finished" if self.progress.best else "failed"
         self.recorder.finish("interrupted" if interrupted else outcome)
-        return self._result(interrupted, kernel)
+        return self._result(interrupted)
 
     # Rounds
 
@@ -301,7 +295,7 @@ class _Session:
             if reading is None or (self.progress.peak_gflops or 0.0) >= reached:
                 return
 
-    def _result(self, interrupted: bool, kernel: Callable[[Candidate], Kernel | GpuKernel] | None) -> Result:
+    def _result(self, interrupted: bool) -> Result:
         progress, parts, measurer = self.progress, self.watch.parts, self.measurer
         best = progress.best
         if best is None or best.seconds is None:
@@ -327,5 +321,4 @@ class _Session:
             failures=dict(sorted(progress.failures().items())),
             curve=tuple(progress.curve),
             records=tuple(progress.trials),
-            kernel=None if kernel is None else partial(kernel, best.candidate),
         )

@@ -11,31 +11,28 @@ import numpy.typing as npt
 
 from autosched.tuner.bound import Bound
 from autosched.tuner.protocols import Candidate, CostModel, Population, SearchSpace, SketchLike, Trial
+from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
     from autosched.codegen import GpuSource, KernelSource
+    from autosched.runtime.gpu.kernel import GpuKernel
+    from autosched.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True)
 class Task:
-    """`workload`, `shape` and `dtype` as the user gave them, `flops` of one call (2 for a multiply-add).
+    """A subject and the space in which its fastest kernel is looked for.
 
     `emit(sketch number, values by name)` is the only way from a candidate to code; it may raise for a candidate
-    that turns out not to be expressible, which is then a failed trial.
+    that turns out not to be expressible, which is then a failed trial. `load` makes a callable kernel of code.
     """
 
-    workload: str
-    shape: tuple[int, ...]
-    dtype: str
-    target: str
-    threads: int
-    flops: int
+    subject: Subject
     sketches: tuple[SketchLike, ...]
     space: SearchSpace[Any]
     model: CostModel
     emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
-    weights: tuple[str, ...] = ()  # inputs that are prepared ahead: times are those of the rest
-    winograd: bool = False  # its error is accepted
+    load: Callable[[KernelSource | GpuSource], Kernel | GpuKernel]
     bound: Bound = field(default_factory=Bound)  # what is faster than this was not measured rightly
 
     def values(self, candidate: Candidate) -> dict[str, int]:
@@ -69,8 +66,11 @@ class Task:
     def source(self, candidate: Candidate) -> KernelSource | GpuSource:
         return self.emit(candidate.sketch, self.values(candidate))
 
+    def kernel(self, candidate: Candidate) -> Kernel | GpuKernel:
+        return self.load(self.source(candidate))
+
     def gflops(self, seconds: float) -> float:
-        return self.flops / seconds / 1e9
+        return self.subject.flops / seconds / 1e9
 
 
 def training_data(trials: Sequence[Trial]) -> tuple[list[int], list[npt.NDArray[np.int64]], list[float]]:

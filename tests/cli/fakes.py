@@ -26,6 +26,7 @@ def result(interrupted: bool = False, kernel: Callable[[], Any] | None = None) -
         dtype="float32",
         target="cpu",
         threads=2,
+        flops=26_000_000,
         trials=3,
         wall_s=61.2,
         search_s=0.1,
@@ -51,8 +52,11 @@ def result(interrupted: bool = False, kernel: Callable[[], Any] | None = None) -
 def event(trial: int, best_s: float | None, failed: int = 0, phase: str = "draft") -> Event:
     return Event(
         workload="matmul",
+        shape=(4, 5, 3),
+        dtype="float32",
         target="cpu",
         threads=2,
+        flops=26_000_000,
         phase=phase,
         round=0,
         trial=trial,

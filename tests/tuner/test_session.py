@@ -264,7 +264,7 @@ def test_sources_of_the_fastest_are_not_made_again_for_the_final_comparison() ->
 
 def test_a_peak_below_the_best_kernel_is_read_again() -> None:
     setup = Setup()
-    setup.task = replace(setup.task, flops=setup.task.flops * 1000)
+    setup.task = replace(setup.task, subject=replace(setup.task.subject, flops=10**9))
     setup.peaks = (0.1, 0.1, 1e6)
     assert setup.run(8).peak_gflops == 1e6
     assert setup.n_readings == 3
