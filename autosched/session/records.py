@@ -210,7 +210,7 @@ def stored_nest(record: Record, request: Request) -> Func:
     from autosched.schedule import check_target, replay
 
     try:
-        state = replay(request.dag, record.steps)
+        state = replay(request.collapsed, record.steps)
         check_target(state, request.device.target.kind)
     except ScheduleError as error:
         raise ScheduleError(

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target`."""
+    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`."""
 
     problem: Definition
     device: Device
-    target: str = "cpu"
+    target_text: str = "cpu"
 
     @cached_property
-    def dag(self) -> ComputeDAG:
-        """The collapsed graph, which schedules are for."""
+    def collapsed(self) -> ComputeDAG:
+        """The graph that schedules are for; the user's own is the problem's."""
         from autosched.te.rewrites.collapse import collapse
 
         return collapse(self.problem.dag)

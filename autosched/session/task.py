@@ -52,11 +52,11 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     from search_spaces import space
 
     problem, device, chosen = request.problem, request.device, chosen or Space()
-    found = _sketches(request.dag, device, chosen.rules)
+    found = _sketches(request.collapsed, device, chosen.rules)
     found = chosen.narrow(found) if chosen.narrow and found else found
     if not found:
         raise NoValidCandidate(
-            f"no sketch rule of the target {request.target} applies to {problem.name}: report this workload"
+            f"no sketch rule of the target {request.target_text} applies to {problem.name}: report this workload"
         )
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state) for sketch in found]
@@ -72,7 +72,7 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
 def _subject(request: Request) -> Subject:
     problem, threads = request.problem, request.device.threads
     dag = problem.dag
-    named = (problem.name, problem.shape, problem.dtype, request.target, threads)
+    named = (problem.name, problem.shape, problem.dtype, request.target_text, threads)
     return Subject(*named, dag.flops, dag.weights, dag.winograd)
 
 

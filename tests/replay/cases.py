@@ -73,7 +73,7 @@ class Case:
     def text(self) -> str:
         """LLVM IR, CUDA C or OpenCL C, emitted anew."""
         request = self.problem.request()
-        return request.source(lower(replay(request.dag, self.steps)), {}, self.steps).text
+        return request.source(lower(replay(request.collapsed, self.steps)), {}, self.steps).text
 
 
 def fixed_target(text: str) -> Target:
