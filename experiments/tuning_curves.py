@@ -37,6 +37,7 @@ from experiments.tuning_figure import draw, summary
 from experiments.tuning_session import VARIANTS
 
 METASCHEDULE = "metaschedule"
+NAMES = {name: variant.says for name, variant in VARIANTS.items()} | {METASCHEDULE: "MetaSchedule"}
 RESULTS = Path(__file__).resolve().parent / "results"
 TIMEOUT_S = 3600.0  # of one session
 KEPT = (
@@ -63,6 +64,11 @@ class Setting:
     @property
     def name(self) -> str:
         return f"tuning_curves-{self.case.replace(':', '-')}-n{self.batch}"
+
+    @property
+    def title(self) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.threads else "all cores"
+        return f"{self.case}, N={self.batch}, {threads}"
 
 
 Run = Callable[[Setting, str, int], dict[str, Any]]  # setting, variant, seed -> the object of `tune --json`
@@ -145,14 +151,11 @@ def collect(path: Path, setting: Setting, todo: Sequence[tuple[str, int]], run: 
 def report(path: Path, setting: Setting) -> str:
     """Draws the figure and returns the table below it."""
     sessions = [s for s in known_sessions(path, setting) if "error" not in s]
-    names = {name: variant.says for name, variant in VARIANTS.items()} | {METASCHEDULE: "MetaSchedule"}
-    threads = f"{setting.threads} threads" if setting.threads else "all cores"
-    title = f"{setting.case}, N={setting.batch}, {threads}"
     try:
-        draw(path.with_suffix(".png"), title, sessions, names, setting.trials)
+        draw(path.with_suffix(".png"), setting.title, sessions, NAMES, setting.trials)
     except UsageError as missing:  # what was measured is worth its table without a figure
         print(missing, file=sys.stderr)
-    return f"{title}\n{summary(sessions, names)}"
+    return f"{setting.title}\n{summary(sessions, NAMES)}"
 
 
 def result_folder(text: str) -> Path:

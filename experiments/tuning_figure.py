@@ -78,16 +78,17 @@ def draw(path: Path, title: str, sessions: Sequence[Session], names: Mapping[str
     figure.savefig(path)
 
 
-def summary(sessions: Sequence[Session], names: Mapping[str, str]) -> str:
-    """What the figure shows: where each variant ends, and how soon it is near the full system's end. Medians over the
-    seeds; a session that never comes there counts as infinitely late."""
+def summary_rows(sessions: Sequence[Session], names: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """What the figure shows, in the columns of HEADER: where each variant ends, and how soon it is near the full
+    system's end. Medians over the seeds; a session that never comes there counts as infinitely late. Empty without a
+    session of the full system."""
     groups = by_variant(sessions)
     if not groups.get("full"):
-        return "no session of the full system yet"
+        return []
     work = work_of(sessions)
     ends = {variant: [work / s["curve"][-1][2] for s in group] for variant, group in groups.items()}
     full = median(ends["full"])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for variant, group in groups.items():
         rates = ends[variant]
         near = [[near_at(s, work / (NEAR * full), column) for s in group] for column in (TRIAL, SECONDS)]
@@ -99,4 +100,10 @@ def summary(sessions: Sequence[Session], names: Mapping[str, str]) -> str:
                 number(median(s["wall_s"] for s in group), 1),
             )
         )  # fmt: skip
-    return table(HEADER, rows)
+    return rows
+
+
+def summary(sessions: Sequence[Session], names: Mapping[str, str]) -> str:
+    """The table below the figure."""
+    rows = summary_rows(sessions, names)
+    return table(HEADER, rows) if rows else "no session of the full system yet"

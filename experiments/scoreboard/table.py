@@ -41,9 +41,9 @@ def ratio(row: Row, peer: str) -> float | None:
     return None if theirs is None or ours is None else theirs / ours
 
 
-def best_peer(row: Row) -> tuple[str, float] | None:
-    """The peer that is fastest beside us, and the ratio to it."""
-    found = {peer: r for peer in PEERS if (r := ratio(row, peer)) is not None}
+def best_peer(row: Row, peers: Sequence[str] = PEERS) -> tuple[str, float] | None:
+    """Of `peers` the one that is fastest beside us, and the ratio to it."""
+    found = {peer: r for peer in peers if (r := ratio(row, peer)) is not None}
     return min(found.items(), key=lambda item: item[1], default=None)
 
 
