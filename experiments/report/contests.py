@@ -155,21 +155,29 @@ def searches(results: Results) -> Lines:
     """Medians over the cases: how long a search takes, how soon it is near its end, what it spends its time on."""
     header = (
         "batch, threads", "seconds", "first verified kernel, s", f"trials to {NEAR:.0%}", f"seconds to {NEAR:.0%}",
-        "best of the first round over the last best", *(f"{phase}, share" for phase in PHASES),
+        "best of the first round over the last best", "contest over search", "most in",
+        *(f"{phase}, share" for phase in PHASES),
     )  # fmt: skip
     rows = []
     for panel, some in panels(results.rows).items():
-        found = totals(some)
+        found, again = totals(some), timed_again(some)
         rows.append(
             (
                 panel_name(panel), number(found["median_wall_s"], 1), number(found["median_first_result_s"], 1),
                 number(found["median_trials_to_95"], 1), number(found["median_seconds_to_95"], 1),
-                number(found["median_first_round_ratio"]), *(number(found["share_of_wall"][p]) for p in PHASES),
+                number(found["median_first_round_ratio"]), spread(list(again.values())),
+                f"`{max(again, key=again.__getitem__)}`" if again else "-",
+                *(number(found["share_of_wall"][p]) for p in PHASES),
             )
         )  # fmt: skip
-    trials = ", ".join(str(n) for n in sorted({row["asked_trials"] for row in results.rows}))
-    said = f"Trials of a search: {trials}. Wrong results among all of them: {totals(results.rows)['wrong_trials']}."
+    said = f"Wrong results among all trials: {totals(results.rows)['wrong_trials']}."
     return [*table(header, rows), "", said, "", results.source(results.rows)]
+
+
+def timed_again(rows: Sequence[Row]) -> dict[str, float]:
+    """By case, the time of the best kernel in the contest over its time in the final comparison of its search."""
+    times = {row["case"]: (seconds(row, OURS), (row.get("tuning") or {}).get("best_s")) for row in rows}
+    return {case: contest / search for case, (contest, search) in times.items() if contest and search}
 
 
 # What is asked for beside the plain kernel, and beside PyTorch's eager mode

@@ -47,7 +47,7 @@ def by_operator(results: Results) -> Lines:
     said = f"Of {len(dense)} convolutions and products {len(low)} are below {FLOOR} of the loop{named}."
     loop = f"The loop does {number(results.content['flops_a_cycle'], 1)} operations a cycle."
     header = ("operator", "cases", "PyTorch's cycles over ours", "least", "of a loop of FMAs")
-    return [*table(header, lines), "", f"{said} {loop}", "", results.source(packages=(TORCH,))]
+    return [*table(header, lines), "", f"{said} {loop}", "", results.source(rows, (TORCH,))]
 
 
 # MetaSchedule
@@ -101,12 +101,15 @@ def metaschedule(scoreboard: Results, other: Results, cycles: Results) -> Lines:
     medians = [(median(list(s.ratios.values())), median(list(s.shares.values()))) for s in sides]
     alike = [(geomean([s.ratios[c] for c in common]), geomean([s.shares[c] for c in common])) for s in sides]
     rows += [line("**geometric mean**", means), line("**median**", medians)]
+    rows += [
+        line("**geometric mean of kernels at the limit**", [(1.0 / part if part else None, 1.0) for _, part in means])
+    ]
     rows += [line(f"**geometric mean of the {len(common)} cases of all**", alike)]
     rows += [("**its tuning time over ours**", *(cell for s in sides for cell in (spread(s.tuning, 0), "")))]
     header = ["case", *(cell for side in sides for cell in (side.title, "its share of the limit"))]
     sources = [
         scoreboard.source([row for row in scoreboard.rows if ratio(row, METASCHEDULE) is not None]),
         other.source([row for row in other.rows if ratio(row, METASCHEDULE) is not None]),
-        cycles.source(),
+        cycles.source(cycles.rows),
     ]
     return [*table(header, rows), *(line for source in sources for line in ("", source))]

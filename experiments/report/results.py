@@ -34,7 +34,8 @@ class Results:
         return str(self.content["host"]["llvm_cpu"])
 
     def source(self, rows: Sequence[Row] = (), packages: Sequence[str] = ()) -> str:
-        """The caption of a table: file, machine, when and at which revision `rows` were measured, which peers."""
+        """The caption of a table: file, machine, when, at which revision and with how many trials `rows` were measured,
+        which peers."""
         host = self.content["host"]
         vectors, cores = f"{8 * host['vector_bytes']}-bit vectors", f"{host['cores_usable']} cores"
         machine = f"{host['cpu_model']} (`{self.processor}`, {vectors}, {cores})"
@@ -42,7 +43,7 @@ class Results:
         at = f"revision{'s' * (len(found) > 1)} {', '.join(found)}" if found else "the file names no revision"
         versions = [f"{PACKAGES[name]} {host['packages'][name].partition('+')[0]}" for name in packages]
         file = f"From `experiments/results/{self.name}.json`: {machine}"
-        return f"*{'; '.join((file, days(rows) or host['date'][:10], at, *versions))}.*"
+        return f"*{'; '.join((file, days(rows) or host['date'][:10], at, *trials(rows), *versions))}.*"
 
 
 def revisions(rows: Sequence[Row]) -> list[str]:
@@ -52,6 +53,12 @@ def revisions(rows: Sequence[Row]) -> list[str]:
     if len(counts) < 2:
         return [f"`{revision}`" for revision in counts]
     return [f"`{revision}` ({n} rows)" for revision, n in sorted(counts.items(), key=lambda item: -item[1])]
+
+
+def trials(rows: Sequence[Row]) -> list[str]:
+    """How many trials a search had; nothing where rows do not say."""
+    found = sorted({row.get("asked_trials") or row.get("trials") or 0 for row in rows} - {0})
+    return [f"{' or '.join(map(str, found))} trials a case"] if found else []
 
 
 def days(rows: Sequence[Row]) -> str:

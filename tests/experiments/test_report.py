@@ -41,7 +41,7 @@ def row(case: str, threads: int = 1, batch: int = 1, limit: str = "arithmetic", 
         "date": "2026-01-0" + str(threads), "revision": "abc" + str(threads), "asked_trials": 64, "wrong": 0, "entries": entries,
         "rates": {"peak_gflops": 100.0, "bandwidth": 1e10, "fma_gflops": 90.0}, "roof": {"seconds": 80e-6, "limit": limit},
         "tuning": {"wall_s": 4.0, "search_s": 1.0, "model_s": 0.5, "build_s": 1.5, "check_s": 0.2, "measure_s": 0.4,
-                   "first_result_s": 1.5, "first_round_ratio": 1.25, "trials_to_95": 3, "seconds_to_95": 2.0},
+                   "first_result_s": 1.5, "best_s": 80e-6, "first_round_ratio": 1.25, "trials_to_95": 3, "seconds_to_95": 2.0},
     }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_board_gives_means_losses_and_their_peers() -> None:
     assert "Slower than a peer: `gmm:1 N=1 t=1` 0.500 (torch)." in lines
     assert lines[-1] == (
         "*From `experiments/results/made_up.json`: Example CPU (`znver9`, 256-bit vectors, 4 cores); "
-        "2026-01-01 to 2026-01-02; revisions `abc1` (2 rows), `abc2` (1 rows); PyTorch 2.5.0; NumPy 2.1.0.*"
+        "2026-01-01 to 2026-01-02; revisions `abc1` (2 rows), `abc2` (1 rows); 64 trials a case; PyTorch 2.5.0; NumPy 2.1.0.*"
     )
 
 
@@ -124,12 +124,25 @@ def test_roofline_names_no_more_than_the_lowest() -> None:
 
 def test_searches_are_medians() -> None:
     late = row("gmm:1", torch=1.0)
-    late["tuning"] |= {"wall_s": 8.0, "trials_to_95": 6, "measure_s": 0.8}
+    late["tuning"] |= {"wall_s": 8.0, "trials_to_95": 6, "measure_s": 0.8, "best_s": 100e-6}
     late["wrong"] = 2
     lines = contests.searches(results(rows=[row("gmm:0"), late]))
-    # seconds, first kernel, trials to 95 %, seconds to 95 %, first round, then shares of 4 and of 8 seconds
-    assert cells(lines, "N=1, 1 thread") == ["6.0", "1.5", "4.5", "2.0", "1.25", "0.19", "0.09", "0.28", "0.04", "0.10"]
-    assert "Trials of a search: 64. Wrong results among all of them: 2." in lines
+    # seconds, first kernel, trials to 95 %, seconds to 95 %, first round, contest over search, shares of 4 and 8 seconds
+    assert cells(lines, "N=1, 1 thread") == [
+        "6.0",
+        "1.5",
+        "4.5",
+        "2.0",
+        "1.25",
+        "1.12 (1.00 to 1.25)",
+        "`gmm:0`",
+        "0.19",
+        "0.09",
+        "0.28",
+        "0.04",
+        "0.10",
+    ]
+    assert "Wrong results among all trials: 2." in lines
 
 
 def test_opt_ins_and_compiled() -> None:
@@ -205,6 +218,14 @@ def test_metaschedule_on_three_machines() -> None:
     assert cells(lines, "`sfm:0`") == ["1.00", "0.80", "-", "-", "-", "-"]
     assert cells(lines, "`gmm:0`") == ["4.00", "0.20", "2.00", "0.40", "2.00", "0.25"]  # 1600 of 200 x 32
     assert cells(lines, "**geometric mean**") == ["2.00", "0.40", "2.00", "0.40", "2.00", "0.25"]
+    assert cells(lines, "**geometric mean of kernels at the limit**") == [
+        "2.50",
+        "1.00",
+        "2.50",
+        "1.00",
+        "4.00",
+        "1.00",
+    ]
     assert cells(lines, "**median**")[:2] == ["2.50", "0.50"]
     assert cells(lines, "**geometric mean of the 1 cases of all**")[:2] == ["4.00", "0.20"]
     assert cells(lines, "**its tuning time over ours**") == ["15 (15 to 15)", "", "15", "", "4", ""]
