@@ -1,0 +1,228 @@
+"""The pages: commands are accepted, names exist, links lead somewhere, Python blocks run."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from autosched.cli.main import VERBS, build_parser
+from autosched.codegen.source import KernelSource
+from autosched.runtime.spec import ArraySpec
+from autosched.session.export import Deployable, header_text
+from autosched.target import parse_target
+from tests.documents.pages import PAGES, ROOT, Page
+from tests.helpers import python
+
+README, GUIDE, ARCHITECTURE, CHANGELOG = (
+    Page(ROOT / name) for name in ("README.md", "autosched/GUIDE.md", "autosched/README.md", ".github/CHANGELOG.md")
+)
+MAX_README_BYTES = 8_000
+MARK = "<!-- run by .ci/run -->\n```\n"
+OPTION = re.compile(r"(?<= )--[\w-]+")
+MODULES = r"python -m ((?:experiments|tests)[\w.]*)"
+# Long searches are cut short, and what is for an NVIDIA GPU runs on an OpenCL device.
+CUTS = {"trials=64": "trials=2", "1024": "64", '"cuda"': '"opencl"'}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def of_pages(found: str) -> pytest.MarkDecorator:
+    """A case for each (page, one of its `found`)."""
+    cases = [(page, one) for page in PAGES for one in dict.fromkeys(getattr(page, found))]
+    return pytest.mark.parametrize(("page", "one"), cases, ids=[f"{page.name}-{one}" for page, one in cases])
+
+
+# The README
+
+
+def test_two_commands_are_marked_and_come_first():
+    lines = [line for _, content in README.blocks for line in content.splitlines()]
+    assert README.text.count(MARK) == 2
+    assert [line.split()[0] for line in lines[:2]] == ["pip", "python"]
+    assert all(MARK + line + "\n" in README.text for line in lines[:2])
+
+
+def test_the_readme_is_short():
+    assert len(README.text.encode()) <= MAX_README_BYTES
+
+
+def test_every_verb_is_in_the_table():
+    listed = [re.match(r"`autosched (\w+)", cells[0]) for cells in README.rows("command")]
+    assert sorted(match[1] for match in listed if match) == sorted(VERBS)
+
+
+def test_every_page_can_be_reached():
+    """From the README, by links."""
+    reached, waiting = set(), [README.path]
+    while waiting:
+        path = waiting.pop()
+        if path.is_dir():
+            path = path / "README.md"
+        if path.suffix == ".md" and path.is_file() and path not in reached:
+            reached.add(path)
+            waiting += [(path.parent / link.split("#")[0]).resolve() for link in Page(path).links]
+    assert {page.path for page in PAGES} == reached
+
+
+# What pages name
+
+
+@pytest.mark.parametrize("line", sorted({c for page in PAGES for c in page.commands if c.startswith("autosched ")}))
+def test_commands_are_accepted(line):
+    words = shlex.split(line)
+    assert build_parser().parse_args(words[1:]).verb == words[1]
+
+
+@pytest.mark.parametrize("span", sorted({s for p in PAGES for s in p.spans if re.match(r"autosched [a-z]", s)}))
+def test_commands_in_sentences_are_of_verbs_and_options(span):
+    assert span.split()[1] in VERBS
+    assert not [option for option in OPTION.findall(span) if f'"{option}"' not in sources("autosched/cli")]
+
+
+@pytest.mark.parametrize("line", sorted({c for page in PAGES for c in page.commands if re.match(MODULES, c)}))
+def test_modules_that_are_run_exist_and_have_the_options(line):
+    """Their `--help` is not run: it imports what they import, a second or more for each."""
+    (module,) = re.findall(MODULES, line)
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__")
+    known = sources(module.split(".")[0])
+    assert not [option for option in OPTION.findall(line) if f'"{option}"' not in known]
+
+
+@cache
+def sources(folder: str) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+@cache
+def repository() -> tuple[str, ...]:
+    """All files and folders, as `/folder/file` and `/folder/`."""
+    folders = ("autosched", "search_spaces", "cost_model", "experiments", "tests", ".github", ".ci")
+    inner = [path for folder in folders for path in (ROOT / folder, *(ROOT / folder).rglob("*"))]
+    paths = [path for path in (*ROOT.glob("*"), *inner) if "__pycache__" not in path.parts]
+    return tuple(f"/{path.relative_to(ROOT)}" + "/" * path.is_dir() for path in paths)
+
+
+@of_pages("files")
+def test_files_that_are_named_exist(page, one):
+    """From the top, or as the end of a path: a table that has named a folder goes on within it."""
+    assert any(path.endswith(f"/{one}") for path in repository())
+
+
+@of_pages("links")
+def test_links_lead_somewhere(page, one):
+    place, _, anchor = one.partition("#")
+    target = (page.path.parent / place).resolve() if place else page.path
+    assert target.exists()
+    assert not anchor or anchor in Page(target).anchors
+
+
+def defined(path: Path) -> set[str]:
+    """The functions, classes, fields and variables that a module defines, whoever holds them."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Assign(targets=targets):
+                names |= {x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+@pytest.mark.parametrize("row", ARCHITECTURE.rows("word"), ids=lambda row: row[0])
+def test_words_of_the_glossary_are_where_it_says(row):
+    _, meaning, where = row
+    place, name = re.fullmatch(r"`([\w/.]+)`: `(\w+)`", where).groups()
+    assert meaning
+    assert name in defined(ROOT / place)
+
+
+def test_the_glossary_is_in_order():
+    words = [row[0].lower() for row in ARCHITECTURE.rows("word")]
+    assert len(words) > 50
+    assert words == sorted(set(words))
+
+
+def resolved(name: str) -> object:
+    """The module, or the name in a module, that a dotted name stands for; None where nothing does."""
+    module, _, attribute = name.rpartition(".")
+    for wanted, within in ((name, ""), (module, attribute)):
+        try:
+            found = importlib.import_module(wanted)
+        except ModuleNotFoundError:
+            continue
+        return getattr(found, within, None) if within else found
+    return None
+
+
+@pytest.mark.parametrize("row", CHANGELOG.rows("before"), ids=lambda row: row[0])
+def test_new_names_exist_and_old_ones_do_not(row):
+    before, now = (cell.strip("`") for cell in row)
+    assert resolved(before) is None
+    assert resolved(now) is not None
+
+
+# What pages show
+
+PYTHON = [(page, content) for page in PAGES for language, content in page.blocks if language == "python"]
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON, ids=[f"{page.name}-{n}" for n, (page, _) in enumerate(PYTHON)])
+def test_python_blocks_run(page, block, tmp_path):
+    """Without an OpenCL device only the names of the library are looked up in what is for a GPU."""
+    if '"cuda"' in block and not has_opencl():
+        names = re.findall(r"\bat\.(\w+)", block)
+        assert names
+        assert all(resolved(f"autosched.{name}") is not None for name in names)
+        ast.parse(block)
+        return
+    for long, short in CUTS.items():
+        block = block.replace(long, short)
+    file = tmp_path / "block.py"
+    file.write_text(block, encoding="utf-8")
+    done = python(file, XDG_DATA_HOME=str(tmp_path / "data"), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    if "result.gflops" in block:
+        assert re.search(r"[\d.]+ us, \d+ GFLOP/s, record \d+", done.stdout)
+
+
+@cache
+def has_opencl() -> bool:
+    """Asked in another process, which may load a driver."""
+    probe = "import pyopencl as cl; assert any(p.get_devices() for p in cl.get_platforms())"
+    return find_spec("pyopencl") is not None and python("-c", probe).returncode == 0
+
+
+C = [content for page in PAGES for language, content in page.blocks if language == "c"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("block", C)
+def test_c_blocks_compile_with_the_header_that_they_include(block, tmp_path):
+    include, body = block.split("\n", 1)
+    (name,) = re.findall(r'#include "autosched_(\w+)\.h"', include)
+    a, b, c = (ArraySpec(letter, (4, 4), "float32") for letter in "ABC")
+    kernel = Deployable(name, name, KernelSource(name, "", 64, 1), parse_target("cpu"), (a, b), (c,))
+    (tmp_path / f"autosched_{name}.h").write_text(header_text(kernel))
+    text = f"#include <stdlib.h>\n{include}\nvoid use(const float *A, const float *B, float *C) {{\n{body}}}\n"
+    command = ["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-x", "c", "-I", str(tmp_path), "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_pages_are_found():
+    assert {README.path, GUIDE.path, ARCHITECTURE.path, CHANGELOG.path} <= {page.path for page in PAGES}
+    assert len(PYTHON) >= 4
+    assert len(C) == 1
