@@ -12,6 +12,7 @@ from autosched.ir.stmt import ForKind
 from autosched.ir.visit import depth, free_vars, is_data, is_looked_up, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
+from autosched.target import LONGEST_STEP
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.rewrites.prefix_scan import running
 
@@ -21,7 +22,6 @@ MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it
 MOST_NODES = 4096  # of an expression: inlined stages that read one another at two places double it each time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
 WORTH_STORING = 1.5  # times the work of storing values and reading them that computing them where they are read takes
-MAX_STEP = 4  # elements between lanes that are picked from whole vectors
 SHORT_REDUCTION = 32  # steps
 MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
 
@@ -60,7 +60,7 @@ class Read:
     def is_near(self, axis: str) -> bool:
         """Whether lanes along the axis are equal, adjacent or a few elements apart."""
         step = self.strides[axis]
-        return step is not None and 0 <= step <= MAX_STEP
+        return step is not None and 0 <= step <= LONGEST_STEP
 
     def repeats(self, axis: Var) -> bool:
         """Whether all that depends on the axis is quotients of it and others, and in the last dimension its remainder:

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from autosched import target as target_module
 from autosched.errors import TargetError
-from autosched.target import CUDA_CARDS, LEVELS, GpuFacts, parse_target
+from autosched.target import CUDA_CARDS, LEVELS, GpuFacts, HostCpu, parse_target
+from autosched.target import target as target_module
 from tests.helpers import python
 
 # mcpu -> (bytes of a vector, vector registers, FMA)
@@ -47,7 +47,7 @@ def test_host_runs_here_and_knows_its_caches() -> None:
 
 
 def test_a_processor_with_more_than_the_host_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = target_module.HostCpu("old", frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16"}), "")
+    host = HostCpu("old", frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16"}), "")
     monkeypatch.setattr(target_module, "host_cpu", lambda: host)
     monkeypatch.setattr(target_module, "host_arch", lambda: "x86_64")
     assert parse_target("llvm -mcpu=nehalem").runs_here
@@ -134,10 +134,10 @@ def test_levels_only_add() -> None:
 
 def test_llvm_knows_every_processor_and_feature() -> None:
     code = (
-        "import llvmlite.binding as llvm; from autosched import target as t\n"
+        "import llvmlite.binding as llvm; from autosched.target import cpu\n"
         "llvm.initialize_all_targets(); llvm.initialize_all_asmprinters()\n"
-        "for name, (arch, _, _) in t._CPUS.items():\n"
-        "    features = ','.join('+' + f for f in sorted(t._required_features(name))) if arch == 'x86_64' else ''\n"
+        "for name, (arch, _, _) in cpu.PROCESSORS.items():\n"
+        "    features = ','.join('+' + f for f in sorted(cpu.required_features(name))) if arch == 'x86_64' else ''\n"
         "    llvm.Target.from_triple(arch + '-unknown-linux-gnu').create_target_machine(cpu=name, features=features)\n"
     )
     # LLVM says on stderr that it ignores what it does not know

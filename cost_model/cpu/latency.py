@@ -53,7 +53,7 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import Const, Expr, Select, Var, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
-from autosched.target import PIECE_BYTES
+from autosched.target import LONGEST_STEP, PIECE_BYTES
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis, Statement, page_visits, traffic, unless_all_fits
 from cost_model.analysis.trips import Loop
@@ -332,12 +332,12 @@ def _is_far(statement: Statement, access: Access) -> bool:
     """Whether lanes are so far apart that they are not picked from vectors."""
     v = statement.vector_loop
     stride = ZERO if v is None else access.stride[v]
-    return isinstance(stride, Const) and stride.value > m.PICKED_STEP
+    return isinstance(stride, Const) and stride.value > LONGEST_STEP
 
 
 def _is_picked(access: Access, stride: Expr) -> bool:
     """Whether lanes that are apart are picked from whole vectors (`codegen/llvm/strided.py`)."""
-    return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= m.PICKED_STEP
+    return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= LONGEST_STEP
 
 
 def _tested(statement: Statement, counts: Mapping[Access, Expr], chunks: Expr) -> Expr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.target import Target
+from autosched.target import LINE_BYTES, Target
 
 L3_BANDWIDTH = 24.0  # bytes a cycle from L3 into L2, one core of Zen 3 and 4
 
@@ -95,7 +95,6 @@ TILE_BEGIN = {16: 22.0, 32: 22.0, 64: 0.0}
 EXTREME_LATENCY = 2.0  # of a minimum or a maximum, with what makes it NaN
 STORE_FORWARD = 5.0  # more cycles when the accumulator goes through memory
 ACROSS = 1.6  # load slots of a piece of what is transposed in registers, its share of the shuffles with it
-PICKED_STEP = 4  # elements between lanes that are picked from whole vectors
 TESTS = 18.0  # more instructions for a read in a register tile at a border: its conditions, the choice of an address
 SPILL = 1.5  # cycles of a spilled register, each time the innermost block runs
 ISSUE_WIDTH = 5.2  # instructions a cycle from the micro-op cache; of the six that Zen renames, measured
@@ -143,7 +142,7 @@ class Machine:
 
     @property
     def line_bytes(self) -> int:
-        return self.target.line_bytes or 64
+        return self.target.line_bytes or LINE_BYTES
 
     @property
     def larger(self) -> float:

@@ -10,10 +10,10 @@ import pytest
 
 from autosched import te
 from autosched.codegen.llvm.address import Access
-from autosched.codegen.llvm.strided import LONGEST_STEP, shared_starts, vector_starts
+from autosched.codegen.llvm.strided import shared_starts, vector_starts
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
-from autosched.target import Target, parse_target
+from autosched.target import LONGEST_STEP, Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build as workload
 from autosched.te.reference.inputs import make_inputs

@@ -34,9 +34,8 @@ from autosched.ir.expr import Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_looked_up, subexpressions
-from autosched.target import PIECE_BYTES, Target
+from autosched.target import LONGEST_STEP, PIECE_BYTES, Target
 
-LONGEST_STEP = 4
 FEWEST_LANES = 4
 BYTE, BYTES = 8, 4  # bits, of a word
 BITS = ("shr", "bitand", "bitor", "bitxor")  # what leaves unsigned numbers no larger than their type

@@ -28,7 +28,6 @@ from itertools import product
 from autosched.codegen.llvm.address import Access, Addresses
 from autosched.codegen.llvm.bindings import Lanes
 from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
-from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
@@ -36,9 +35,7 @@ from autosched.ir.expr import Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import is_looked_up, loads
 from autosched.lower.limits import MAX_CHUNKS
-from autosched.target import PAGE_BYTES, PIECE_BYTES
-
-LINE_BYTES = 64
+from autosched.target import LINE_BYTES, LONGEST_STEP, PAGE_BYTES, PIECE_BYTES
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,11 @@ from functools import cached_property
 from itertools import accumulate, product
 
 from autosched.codegen.llvm.address import Addresses
-from autosched.codegen.llvm.strided import LONGEST_STEP
 from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, loads, vector_tile
-from autosched.target import L1_WAYS, PAGE_BYTES
+from autosched.target import L1_WAYS, LONGEST_STEP, PAGE_BYTES
 
 Point = tuple[int, ...]
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address

@@ -26,8 +26,8 @@ from autosched.ir.visit import free_vars, substitute
 from autosched.lower.symbolic.domains import Domain
 from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
+from autosched.target import LINE_BYTES
 
-LINE_BYTES = 64
 MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
 
 

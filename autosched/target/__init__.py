@@ -1,0 +1,25 @@
+"""What a kernel is compiled for: the facts about a device that the search, the cost model and LLVM need."""
+
+from autosched.target.cpu import L1_WAYS, LEVELS, LINE_BYTES, LONGEST_STEP, PAGE_BYTES, PIECE_BYTES
+from autosched.target.gpu import CUDA_CARDS, DEFAULT_ARCH, GpuFacts
+from autosched.target.host import HostCpu, host_arch, host_cpu, usable_cores
+from autosched.target.parse import parse_target
+from autosched.target.target import Target
+
+__all__ = [
+    "CUDA_CARDS",
+    "DEFAULT_ARCH",
+    "L1_WAYS",
+    "LEVELS",
+    "LINE_BYTES",
+    "LONGEST_STEP",
+    "PAGE_BYTES",
+    "PIECE_BYTES",
+    "GpuFacts",
+    "HostCpu",
+    "Target",
+    "host_arch",
+    "host_cpu",
+    "parse_target",
+    "usable_cores",
+]

@@ -1,0 +1,75 @@
+"""This machine: its processor as LLVM sees it, its caches, and the cores that this process may use."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from autosched.target.cpu import LINE_BYTES
+
+# (L1 data, L2, L3, line) in bytes where the system does not tell: those of a server core of the last years.
+USUAL_CACHES = (32 << 10, 1 << 20, 32 << 20, LINE_BYTES)
+_ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class HostCpu:
+    """LLVM's view of this machine: its processor name, the features it has, and the whole feature string."""
+
+    name: str
+    features: frozenset[str]
+    feature_text: str
+
+
+@lru_cache(maxsize=1)
+def host_arch() -> str:
+    machine = platform.machine().lower()
+    return _ARCH_NAMES.get(machine, machine)
+
+
+@lru_cache(maxsize=1)
+def host_cpu() -> HostCpu:
+    """Asks LLVM once; costs the import of llvmlite (about 40 ms)."""
+    import llvmlite.binding as llvm
+
+    flags = llvm.get_host_cpu_features()
+    return HostCpu(str(llvm.get_host_cpu_name()), frozenset(k for k, v in flags.items() if v), str(flags.flatten()))
+
+
+def usable_cores() -> int:
+    """Processors this process may use: its affinity, cut to the control group's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+@lru_cache(maxsize=1)
+def cache_sizes() -> tuple[int, int, int, int]:
+    """(L1 data, L2, L3, line) in bytes of the first core, from Linux's sysfs, with fallbacks."""
+    l1, l2, l3, line = USUAL_CACHES
+    sizes, found = {1: l1, 2: l2, 3: 0}, False
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            level = int((index / "level").read_text())
+            sizes[level] = _bytes((index / "size").read_text().strip())
+            line = int((index / "coherency_line_size").read_text())
+            found = True
+        except (OSError, ValueError):
+            continue
+    return sizes[1], sizes[2], sizes[3] or (sizes[2] if found else l3), line
+
+
+def _bytes(text: str) -> int:
+    """'1024K' -> 1048576."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 0)
+    return int(text[:-1]) * unit if unit else int(text)
