@@ -1,4 +1,8 @@
-"""A sketch in the making, the protocol of the rules that make it, and the walk that applies them."""
+"""A partial sketch, the protocol of the rules that schedule its stages, and the walk that applies them.
+
+The walk (`grow`) goes through the stages of a graph from the outputs to the inputs. For each stage it takes the first
+rule that applies. What that rule returns are alternatives, and each of them goes on to the next stage.
+"""
 
 from __future__ import annotations
 
@@ -28,43 +32,51 @@ class Context:
         return max(1, self.target.vector_bytes // itemsize)
 
     def lanes_of(self, stage: Stage) -> int:
-        """Of the widest values that the stage makes."""
-        return self.lanes(max(DTYPES[d].nbytes for d in stage.op.dtypes))
+        """The lanes of a vector of the widest values that the stage computes."""
+        return self.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
 
     @property
     def warp(self) -> int:
-        """Threads that exchange values in registers; 0 where the target's language has no words for it."""
+        """Threads that can exchange values in registers; 0 where the target's language has no functions for it."""
         return self.target.gpu.warp if self.target.kind == "cuda" and self.target.gpu is not None else 0
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A schedule with the parameters it has so far; stages in `done` need no rule any more."""
+class PartialSketch:
+    """A schedule in which some stages are done, with the parameters that it has so far.
+
+    `done`: the stages that need no rule any more. `notes`: what the rules have chosen; joined they name the sketch.
+    `row_loops`: pairs of a root stage and its loop in which one row (or task) is finished. Stages that it reads can be
+    computed there.
+    """
 
     state: State
     params: tuple[Param, ...] = ()
     done: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
-    row_loops: tuple[tuple[str, str], ...] = ()  # root stage -> loop in which one row (or task) is finished
+    row_loops: tuple[tuple[str, str], ...] = ()
 
-    def apply(self, *steps: Step) -> Draft:
+    def apply(self, *steps: Step) -> PartialSketch:
+        """The same with the steps applied. Raises ScheduleError where one of them is not legal."""
         return replace(self, state=self.state.apply(*steps))
 
-    def with_params(self, params: Iterable[Param]) -> Draft:
+    def with_params(self, params: Iterable[Param]) -> PartialSketch:
+        """The same with more open numbers. Steps name them: `Split("C", "j", ("C.j.width",))`."""
         return replace(self, params=(*self.params, *params))
 
-    def finish(self, *stages: str, note: str = "") -> Draft:
+    def finish(self, *stages: str, note: str = "") -> PartialSketch:
+        """The same with the stages done. The note becomes part of the sketch's name, which records keep."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, done=self.done | set(stages), notes=notes)
 
-    def with_row_loop(self, stage: str, loop: str) -> Draft:
+    def with_row_loop(self, stage: str, loop: str) -> PartialSketch:
         return replace(self, row_loops=(*self.row_loops, (stage, loop)))
 
-    def sketch(self) -> Sketch:
+    def complete(self) -> Sketch:
         return Sketch("/".join(self.notes) or "default", self.state, self.params)
 
 
-def distinct(sketches: list[Sketch]) -> tuple[Sketch, ...]:
+def numbered(sketches: list[Sketch]) -> tuple[Sketch, ...]:
     """The sketches with a number added to names that occur again: a record finds its sketch by name."""
     seen: dict[str, int] = {}
     result = []
@@ -74,63 +86,77 @@ def distinct(sketches: list[Sketch]) -> tuple[Sketch, ...]:
     return tuple(result)
 
 
-Alternative: TypeAlias = Draft | Callable[[], Draft]
+Alternative: TypeAlias = PartialSketch | Callable[[], PartialSketch]
 
 
 class SketchRule(Protocol):
-    """One way to schedule a stage. Stages are visited from the outputs to the inputs; the first rule that applies wins.
+    """One way to schedule a stage.
 
-    `apply` returns the alternatives: each becomes (part of) a sketch, or is left out with the stages before it, which
-    is why it may also be a function that makes it. A rule marks what it has scheduled with `Draft.finish` and adds its
-    open numbers with `Draft.with_params`.
+    `applies` only asks. `apply` is called if it said yes, and returns the alternatives, at least one. An alternative is
+    a partial sketch, or a function that returns one: where there are too many, those that are dropped are not computed.
+
+    A rule marks the stages that it has scheduled with `PartialSketch.finish`, and adds its open numbers with
+    `PartialSketch.with_params`.
     """
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool: ...
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool: ...
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> Sequence[Alternative]: ...
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]: ...
 
 
-def grow(draft: Draft, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int) -> list[Draft]:
+def grow(
+    sketch: PartialSketch, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int
+) -> list[PartialSketch]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
-    for name in reversed([s.name for s in draft.state.stages]):
-        draft = _made(_visit(draft, name, context, (inline,))[0])
-    drafts = [draft]
-    for number, name in enumerate(reversed([s.name for s in draft.state.stages])):
-        drafts = _thin([_visit(d, name, context, rules) for d in drafts], most, number)
-    return drafts
+    for name in reversed([s.name for s in sketch.state.stages]):
+        sketch = _evaluate(_alternatives(sketch, name, context, (inline,))[0])
+    grown = [sketch]
+    for number, name in enumerate(reversed([s.name for s in sketch.state.stages])):
+        grown = _keep([_alternatives(g, name, context, rules) for g in grown], most, number)
+    return grown
 
 
-def _visit(draft: Draft, name: str, context: Context, rules: tuple[SketchRule, ...]) -> Sequence[Alternative]:
-    stage = next((s for s in draft.state.stages if s.name == name), None)
-    if stage is None or name in draft.done:
-        return [draft]
-    rule = next((r for r in rules if r.applies(draft, stage, context)), None)
-    return [draft] if rule is None else rule.apply(draft, stage, context)
+def _alternatives(
+    sketch: PartialSketch, name: str, context: Context, rules: tuple[SketchRule, ...]
+) -> Sequence[Alternative]:
+    """What the first rule that applies to the stage offers; the sketch as it is where no rule does."""
+    stage = next((s for s in sketch.state.stages if s.name == name), None)
+    if stage is None or name in sketch.done:
+        return [sketch]
+    rule = next((r for r in rules if r.applies(sketch, stage, context)), None)
+    return [sketch] if rule is None else rule.apply(sketch, stage, context)
 
 
-def _thin(grown: list[Sequence[Alternative]], most: int, seed: int) -> list[Draft]:
-    """All alternatives of every draft, or `most`: as many of each draft and of each alternative, in no regular order,
-    or some alternatives of two stages would only be seen together. The first of the first stays."""
-    if sum(map(len, grown)) <= most:
-        return [_made(new) for alternatives in grown for new in alternatives]
-    share, rest = divmod(most, len(grown))
-    turns = np.random.default_rng(seed).permutation(len(grown))
+def _keep(offers: list[Sequence[Alternative]], most: int, seed: int) -> list[PartialSketch]:
+    """All alternatives of every sketch, or `most` of them: about as many of each sketch and of each alternative.
+
+    They are drawn in no regular order, or some alternatives of two stages would only be seen together. The first
+    alternative of the first sketch stays.
+    """
+    if sum(map(len, offers)) <= most:
+        return [_evaluate(new) for alternatives in offers for new in alternatives]
+    share, rest = divmod(most, len(offers))
+    turns = np.random.default_rng(seed).permutation(len(offers))
     turns[turns == 0], turns[0] = turns[0], 0
     kept = []
-    for n, (alternatives, turn) in enumerate(zip(grown, turns.tolist(), strict=True)):
+    for n, (alternatives, turn) in enumerate(zip(offers, turns.tolist(), strict=True)):
         count = min(len(alternatives), share + (n < rest))
         places = [(turn + j * len(alternatives) // count) % len(alternatives) for j in range(count)]
-        kept += [_made(alternatives[place]) for place in places]
+        kept += [_evaluate(alternatives[place]) for place in places]
     return kept
 
 
-def _made(alternative: Alternative) -> Draft:
-    return alternative if isinstance(alternative, Draft) else alternative()
+def _evaluate(alternative: Alternative) -> PartialSketch:
+    return alternative if isinstance(alternative, PartialSketch) else alternative()
 
 
-def choose_host(draft: Draft, stage: Stage) -> tuple[Draft, str, str]:
-    """The stage that writes the tiles (the fused consumer, or a copy out) and the one that accumulates."""
-    host = fused_consumer(draft.state, stage)
-    if host is not None and host.name not in draft.done:
-        return draft, host.name, stage.name
-    return draft.apply(CacheWrite(stage.name)), stage.name, f"{stage.name}.acc"
+def fuse_consumer(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str, str]:
+    """The sketch, the stage that writes the results of the reduction `stage`, and the one that accumulates them.
+
+    What writes is the elementwise stage that can be fused to the reduction. Where there is none it is a copy, which
+    takes the stage's name, and the accumulating stage is a new one before it.
+    """
+    consumer = fused_consumer(sketch.state, stage)
+    if consumer is not None and consumer.name not in sketch.done:
+        return sketch, consumer.name, stage.name
+    return sketch.apply(CacheWrite(stage.name)), stage.name, f"{stage.name}.acc"

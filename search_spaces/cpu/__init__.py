@@ -46,7 +46,7 @@ from search_spaces.cpu.scatter import Arrivals
 from search_spaces.cpu.streaming import streamed
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import Transform, beginnings
-from search_spaces.partial_sketch import MAX_SKETCHES, Context, Draft, SketchRule, distinct, grow
+from search_spaces.partial_sketch import MAX_SKETCHES, Context, PartialSketch, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -78,16 +78,16 @@ def sketches(
     several = sum(stage.reducer is not None for stage in dag.stages) > 1
     most = MOST_OF_SEVERAL if several else MAX_SKETCHES
     grown = [d for start in beginnings(dag, context) for d in grow(start, Inline(), rules, context, most)]
-    drafts = [follow_operands(_leftovers(d, context), context) for d in grown]
-    return distinct([d.sketch() for d in (*drafts, *streamed(drafts, dag, context))])
+    partials = [follow_operands(_leftovers(d, context), context) for d in grown]
+    return numbered([d.complete() for d in (*partials, *streamed(partials, dag, context))])
 
 
-def _leftovers(draft: Draft, context: Context) -> Draft:
+def _leftovers(sketch: PartialSketch, context: Context) -> PartialSketch:
     """Hosts that no reduction was fused into after all."""
-    for stage in draft.state.stages:
-        if stage.name not in draft.done and stage.op.reducer is None and stage.at is None:
-            draft = Elementwise().apply(draft, stage, context)[0]
-    return draft
+    for stage in sketch.state.stages:
+        if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
+            sketch = Elementwise().apply(sketch, stage, context)[0]
+    return sketch
 
 
-__all__ = ["RULES", "Context", "Draft", "SketchRule", "sketches"]
+__all__ = ["RULES", "Context", "PartialSketch", "SketchRule", "sketches"]

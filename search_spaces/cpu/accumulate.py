@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosched.ir.expr import Const, product
 from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import unroll
-from search_spaces.partial_sketch import Draft
+from search_spaces.partial_sketch import PartialSketch
 
 WINDOW = 128  # points of a reduction that is a window: each of its loops may be written out
 
@@ -15,7 +15,7 @@ def unroll_name(stage: str, axis: str) -> str:
     return f"{stage}.{axis}.u"
 
 
-def unrolled_accumulator(draft: Draft, acc: Stage, v: str, whole: bool = False) -> Draft:
+def unrolled_accumulator(sketch: PartialSketch, acc: Stage, v: str, whole: bool = False) -> PartialSketch:
     """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors.
 
     In a window every loop may be: what neighbouring outputs read in common is then loaded once for the register tile.
@@ -30,7 +30,7 @@ def unrolled_accumulator(draft: Draft, acc: Stage, v: str, whole: bool = False) 
         if whole:
             unrolled.append(axis.name)
         elif (axis is acc.op.reduce_axes[-1] or _is_window(acc)) and len(factor.domain) > 1:
-            draft = draft.with_params([factor])
+            sketch = sketch.with_params([factor])
             steps.append(Split(acc.name, axis.name, (factor.name,)))
             outer.append(f"{axis.name}.0")
             unrolled.append(f"{axis.name}.1")
@@ -43,7 +43,7 @@ def unrolled_accumulator(draft: Draft, acc: Stage, v: str, whole: bool = False) 
     if number != len(acc.op.axes) - 1:
         order = [n for n in range(len(acc.op.axes)) if n != number]
         steps.append(Pack(acc.name, (*order, number)))
-    return draft.apply(*steps)
+    return sketch.apply(*steps)
 
 
 def _is_window(acc: Stage) -> bool:

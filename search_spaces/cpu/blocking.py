@@ -46,7 +46,7 @@ from search_spaces.cpu.domains import (
 from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.cpu.prefetch import follow_sums
 from search_spaces.facts import Read, buffer_shape, column_dim, extent, has_reuse, panel_dim, reads_of, row_tiles
-from search_spaces.partial_sketch import Context, Draft, choose_host
+from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
@@ -56,61 +56,61 @@ FEW_ROWS = 64  # that use an element of the vectorised operand, which then passe
 ROWS_TO_COPY = 16  # that use an element, for a copy in a panel of the block to pay
 
 
-def blocked_reduction(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> Draft | None:
+def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> PartialSketch | None:
     """The blocked alternative of a tiled reduction, or None where K is short or no operand can be packed."""
     k = stage.op.reduce_axes[-1]
-    rows = reads_of(draft.state, stage)
+    rows = reads_of(sketch.state, stage)
     panels = {r.load.buffer: found for r in rows if (found := _panel(r, stage, v)) is not None}
     if extent(k) < MIN_REDUCTION or not panels or stage.op.guards:
         return None
-    draft, tiles, acc = _blocks(draft, stage, v, context, reduction_block)
+    sketch, tiles, acc = _blocks(sketch, stage, v, context, reduction_block)
     partial = f"{acc}.rf"
     for read in {r.load.buffer: r for r in rows if r.load.buffer in panels}.values():
         axis, dim = panels[read.load.buffer]
-        at = None if read.load.buffer in draft.state.constants else (acc, f"{k.name}.o")
+        at = None if read.load.buffer in sketch.state.constants else (acc, f"{k.name}.o")
         width, tiled = tiles.width(stage.op.axes.index(axis)), row_tiles(read, stage, v)
         if tiled is not None and tiled.axis is axis:
             widths = width, unroll_name(partial, f"{k.name}.i")
-            draft = pack_rows(draft, read.load.buffer, partial, tiled.dims, widths, at)
+            sketch = pack_rows(sketch, read.load.buffer, partial, tiled.dims, widths, at)
         else:
-            draft = pack_panels(draft, read.load.buffer, partial, dim, width, at)
-    draft = follow_sums(draft, draft.state.stage(partial), context)
-    return tiles.finish(draft, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
+            sketch = pack_panels(sketch, read.load.buffer, partial, dim, width, at)
+    sketch = follow_sums(sketch, sketch.state.stage(partial), context)
+    return tiles.finish(sketch, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 
-def thin_reductions(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> list[Draft]:
+def thin_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> list[PartialSketch]:
     """The alternatives for few rows; none where there are many, K is short, or rows are not along the memory."""
     k = stage.op.reduce_axes[-1]
-    wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
+    wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
     users = [math.prod(extent(a) for a in stage.op.axes if not r.moves(a.name)) for r in wide]
     far = [r for r in wide if r.strides[v.name] == 1 and (r.strides[k.name] or 0) >= extent(v)]
     if not _is_long(stage) or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
         return []
-    in_rows = passes_by(draft, stage, v, context)
+    in_rows = passes_by(sketch, stage, v, context)
     dims = {r.load.buffer: d for r in wide if (d := column_dim(r, stage, v)) is not None}
-    pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & draft.state.constants
-    found = [_thin(draft, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
-    return [*found, _thin(draft, stage, v, context, panel_block, in_rows, dims)] if pays else found
+    pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & sketch.state.constants
+    found = [_thin(sketch, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
+    return [*found, _thin(sketch, stage, v, context, panel_block, in_rows, dims)] if pays else found
 
 
 def _thin(
-    draft: Draft,
+    sketch: PartialSketch,
     stage: Stage,
     v: StageAxis,
     context: Context,
     domain: Callable[[str, int], Param],
     in_rows: bool,
     panels: dict[str, int],
-) -> Draft:
+) -> PartialSketch:
     """Short blocks of K; the buffers of `panels`, along these dimensions, in one for each tile of columns. Then a
     window's taps come one after the other, outside of everything else."""
     taps = tuple(a.name for a in stage.op.reduce_axes[:-1]) if panels else ()
-    draft, tiles, acc = _blocks(draft, stage, v, context, domain, in_rows, taps)
-    columns = f"{draft.state.stage(acc).op.axes[tiles.v].name}.0"
+    sketch, tiles, acc = _blocks(sketch, stage, v, context, domain, in_rows, taps)
+    columns = f"{sketch.state.stage(acc).op.axes[tiles.v].name}.0"
     for name, dim in panels.items():
-        draft = pack_panels(draft, name, f"{acc}.rf", dim, tiles.width(tiles.v), (acc, columns))
+        sketch = pack_panels(sketch, name, f"{acc}.rf", dim, tiles.width(tiles.v), (acc, columns))
     note = "-".join([f"{stage.name}:v{tiles.v}-thin", *(f"{name}@panel" for name in panels)])
-    return tiles.finish(draft, acc, f"{acc}.rf", note)
+    return tiles.finish(sketch, acc, f"{acc}.rf", note)
 
 
 def _is_long(stage: Stage) -> bool:
@@ -119,41 +119,41 @@ def _is_long(stage: Stage) -> bool:
     return k >= MIN_REDUCTION or (k >= MIN_CHANNELS and k * math.prod(taps) >= MIN_REDUCTION)
 
 
-def passes_by(draft: Draft, stage: Stage, v: StageAxis, context: Context) -> bool:
+def passes_by(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
     """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
     `v` that are longer than a register tile."""
-    rows, lanes = reads_of(draft.state, stage), context.lanes_of(stage)
-    n_bytes = sum(math.prod(buffer_shape(draft.state, r.load.buffer)) * DTYPES[r.load.dtype].nbytes for r in rows)
+    rows, lanes = reads_of(sketch.state, stage), context.lanes_of(stage)
+    n_bytes = sum(math.prod(buffer_shape(sketch.state, r.load.buffer)) * DTYPES[r.load.dtype][1] for r in rows)
     is_wide = extent(v) > vector_width("", extent(v), lanes, "").domain[-1]
     return is_wide and not has_reuse(stage, rows) and n_bytes > context.target.l2_bytes
 
 
 def _blocks(
-    draft: Draft,
+    sketch: PartialSketch,
     stage: Stage,
     v: StageAxis,
     context: Context,
     domain: Callable[[str, int], Param],
     in_rows: bool = False,
     taps: tuple[str, ...] = (),
-) -> tuple[Draft, _Tiles, str]:
+) -> tuple[PartialSketch, _Tiles, str]:
     """K in blocks of `domain` around the register tiles of a task, nothing packed; and the accumulating stage.
     `in_rows`: tasks are whole rows along `v`, or long parts of them."""
     k = stage.op.reduce_axes[-1]
-    draft, host, acc = choose_host(draft, stage)
+    sketch, host, acc = fuse_consumer(sketch, stage)
     partial = f"{acc}.rf"
     block = domain(f"{acc}.{k.name}.b", extent(k))
-    draft = draft.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer", taps))
-    wide = [r for r in reads_of(draft.state, stage) if r.moves(v.name)]
+    sketch = sketch.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer", taps))
+    wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
     held = tuple(a.name for a in stage.op.axes if not any(r.moves(a.name) for r in wide))
-    tiles = _Tiles(draft.state.stage(host), stage.op.axes.index(v), context, in_rows, held)
-    draft = tiles.split_host(draft)
-    draft = draft.apply(ComputeAt(acc, host, tiles.task_loop))
-    draft = tiles.split_tile(draft, acc, (*taps, f"{k.name}.o"))
-    middle = [x.name for x in draft.state.stage(acc).loops if x.name.endswith(".0")][-1]
-    draft = draft.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
-    v_name = draft.state.stage(acc).op.axes[tiles.v].name
-    return unrolled_accumulator(draft, draft.state.stage(partial), v_name), tiles, acc
+    tiles = _Tiles(sketch.state.stage(host), stage.op.axes.index(v), context, in_rows, held)
+    sketch = tiles.split_host(sketch)
+    sketch = sketch.apply(ComputeAt(acc, host, tiles.task_loop))
+    sketch = tiles.split_tile(sketch, acc, (*taps, f"{k.name}.o"))
+    middle = [x.name for x in sketch.state.stage(acc).loops if x.name.endswith(".0")][-1]
+    sketch = sketch.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
+    v_name = sketch.state.stage(acc).op.axes[tiles.v].name
+    return unrolled_accumulator(sketch, sketch.state.stage(partial), v_name), tiles, acc
 
 
 def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | None:
@@ -183,10 +183,10 @@ class _Tiles:
     def width(self, n: int) -> str:
         return f"{self.host.name}.{self.host.op.axes[n].name}.r"
 
-    def finish(self, draft: Draft, acc: str, partial: str, note: str) -> Draft:
-        return draft.finish(self.host.name, acc, partial, note=note).with_row_loop(self.host.name, self.task_loop)
+    def finish(self, sketch: PartialSketch, acc: str, partial: str, note: str) -> PartialSketch:
+        return sketch.finish(self.host.name, acc, partial, note=note).with_row_loop(self.host.name, self.task_loop)
 
-    def split_host(self, draft: Draft) -> Draft:
+    def split_host(self, sketch: PartialSketch) -> PartialSketch:
         host = self.host
         itemsize = max(DTYPES[d].nbytes for d in host.op.dtypes)
         lanes = self.context.lanes(itemsize)
@@ -198,7 +198,7 @@ class _Tiles:
             if n == self.v:
                 tile = vector_width(self.width(n), extent(axis), lanes, group)
                 count, tile = self._long(count, tile, itemsize) if self.in_rows else (count, tile)
-            draft = draft.with_params([count, tile])
+            sketch = sketch.with_params([count, tile])
             steps.append(Split(host.name, axis.name, (count.name, tile.name)))
         names = [a.name for a in host.op.axes]
         v = names[self.v]
@@ -208,7 +208,7 @@ class _Tiles:
         if host.at is None:
             steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
         steps.append(Vectorize(host.name, f"{v}.2"))
-        return draft.apply(*steps)
+        return sketch.apply(*steps)
 
     def _long(self, count: Param, tile: Param, itemsize: int) -> tuple[Param, Param]:
         """The widest tiles, and so many that they are a thread's share of a row, or as long a part as is enough."""
@@ -218,9 +218,9 @@ class _Tiles:
         counts = tuple(n for n in count.domain if n >= least)
         return replace(count, domain=counts or count.domain[-1:]), replace(tile, domain=widths)
 
-    def split_tile(self, draft: Draft, acc: str, block_loops: tuple[str, ...]) -> Draft:
+    def split_tile(self, sketch: PartialSketch, acc: str, block_loops: tuple[str, ...]) -> PartialSketch:
         """The task's tile in memory: blocks of K outside, then register tiles."""
-        names = [a.name for a in draft.state.stage(acc).op.axes]
+        names = [a.name for a in sketch.state.stage(acc).op.axes]
         v = names[self.v]
         others = [n for n in names if n != v]
         steps: list[Step] = [Split(acc, n, (self.width(i),)) for i, n in enumerate(names)]
@@ -231,4 +231,4 @@ class _Tiles:
         if self.v != len(names) - 1:
             order = [n for n in range(len(names)) if n != self.v]
             steps.append(Pack(acc, (*order, self.v)))
-        return draft.apply(*steps)
+        return sketch.apply(*steps)

@@ -54,7 +54,7 @@ from search_spaces.facts import (
     reads_of,
     switch_axes,
 )
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 from search_spaces.space import Param
 
 MOST_VECTORS = 16  # of a chunk, for all of them to be written out
@@ -62,8 +62,8 @@ FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
 class Inline:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        state = draft.state
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
         if is_too_large(state, stage):
@@ -82,16 +82,16 @@ class Inline:
         reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
         return not reused and not has_condition(stage) and (not is_expensive(stage) or len(readers) == 1)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
 class Host:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        state = draft.state
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        state = sketch.state
         if stage.op.reducer is not None:
             return False
-        if Placement().row_loop(draft, stage) is not None and not ends_part(state, stage):
+        if Placement().row_loop(sketch, stage) is not None and not ends_part(state, stage):
             return False
         producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
         if any(fused_consumer(state, s) is stage for s in producers):
@@ -99,8 +99,8 @@ class Host:
         rows = [s for s in producers if not has_reuse(s, reads_of(state, s)) and len(s.op.axes) < len(stage.op.axes)]
         return any(_leads(s, stage) for s in rows)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        return [draft]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        return [sketch]
 
 
 def _leads(producer: Stage, host: Stage) -> bool:
@@ -113,42 +113,42 @@ class Placement:
     """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root. There it
     is in any case where a transform reads it, each element several times."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is None and not draft.state.is_output(stage) and bool(draft.state.consumers(stage))
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None and not sketch.state.is_output(stage) and bool(sketch.state.consumers(stage))
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        readers = draft.state.consumers(stage)
-        whole = is_folded(draft.state, stage) or is_table(draft.state, stage) or any(map(switch_axes, readers))
-        attached = None if whole else self._attach(draft, stage, context)
-        at_root = Elementwise().apply(draft, stage, context)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        readers = sketch.state.consumers(stage)
+        whole = is_folded(sketch.state, stage) or is_table(sketch.state, stage) or any(map(switch_axes, readers))
+        attached = None if whole else self._attach(sketch, stage, context)
+        at_root = Elementwise().apply(sketch, stage, context)
         if attached is None:
             return at_root
         if _computed_once(attached, stage):
             return [attached]
-        return [attached, *at_root, *self._inline(draft, stage)]
+        return [attached, *at_root, *self._inline(sketch, stage)]
 
-    def _inline(self, draft: Draft, stage: Stage) -> list[Draft]:
+    def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
         """Padding as a condition of the read: register tiles away from the borders are free of it. Rows that are looked
         up, of which a tile needs only where they are."""
         cheap = (has_condition(stage) or looks_up(stage)) and not is_expensive(stage)
-        if not cheap or draft.state.attached(stage.name):
+        if not cheap or sketch.state.attached(stage.name):
             return []
-        return [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
+        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
-    def row_loop(self, draft: Draft, stage: Stage) -> tuple[str, str] | None:
+    def row_loop(self, sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
         """The root stage that all readers are computed in, and its loop over rows or tasks."""
-        consumers = draft.state.consumers(stage)
-        roots = {draft.state.root(r).name for r in consumers}
-        loops = dict(draft.row_loops)
+        consumers = sketch.state.consumers(stage)
+        roots = {sketch.state.root(r).name for r in consumers}
+        loops = dict(sketch.row_loops)
         host = roots.pop() if len(roots) == 1 else ""
         return (host, loops[host]) if host in loops else None
 
-    def _attach(self, draft: Draft, stage: Stage, context: Context) -> Draft | None:
-        place = self.row_loop(draft, stage)
+    def _attach(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
+        place = self.row_loop(sketch, stage)
         if place is None:
             return None
         try:
-            placed = draft.apply(ComputeAt(stage.name, *place))
+            placed = sketch.apply(ComputeAt(stage.name, *place))
         except ScheduleError:
             return None  # a reader is outside of that loop
         placed = _vector_steps(placed, stage, context)
@@ -158,27 +158,27 @@ class Placement:
 class Elementwise:
     """A nest of its own: outer axes parallel, the contiguous axis in chunks of vectors; a transposed read is tiled."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        found = [self._nest(draft, stage, context, "" if draft.state.is_output(stage) else f"{stage.name}@root")]
-        if _has_short_rows(draft, stage, context):
-            flat = draft.apply(Flatten(stage.name))
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        found = [self._nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
+        if _has_short_rows(sketch, stage, context):
+            flat = sketch.apply(Flatten(stage.name))
             found.append(self._nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
         return found
 
-    def _nest(self, draft: Draft, stage: Stage, context: Context, note: str) -> Draft:
+    def _nest(self, sketch: PartialSketch, stage: Stage, context: Context, note: str) -> PartialSketch:
         name = stage.name
         if not stage.op.axes:
-            return draft.finish(name, note=note)
+            return sketch.finish(name, note=note)
         last = stage.op.axes[-1]
         group = f"{name}.{last.name}"
         lanes = context.lanes_of(stage)
         vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=_whole_periods(stage, lanes))
         tail = [a for a in switch_axes(stage) if a != last.name]
         outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
-        read = None if tail else transposed_read(draft, stage)
+        read = None if tail else transposed_read(sketch, stage)
         across = None if read is None else read[0]
         params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
         if extent(last) > 64 * lanes:
@@ -206,16 +206,16 @@ class Elementwise:
         if points(stage) > FEW_POINTS:
             steps.append(Parallel(name, tuple(outer)))
         steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
-        return draft.with_params(params).apply(*steps).finish(name, note=note)
+        return sketch.with_params(params).apply(*steps).finish(name, note=note)
 
 
 class Prepared:
     """No open numbers, for the time does not count."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        return draft.state.is_constant(stage)
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        return sketch.state.is_constant(stage)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         steps: list[Step] = []
         if stage.op.axes and stage.op.reducer is None:
             last = stage.op.axes[-1].name
@@ -223,15 +223,15 @@ class Prepared:
             steps = [Split(stage.name, last, (lanes,)), Vectorize(stage.name, f"{last}.1")]
         if len(stage.op.axes) > 1:
             steps.append(Parallel(stage.name, (stage.op.axes[0].name,)))
-        return [draft.apply(*steps).finish(stage.name)]
+        return [sketch.apply(*steps).finish(stage.name)]
 
 
-def _computed_once(draft: Draft, stage: Stage) -> bool:
+def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
     """Whether the attached stage computes each of its points once: its regions for different rows are disjoint."""
-    at = draft.state.stage(stage.name).at
+    at = sketch.state.stage(stage.name).at
     assert at is not None
-    host = draft.state.stage(at.stage)
-    domains = infer_domains(draft.state, stage.name)
+    host = sketch.state.stage(at.stage)
+    domains = infer_domains(sketch.state, stage.name)
     around = host.loops[: host.position(at.loop) + 1]
     bounds = domains[host.name].bounds
     inside = {axis for x in host.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
@@ -244,24 +244,24 @@ def _computed_once(draft: Draft, stage: Stage) -> bool:
     return total is product([a.extent for a in stage.op.axes])
 
 
-def _vector_steps(draft: Draft, stage: Stage, context: Context) -> Draft:
+def _vector_steps(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
     """The last axis of an attached stage in vectors."""
     if not stage.op.axes:
-        return draft
+        return sketch
     last = stage.op.axes[-1]
-    region = infer_domains(draft.state, stage.name)[stage.name].regions[last.name].extent
+    region = infer_domains(sketch.state, stage.name)[stage.name].regions[last.name].extent
     if is_row_block(region):
-        return draft  # one value for each row
+        return sketch  # one value for each row
     lanes = context.lanes_of(stage)
     width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
-    return draft.with_params([width]).apply(*steps)
+    return sketch.with_params([width]).apply(*steps)
 
 
-def _has_short_rows(draft: Draft, stage: Stage, context: Context) -> bool:
+def _has_short_rows(sketch: PartialSketch, stage: Stage, context: Context) -> bool:
     """Whether the last axis is shorter than a vector, as the channels of an image are, and a few vectors are whole rows
     of it."""
-    if not can_flatten(draft.state, stage):
+    if not can_flatten(sketch.state, stage):
         return False
     n, lanes = extent(stage.op.axes[-1]), context.lanes_of(stage)
     return 1 < n < lanes and n // math.gcd(n, lanes) <= MOST_VECTORS
@@ -290,10 +290,10 @@ def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[Param]:
     return [tile] if size <= tile.domain[-1] else [run_of_tiles(f"{group}.m", size, group), tile]
 
 
-def transposed_read(draft: Draft, stage: Stage) -> tuple[str, int] | None:
+def transposed_read(sketch: PartialSketch, stage: Stage) -> tuple[str, int] | None:
     """An outer axis along which some read is contiguous while the written axis is not, and its element's bytes."""
     last = stage.op.axes[-1].name
-    for read in reads_of(draft.state, stage):
+    for read in reads_of(sketch.state, stage):
         if read.is_unit(last):
             continue
         for axis in stage.op.axes[:-1]:

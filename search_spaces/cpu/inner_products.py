@@ -23,34 +23,34 @@ from search_spaces.cpu.domains import points_of_dots, tile_count
 from search_spaces.cpu.intrinsics import sums_along, words_along
 from search_spaces.cpu.packing import pack_transposed
 from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim, users
-from search_spaces.partial_sketch import Context, Draft, choose_host
+from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
 FEW_USERS = 32  # outputs that use an element of the largest operand
 MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
 SMALLER = 4  # times fewer elements than the largest operand has what is copied across
 
 
-def inner_products(draft: Draft, stage: Stage, context: Context) -> Draft | None:
+def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
     """The alternative with lanes along the reduction; None where no operand wants it."""
     lanes = context.lanes_of(stage)
-    rows = reads_of(draft.state, stage)
-    k = _lane_axis(draft.state, stage, rows, lanes)
+    rows = reads_of(sketch.state, stage)
+    k = _lane_axis(sketch.state, stage, rows, lanes)
     if k is None or stage.op.guards or has_condition(stage):
         return None
     far = {r.load.buffer: r for r in rows if not r.is_unit(k.name)}
-    draft, host_name, acc = choose_host(draft, stage)
-    host = draft.state.stage(host_name)
-    words = words_along(draft.state, draft.state.stage(acc), k, context)
-    draft = draft if words is None else sums_along(draft.apply(words), draft.state, context)
-    draft = _split_host(draft.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
-    draft = draft.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
-    draft = _split_tile(draft, host, acc, f"{k.name}.i")
+    sketch, host_name, acc = fuse_consumer(sketch, stage)
+    host = sketch.state.stage(host_name)
+    words = words_along(sketch.state, sketch.state.stage(acc), k, context)
+    sketch = sketch if words is None else sums_along(sketch.apply(words), sketch.state, context)
+    sketch = _split_host(sketch.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
+    sketch = sketch.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
+    sketch = _split_tile(sketch, host, acc, f"{k.name}.i")
     for read in far.values():
         dim = transposable_dim(read, stage, k)
         assert dim is not None
-        draft = pack_transposed(draft, read.load.buffer, f"{acc}.rf", dim, None, context)
+        sketch = pack_transposed(sketch, read.load.buffer, f"{acc}.rf", dim, None, context)
     task = f"{host.op.axes[-1].name}.0"
-    return draft.finish(host_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(host_name, task)
+    return sketch.finish(host_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(host_name, task)
 
 
 def _lane_axis(state: State, stage: Stage, rows: tuple[Read, ...], lanes: int) -> StageAxis | None:
@@ -76,7 +76,7 @@ def _tile(host: Stage, n: int) -> str:
     return f"{host.name}.{host.op.axes[n].name}.r"
 
 
-def _split_host(draft: Draft, host: Stage, context: Context) -> Draft:
+def _split_host(sketch: PartialSketch, host: Stage, context: Context) -> PartialSketch:
     """Tasks; inside a task all axes but the last one by one, the last in vectors."""
     lanes = context.lanes_of(host)
     steps: list[Step] = []
@@ -84,28 +84,28 @@ def _split_host(draft: Draft, host: Stage, context: Context) -> Draft:
     for n, axis in enumerate(others):
         group = f"{host.name}.{axis.name}"
         params = tile_count(f"{group}.m", extent(axis), group), points_of_dots(_tile(host, n), extent(axis), group)
-        draft = draft.with_params(params)
+        sketch = sketch.with_params(params)
         steps.append(Split(host.name, axis.name, (params[0].name, params[1].name)))
     count = tile_count(f"{host.name}.{last.name}.m", -(-extent(last) // lanes), f"{host.name}.{last.name}")
-    draft = draft.with_params([count, points_of_dots(_tile(host, len(others)), extent(last))])
+    sketch = sketch.with_params([count, points_of_dots(_tile(host, len(others)), extent(last))])
     steps.append(Split(host.name, last.name, (count.name, lanes)))
     names = [a.name for a in host.op.axes]
     steps.append(Reorder(host.name, (*(f"{n}.0" for n in names), *(f"{n}.{i}" for n in names for i in (1, 2)))))
     if host.at is None:
         steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
-    return draft.apply(*steps, Vectorize(host.name, f"{names[-1]}.2"))
+    return sketch.apply(*steps, Vectorize(host.name, f"{names[-1]}.2"))
 
 
-def _split_tile(draft: Draft, host: Stage, acc: str, lane: str) -> Draft:
+def _split_tile(sketch: PartialSketch, host: Stage, acc: str, lane: str) -> PartialSketch:
     """The task's points in register tiles, and what accumulates them."""
-    names = [a.name for a in draft.state.stage(acc).op.axes]
+    names = [a.name for a in sketch.state.stage(acc).op.axes]
     steps: list[Step] = [Split(acc, name, (_tile(host, n),)) for n, name in enumerate(names)]
     steps.append(Reorder(acc, (*(f"{n}.0" for n in names), *(f"{n}.1" for n in names), lane)))
     steps += [*(Unroll(acc, f"{n}.1") for n in names), Vectorize(acc, lane)]
-    draft = draft.apply(*steps, ComputeAt(f"{acc}.rf", acc, f"{names[-1]}.0", Scope.REGISTER.value))
-    partial = draft.state.stage(f"{acc}.rf")
+    sketch = sketch.apply(*steps, ComputeAt(f"{acc}.rf", acc, f"{names[-1]}.0", Scope.REGISTER.value))
+    partial = sketch.state.stage(f"{acc}.rf")
     points = [a.name for a in partial.op.axes[:-1]]
     inside = (*(a.name for a in partial.op.reduce_axes), *points, lane)
-    return draft.apply(
+    return sketch.apply(
         Reorder(partial.name, inside), *(Unroll(partial.name, x) for x in points), Vectorize(partial.name, lane)
     )

@@ -9,7 +9,7 @@ from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Sta
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
 from search_spaces.facts import Read, extent, panel_dim, reads_of, users
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 # Points that use an element: for fewer or as many, converting it takes longer than a slow instruction.
 CONVERTED_FOR = 2
@@ -76,43 +76,43 @@ def _instruction(
     return None if is_slow and min(users(r, stage) for r in rows) > CONVERTED_FOR else row
 
 
-def store_words(draft: Draft, stage: str, step: Tensorize) -> Draft:
+def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSketch:
     """The step for the accumulating `stage`; words of the other operand, where it needs them, are made at the root."""
-    before = {s.name for s in draft.state.stages}
-    draft = draft.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
-    placed = {made_of(draft.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
-    for name in [s.name for s in draft.state.stages if s.name not in before | placed]:
-        axes = [a.name for a in draft.state.stage(name).op.axes]
-        draft = draft.apply(Vectorize(name, axes[-1]))
-        draft = draft.apply(Parallel(name, tuple(axes[:-1]))) if len(axes) > 1 else draft
-        draft = draft.finish(name)
-    return draft
+    before = {s.name for s in sketch.state.stages}
+    sketch = sketch.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
+    placed = {made_of(sketch.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
+    for name in [s.name for s in sketch.state.stages if s.name not in before | placed]:
+        axes = [a.name for a in sketch.state.stage(name).op.axes]
+        sketch = sketch.apply(Vectorize(name, axes[-1]))
+        sketch = sketch.apply(Parallel(name, tuple(axes[:-1]))) if len(axes) > 1 else sketch
+        sketch = sketch.finish(name)
+    return sketch
 
 
-def store_sums(draft: Draft, name: str, axis: str, width: str, at: tuple[str, str] | None) -> Draft:
+def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tuple[str, str] | None) -> PartialSketch:
     """The sums of an operand's words (`schedule/steps/tensorize.py`), the stage `name`, where its panels are made,
     `width` of `axis` at a time; for instructions that need none as it is."""
-    if not any(s.name == name for s in draft.state.stages):
-        return draft
-    op = draft.state.stage(name).op
+    if not any(s.name == name for s in sketch.state.stages):
+        return sketch
+    op = sketch.state.stage(name).op
     outer = (*(a.name for a in op.axes if a.name != axis), f"{axis}.0")
-    draft = draft if at is None else draft.apply(ComputeAt(name, *at))
+    sketch = sketch if at is None else sketch.apply(ComputeAt(name, *at))
     order = Reorder(name, (*outer, *(a.name for a in op.reduce_axes), f"{axis}.1"))
-    draft = draft.apply(Split(name, axis, (width,)), order, Vectorize(name, f"{axis}.1"))
-    return (draft.apply(Parallel(name, outer)) if at is None else draft).finish(name)
+    sketch = sketch.apply(Split(name, axis, (width,)), order, Vectorize(name, f"{axis}.1"))
+    return (sketch.apply(Parallel(name, outer)) if at is None else sketch).finish(name)
 
 
-def sums_along(draft: Draft, before: State, context: Context) -> Draft:
+def sums_along(sketch: PartialSketch, before: State, context: Context) -> PartialSketch:
     """The sums of an operand whose words are read as they lie, where the step for it made them after `before`: a nest
     of its own, with lanes along the reduction."""
     old = {s.name for s in before.stages}
-    for name in [s.name for s in draft.state.stages if ".sums" in s.name and s.name not in old]:
-        op, rf = draft.state.stage(name).op, f"{name}.rf"
+    for name in [s.name for s in sketch.state.stages if ".sums" in s.name and s.name not in old]:
+        op, rf = sketch.state.stage(name).op, f"{name}.rf"
         rows, k = tuple(a.name for a in op.axes), op.reduce_axes[-1].name
-        draft = draft.apply(Rfactor(name, k, context.lanes(4), "inner"))
-        rest = tuple(a.name for a in draft.state.stage(rf).op.reduce_axes)
+        sketch = sketch.apply(Rfactor(name, k, context.lanes(4), "inner"))
+        rest = tuple(a.name for a in sketch.state.stage(rf).op.reduce_axes)
         steps: list[Step] = [Reorder(rf, (*rows, *rest, f"{k}.i")), Vectorize(rf, f"{k}.i"), Vectorize(name, f"{k}.i")]
         if rows:
             steps += [Parallel(name, rows[:1]), ComputeAt(rf, name, rows[-1], Scope.REGISTER.value)]
-        draft = draft.apply(*steps).finish(name, rf)
-    return draft
+        sketch = sketch.apply(*steps).finish(name, rf)
+    return sketch

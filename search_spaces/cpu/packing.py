@@ -16,7 +16,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.facts import extent
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 Place = tuple[str, str] | None
 MIN_ACROSS = 4  # adjacent elements that are transposed at a time
@@ -24,30 +24,30 @@ ROWS_PER_THREAD = 4  # tasks enough to balance the threads
 PANEL_ROWS = 8  # copied into a panel at a time
 
 
-def _copied(draft: Draft, tensor: str, reader: str, reindexed: bool = False) -> tuple[Draft, str]:
+def _copied(sketch: PartialSketch, tensor: str, reader: str, reindexed: bool = False) -> tuple[PartialSketch, str]:
     """A copy of the tensor for `reader`, and its name; another reduction may have its own copy already."""
     copy = Reindex if reindexed else CacheRead
-    tag = f"{reader}.pack" if draft.state.taken(f"{tensor}.pack") else "pack"
-    return draft.apply(copy(tensor, reader, tag)), f"{tensor}.{tag}"
+    tag = f"{reader}.pack" if sketch.state.taken(f"{tensor}.pack") else "pack"
+    return sketch.apply(copy(tensor, reader, tag)), f"{tensor}.{tag}"
 
 
 def pack_panels(
-    draft: Draft, tensor: str, reader: str, dim: int, width: str, at: Place, reindexed: bool = False
-) -> Draft:
+    sketch: PartialSketch, tensor: str, reader: str, dim: int, width: str, at: Place, reindexed: bool = False
+) -> PartialSketch:
     """Panels of `width` (a parameter) along dimension `dim`, of the copy's dimensions if that is `reindexed`.
 
     Where that is contiguous the source is read a few rows at a time, each to its end, and every panel gets its part of
     them: the strip of one panel would be a line or two of every page. Where it is not, a few neighbours are read at a
     time and copied across.
     """
-    return store_in_panels(*_copied(draft, tensor, reader, reindexed), dim, width, at)
+    return store_in_panels(*_copied(sketch, tensor, reader, reindexed), dim, width, at)
 
 
-def store_in_panels(draft: Draft, name: str, dim: int, width: str, at: Place) -> Draft:
+def store_in_panels(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
     """As `pack_panels`, for a stage that is such a copy already."""
-    axes = draft.state.stage(name).op.axes
+    axes = sketch.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
-        return _panels_across(draft, name, dim, width, at)
+        return _panels_across(sketch, name, dim, width, at)
     numbers = [n for n in range(len(axes)) if n != dim]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [Pack(name, (dim, *numbers), ((dim, width),)), Split(name, f"d{dim}", (width,))]
@@ -60,16 +60,16 @@ def store_in_panels(draft: Draft, name: str, dim: int, width: str, at: Place) ->
     steps += [Reorder(name, (*outer, *inner, f"d{dim}.1")), Vectorize(name, f"d{dim}.1")]
     if at is None:
         steps.append(Parallel(name, tuple(outer)))
-    return draft.apply(*steps).finish(name)
+    return sketch.apply(*steps).finish(name)
 
 
 def pack_rows(
-    draft: Draft, tensor: str, reader: str, dims: tuple[int, int], widths: tuple[str, str], at: Place
-) -> Draft:
+    sketch: PartialSketch, tensor: str, reader: str, dims: tuple[int, int], widths: tuple[str, str], at: Place
+) -> PartialSketch:
     """Tiles of `widths` (parameters) points along dimensions `dims`, that of the rows and that of the reduction."""
-    draft, name = _copied(draft, tensor, reader)
+    sketch, name = _copied(sketch, tensor, reader)
     row, k = (f"d{n}" for n in dims)
-    others = tuple(n for n in range(len(draft.state.stage(name).op.axes)) if n not in dims)
+    others = tuple(n for n in range(len(sketch.state.stage(name).op.axes)) if n not in dims)
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [
         Pack(name, (dims[0], *others, dims[1]), tuple(zip(dims, widths, strict=True))),
@@ -81,12 +81,12 @@ def pack_rows(
     ]
     if at is None:
         steps.append(Parallel(name, (f"{row}.0", *(f"d{n}" for n in others))))
-    return draft.apply(*steps).finish(name)
+    return sketch.apply(*steps).finish(name)
 
 
-def _panels_across(draft: Draft, name: str, dim: int, width: str, at: Place) -> Draft:
+def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
     """Panels of what is contiguous along later dimensions than `dim`: a few adjacent elements are copied across."""
-    axes = draft.state.stage(name).op.axes
+    axes = sketch.state.stage(name).op.axes
     others = [n for n in range(len(axes)) if n != dim]
     split = others[-1]  # the taps of a kernel are adjacent as a whole, the dimension before them in part
     while extent(axes[split]) < MIN_ACROSS and split - 1 > dim:
@@ -106,16 +106,18 @@ def _panels_across(draft: Draft, name: str, dim: int, width: str, at: Place) -> 
     ]
     if at is None:
         steps.append(Parallel(name, tuple(outer[:-1])))
-    return draft.with_params([tile]).apply(*steps).finish(name)
+    return sketch.with_params([tile]).apply(*steps).finish(name)
 
 
-def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place, context: Context) -> Draft:
+def pack_transposed(
+    sketch: PartialSketch, tensor: str, reader: str, dim: int, at: Place, context: Context
+) -> PartialSketch:
     """Dimension `dim` innermost; the copy reads along the old innermost dimension and writes a small tile."""
-    draft, name = _copied(draft, tensor, reader)
-    axes = draft.state.stage(name).op.axes
+    sketch, name = _copied(sketch, tensor, reader)
+    axes = sketch.state.stage(name).op.axes
     last = len(axes) - 1
     others = [n for n in range(len(axes)) if n != dim]
-    lanes = context.lanes(DTYPES[draft.state.stage(name).op.dtypes[0]].nbytes)
+    lanes = context.lanes(DTYPES[sketch.state.stage(name).op.dtypes[0]][1])
     width = vector_width(f"{name}.d{dim}.r", extent(axes[dim]), lanes, "", vectors=(1, 2))
     tile = across_tile(f"{name}.d{last}.r", extent(axes[last]))
     outer = [f"d{n}.0" if n == last else f"d{n}" for n in others]
@@ -132,5 +134,5 @@ def pack_transposed(draft: Draft, tensor: str, reader: str, dim: int, at: Place,
         enough = math.prod(extent(axes[n]) for n in others[:-1]) >= ROWS_PER_THREAD * context.threads
         rows = outer[:-1] if enough else outer
         steps.append(Parallel(name, tuple(rows)))
-        draft = draft.with_row_loop(name, rows[-1])  # where padding can be made, row by row
-    return draft.with_params([width, tile]).apply(*steps).finish(name)
+        sketch = sketch.with_row_loop(name, rows[-1])  # where padding can be made, row by row
+    return sketch.with_params([width, tile]).apply(*steps).finish(name)

@@ -41,7 +41,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.facts import Read, extent, is_copy, is_reused, points, reads_of, run_length
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
 TILES_AHEAD = 2  # a tile takes about as long as the memory
@@ -58,28 +58,28 @@ def fetch_ahead(state: State, context: Context) -> State:
     return state
 
 
-def follow_operands(draft: Draft, context: Context) -> Draft:
-    """The draft with its register tiles asking for large operands while they compute."""
-    state = draft.state
+def follow_operands(sketch: PartialSketch, context: Context) -> PartialSketch:
+    """The sketch with its register tiles asking for large operands while they compute."""
+    state = sketch.state
     large = LARGE * context.target.l2_bytes
-    for stage in draft.state.stages:
+    for stage in sketch.state.stages:
         if _is_tile(stage):
             state = _follow_output(_ask(state, stage, _ask_for_operand, large), stage, large)
         elif _is_tile_of_block(stage):
             state = _follow_block(state, stage, large)
-    return draft if state is draft.state else replace(draft, state=state)
+    return sketch if state is sketch.state else replace(sketch, state=state)
 
 
-def follow_sums(draft: Draft, tile: Stage, context: Context) -> Draft:
-    """The draft with a register tile over a long block of the reduction asking for the next one's place in the sums of
+def follow_sums(sketch: PartialSketch, tile: Stage, context: Context) -> PartialSketch:
+    """The sketch with a register tile over a long block of the reduction asking for the next one's place in the sums of
     the stage around it; itself where the second level cache holds these."""
     assert tile.at is not None
-    sums = draft.state.stage(tile.at.stage)
+    sums = sketch.state.stage(tile.at.stage)
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     n_bytes = points(sums) * sum(DTYPES[d].nbytes for d in sums.op.dtypes)
     if n_bytes < LARGE * context.target.l2_bytes or sums.layout is not None:
-        return draft
-    return draft.apply(*(FetchAhead(tile.name, last, tile.name, name, 1) for name in sums.op.buffers))
+        return sketch
+    return sketch.apply(*(FetchAhead(tile.name, last, tile.name, name, 1) for name in sums.op.buffers))
 
 
 def _is_tile(stage: Stage) -> bool:

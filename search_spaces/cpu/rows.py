@@ -22,7 +22,7 @@ from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_w
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
 from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reduction, points, reads_of
-from search_spaces.partial_sketch import Alternative, Context, Draft
+from search_spaces.partial_sketch import Alternative, Context, PartialSketch
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
@@ -34,46 +34,46 @@ MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they sa
 class SplitReduction:
     """Fewer output points than tasks wanted: the reduction axis is cut in blocks that threads share."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
             return False
         work = points(stage) * max((extent(a) for a in stage.op.reduce_axes), default=1)
-        rows = reads_of(draft.state, stage)
+        rows = reads_of(sketch.state, stage)
         lane = lane_reduction(stage, rows)
         return points(stage) < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        axis = lane_reduction(stage, reads_of(draft.state, stage))
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        axis = lane_reduction(stage, reads_of(sketch.state, stage))
         assert axis is not None
         block = blocks(f"{stage.name}.{axis.name}.b", extent(axis), context.threads)
-        split = draft.with_params([block]).apply(Rfactor(stage.name, axis.name, block.name, "outer"))
+        split = sketch.with_params([block]).apply(Rfactor(stage.name, axis.name, block.name, "outer"))
         partial = split.state.stage(f"{stage.name}.rf")
         split = lane_steps(split, partial, f"{axis.name}.i", block.domain[-1], context)
         split = _finish_root(split, partial.name)
         split = _place(split, stage.name)
         alternatives = [split.finish(stage.name, partial.name, note=f"{stage.name}:split-k")]
-        return alternatives + LaneReduction().apply(draft, stage, context)
+        return alternatives + LaneReduction().apply(sketch, stage, context)
 
 
 class SplitTiledReduction:
     """The same for reductions that are tiled: few register tiles for many threads, each with a long reduction."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(draft, stage, context):
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(sketch, stage, context):
             return False
         last = stage.op.reduce_axes[-1]
         return points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Alternative]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[Alternative]:
         axis = stage.op.reduce_axes[-1]
         block = -(-extent(axis) // (2 * context.threads))
-        split = draft.apply(Rfactor(stage.name, axis.name, block, "outer"))
+        split = sketch.apply(Rfactor(stage.name, axis.name, block, "outer"))
         split = self._combine(split, split.state.stage(stage.name), context)
         partial = split.state.stage(f"{stage.name}.rf")
         alternatives = MultiLevelTiling().apply(split, partial, context)
-        return [*alternatives, *MultiLevelTiling().apply(draft, stage, context)]
+        return [*alternatives, *MultiLevelTiling().apply(sketch, stage, context)]
 
-    def _combine(self, draft: Draft, stage: Stage, context: Context) -> Draft:
+    def _combine(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
         """The sum of the blocks: vectors along the last axis, rows in parallel."""
         *rows, last = stage.op.axes
         lanes = context.lanes_of(stage)
@@ -85,46 +85,48 @@ class SplitTiledReduction:
             Parallel(stage.name, (*(a.name for a in rows), f"{last.name}.0")),
             Vectorize(stage.name, f"{last.name}.1"),
         )
-        return draft.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
+        return sketch.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
 
 
 class LaneReduction:
     """The reduction runs in vectors along contiguous data."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is not None and lane_reduction(stage, reads_of(draft.state, stage)) is not None
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None and lane_reduction(stage, reads_of(sketch.state, stage)) is not None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        axis = lane_reduction(stage, reads_of(draft.state, stage))
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        axis = lane_reduction(stage, reads_of(sketch.state, stage))
         assert axis is not None
-        placed = _place(draft, stage.name)
+        placed = _place(sketch, stage.name)
         is_root = placed.state.stage(stage.name).at is None
         rows = _rows_of_a_task(stage, extent(axis), context) if is_root else 1
         placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context, rows)
         if is_root:
             placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
         lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
-        tiles = inner_products(draft, stage, context) if has_reuse(stage, reads_of(draft.state, stage)) else None
-        host = fused_consumer(draft.state, stage)
+        tiles = inner_products(sketch, stage, context) if has_reuse(stage, reads_of(sketch.state, stage)) else None
+        host = fused_consumer(sketch.state, stage)
         alone = is_root or (host is not None and host.at is None)  # others stay with the rows that use them
-        across = short_rows_across(draft, stage, context) if alone else None
+        across = short_rows_across(sketch, stage, context) if alone else None
         return [lanes, *(d for d in (tiles, across) if d is not None)]
 
 
 class PlainReduction:
     """What no other rule wants: loops as they are, placed with the consumer if it shares the rows."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        placed = _place(draft, stage.name)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        placed = _place(sketch, stage.name)
         if placed.state.stage(stage.name).at is None:
             placed = _finish_root(placed, stage.name)
         return [placed.finish(stage.name)]
 
 
-def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Context, rows: int = 1) -> Draft:
+def lane_steps(
+    sketch: PartialSketch, stage: Stage, axis: str, length: int, context: Context, rows: int = 1
+) -> PartialSketch:
     """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end; the stage's last
     axis in blocks of `rows`."""
     itemsize = max(DTYPES[d].nbytes for d in stage.op.dtypes)
@@ -133,8 +135,8 @@ def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Cont
     if lanes < length <= MAX_VECTORS * lanes:  # all of a short row, without a loop
         width = replace(width, domain=tuple(sorted({*(w for w in width.domain if w < length), length})))
     inner = f"{stage.name}.rf"
-    draft = draft.with_params([width]).apply(Rfactor(stage.name, axis, width.name, "inner"))
-    partial = draft.state.stage(inner)
+    sketch = sketch.with_params([width]).apply(Rfactor(stage.name, axis, width.name, "inner"))
+    partial = sketch.state.stage(inner)
     space = [a.name for a in partial.op.axes[:-1]]
     rest = [a.name for a in partial.op.reduce_axes]
     steps: list[Step] = [Reorder(inner, (*space, *rest, f"{axis}.i")), Vectorize(inner, f"{axis}.i")]
@@ -144,7 +146,7 @@ def lane_steps(draft: Draft, stage: Stage, axis: str, length: int, context: Cont
     if space:
         steps.append(ComputeAt(inner, stage.name, space[-1], Scope.REGISTER.value))
     steps.append(Vectorize(stage.name, f"{axis}.i"))
-    return draft.apply(*steps).finish(inner)
+    return sketch.apply(*steps).finish(inner)
 
 
 def _rows_of_a_task(stage: Stage, length: int, context: Context) -> int:
@@ -155,47 +157,47 @@ def _rows_of_a_task(stage: Stage, length: int, context: Context) -> int:
     return max((n for n in range(1, most + 1) if count % n == 0), default=1)
 
 
-def _finish_root(draft: Draft, name: str, inner: int = 0) -> Draft:
+def _finish_root(sketch: PartialSketch, name: str, inner: int = 0) -> PartialSketch:
     """Spatial loops of a root stage that come before everything else are parallel, without the `inner` last ones."""
-    stage = draft.state.stage(name)
+    stage = sketch.state.stage(name)
     names: list[str] = []
     for loop in stage.loops:
         if loop.reduce or loop.kind.value != "serial":
             break
         names.append(loop.name)
     names = names[: len(names) - inner]
-    return draft.apply(Parallel(name, tuple(names))) if names else draft
+    return sketch.apply(Parallel(name, tuple(names))) if names else sketch
 
 
-def _place(draft: Draft, name: str) -> Draft:
+def _place(sketch: PartialSketch, name: str) -> PartialSketch:
     """Compute the stage inside the row loop of the stage that uses it, where a row needs one value of it."""
-    state = draft.state
+    state = sketch.state
     stage = state.stage(name)
-    host = _host(draft, stage)
+    host = _host(sketch, stage)
     if host is None:
-        return draft
-    if host.name not in draft.done:
-        draft = _schedule_rows(draft, host, stage)
-        host = draft.state.stage(host.name)
-    loop = dict(draft.row_loops).get(host.name)
+        return sketch
+    if host.name not in sketch.done:
+        sketch = _schedule_rows(sketch, host, stage)
+        host = sketch.state.stage(host.name)
+    loop = dict(sketch.row_loops).get(host.name)
     if loop is None:
-        return draft
+        return sketch
     try:
-        placed = draft.apply(ComputeAt(name, host.name, loop))
+        placed = sketch.apply(ComputeAt(name, host.name, loop))
     except ScheduleError:
-        return draft  # a reader is elsewhere
+        return sketch  # a reader is elsewhere
     regions = infer_domains(placed.state, name)[name].regions
-    return placed if all(is_row_block(regions[a.name].extent) for a in stage.op.axes) else draft
+    return placed if all(is_row_block(regions[a.name].extent) for a in stage.op.axes) else sketch
 
 
-def _host(draft: Draft, stage: Stage) -> Stage | None:
+def _host(sketch: PartialSketch, stage: Stage) -> Stage | None:
     """The root stage in which all readers of `stage` are computed."""
-    roots = {draft.state.root(reader).name for reader in draft.state.consumers(stage)}
-    host = draft.state.stage(roots.pop()) if len(roots) == 1 else None
+    roots = {sketch.state.root(reader).name for reader in sketch.state.consumers(stage)}
+    host = sketch.state.stage(roots.pop()) if len(roots) == 1 else None
     return host if host is not None and host.op.reducer is None else None
 
 
-def _schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
+def _schedule_rows(sketch: PartialSketch, host: Stage, stage: Stage) -> PartialSketch:
     """An elementwise root stage, row by row. As many leading axes as `stage` has are parallel, several blocks of rows a
     task, and end in the loop over these blocks; the last of the others is vectorised."""
     lead = min(len(stage.op.axes), len(host.op.axes))
@@ -204,17 +206,17 @@ def _schedule_rows(draft: Draft, host: Stage, stage: Stage) -> Draft:
     outer, row = names[:lead], names[lead - 1] if lead else ""
     if lead and host.at is None and extent(host.op.axes[lead - 1]) > 1:
         levels, factors = row_levels(f"{host.name}.{row}", extent(host.op.axes[lead - 1]))
-        draft = draft.with_params(levels)
+        sketch = sketch.with_params(levels)
         steps.append(Split(host.name, row, factors))
         outer[-1], row = f"{row}.0", f"{row}.1"
     if lead < len(names):
         last: StageAxis = host.op.axes[-1]
         width = f"{host.name}.{last.name}.r"
         # Of one 64-byte line of the widest value written; narrower targets take several vectors.
-        lanes = max(1, 64 // max(DTYPES[d].nbytes for d in host.op.dtypes))
-        draft = draft.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
+        lanes = max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))
+        sketch = sketch.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
     if lead and host.at is None:
         steps.append(Parallel(host.name, tuple(outer)))
-    draft = draft.apply(*steps).finish(host.name)
-    return draft.with_row_loop(host.name, row) if lead else draft
+    sketch = sketch.apply(*steps).finish(host.name)
+    return sketch.with_row_loop(host.name, row) if lead else sketch

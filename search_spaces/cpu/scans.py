@@ -24,7 +24,7 @@ from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
 from search_spaces.facts import extent, points
-from search_spaces.partial_sketch import Context, Draft, choose_host
+from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
 FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
@@ -35,16 +35,16 @@ class Scan:
     """Alternatives: all stages of a row (of a few vectors of rows, where lanes are of another axis) while it is in a
     cache, or each stage on its own."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         found = running(stage.op)
         if found is None or len(stage.op.axes) < 2 or len(stage.op.reduce_axes) > 1:
             return False
         return max(extent(stage.op.reduce_axes[found.k]), extent(stage.op.axes[found.i])) <= LONGEST
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        draft, host, acc = choose_host(draft, stage)
-        nest = _Nest.of(draft.state.stage(host), draft.state.stage(acc), draft.state, context)
-        return [d for d in (nest.by_rows(draft), nest.by_blocks(draft)) if d is not None]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        sketch, host, acc = fuse_consumer(sketch, stage)
+        nest = _Nest.of(sketch.state.stage(host), sketch.state.stage(acc), sketch.state, context)
+        return [d for d in (nest.by_rows(sketch), nest.by_blocks(sketch)) if d is not None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Nest:
         rows, lanes = (*names[:lead], *behind[:-1]), behind[-1] if behind else None
         return _Nest(host, acc, group, rows, names[lead : found.i], names[found.i], lanes, context)
 
-    def by_rows(self, draft: Draft) -> Draft | None:
+    def by_rows(self, sketch: PartialSketch) -> PartialSketch | None:
         """Rows in parallel; None where there is one alone."""
         split = self.lanes or (self.rows[-1] if self.rows else None)
         if split is None:
@@ -81,20 +81,20 @@ class _Nest:
         if self.lanes is None:  # divisors, so that no stage is computed for a row that is not there
             count = replace(count, domain=tuple(n for n in count.domain if extent(self.host.op.axis(split)) % n == 0))
             step = Split(self.host.name, split, (count.name,))
-            return self._nest(draft.with_params([count]), step, (*self.rows[:-1], task), (inner, *self.digits), inner)
+            return self._nest(sketch.with_params([count]), step, (*self.rows[:-1], task), (inner, *self.digits), inner)
         step = Split(self.host.name, split, (count.name, self._width.name))
-        draft = draft.with_params([count, self._width])
-        return self._nest(draft, step, (*self.rows, task), (*self.digits, inner), task)
+        sketch = sketch.with_params([count, self._width])
+        return self._nest(sketch, step, (*self.rows, task), (*self.digits, inner), task)
 
-    def by_blocks(self, draft: Draft) -> Draft | None:
+    def by_blocks(self, sketch: PartialSketch) -> PartialSketch | None:
         """Blocks in parallel; None where there is one alone."""
         if not self.digits:
             return None
         tasks, loops = (*self.rows, *self.digits[: self._shared]), self.digits[self._shared :]
         if self.lanes is None:
-            return self._nest(draft, None, tasks, loops, None)
+            return self._nest(sketch, None, tasks, loops, None)
         step = Split(self.host.name, self.lanes, (self._width.name,))
-        return self._nest(draft.with_params([self._width]), step, tasks, (*loops, f"{self.lanes}.0"), None)
+        return self._nest(sketch.with_params([self._width]), step, tasks, (*loops, f"{self.lanes}.0"), None)
 
     @property
     def _width(self) -> Param:
@@ -117,8 +117,13 @@ class _Nest:
         return len(self.digits)
 
     def _nest(
-        self, draft: Draft, split: Split | None, tasks: tuple[str, ...], loops: tuple[str, ...], row: str | None
-    ) -> Draft:
+        self,
+        sketch: PartialSketch,
+        split: Split | None,
+        tasks: tuple[str, ...],
+        loops: tuple[str, ...],
+        row: str | None,
+    ) -> PartialSketch:
         """The host's loops, the last of which is that of blocks, and the other stages in loop `row` or at the root."""
         name, block = self.host.name, (*tasks, *loops)[-1]
         vector = self.j if self.lanes is None or split is None else f"{self.lanes}.{len(split.factors)}"
@@ -131,36 +136,36 @@ class _Nest:
             steps.append(Unroll(name, self.j))
         scope = Scope.REGISTER if self.lanes is None else Scope.LOCAL  # where each result is done before the next one
         steps += [Vectorize(name, vector), ComputeAt(self.acc.name, name, block, scope.value)]
-        draft = draft.apply(*steps)
-        draft = unrolled_accumulator(draft, self.acc, self.acc.op.axes[-1].name, whole=True)
+        sketch = sketch.apply(*steps)
+        sketch = unrolled_accumulator(sketch, self.acc, self.acc.op.axes[-1].name, whole=True)
         for stage in self.group:
-            draft = self._member(draft, stage, row)
-            serial = {x.name for x in draft.state.stage(stage.name).loops if x.kind is ForKind.SERIAL}
+            sketch = self._member(sketch, stage, row)
+            serial = {x.name for x in sketch.state.stage(stage.name).loops if x.kind is ForKind.SERIAL}
             shared = tuple(t for t in tasks if t in serial)
             if row is None and shared and points(stage) > FEW_POINTS:
-                draft = draft.apply(Parallel(stage.name, shared))
-        draft = draft.finish(name, self.acc.name, note=f"{name}:{'blocks' if row is None else 'rows'}")
-        return draft if row is None else draft.with_row_loop(name, row)
+                sketch = sketch.apply(Parallel(stage.name, shared))
+        sketch = sketch.finish(name, self.acc.name, note=f"{name}:{'blocks' if row is None else 'rows'}")
+        return sketch if row is None else sketch.with_row_loop(name, row)
 
-    def _member(self, draft: Draft, stage: Stage, row: str | None) -> Draft:
+    def _member(self, sketch: PartialSketch, stage: Stage, row: str | None) -> PartialSketch:
         """The loops of a stage that reduces blocks, or what comes before them, and where it is computed."""
         name, (k,), found = stage.name, stage.op.reduce_axes, running(stage.op)
         *others, last = (a.name for a in stage.op.axes)
         place = () if row is None else (ComputeAt(name, self.host.name, row),)
         if self.lanes is None and found is None:
-            return lane_steps(draft.apply(*place), stage, k.name, extent(k), self.context).finish(name)
+            return lane_steps(sketch.apply(*place), stage, k.name, extent(k), self.context).finish(name)
         if self.lanes is None:
             steps = Reorder(name, (*others, k.name, last)), Unroll(name, k.name), Vectorize(name, last)
-            return draft.apply(*place, *steps).finish(name)
+            return sketch.apply(*place, *steps).finish(name)
         split, chunk, vector = Split(name, last, (self._width.name,)), f"{last}.0", f"{last}.1"
         if found is None:
             order = Reorder(name, (*others, chunk, k.name, vector))
-            return draft.apply(*place, split, order, Unroll(name, k.name), Vectorize(name, vector)).finish(name)
+            return sketch.apply(*place, split, order, Unroll(name, k.name), Vectorize(name, vector)).finish(name)
         j, acc = stage.op.axes[found.i].name, f"{name}.acc"
         order = Reorder(name, (*(a for a in others if a != j), chunk, j, vector))
-        draft = draft.apply(CacheWrite(name), *place, split, order, Unroll(name, j), Vectorize(name, vector))
-        draft = draft.apply(ComputeAt(acc, name, chunk, Scope.LOCAL.value)).finish(name, acc)
-        return unrolled_accumulator(draft, draft.state.stage(acc), last, whole=True)
+        sketch = sketch.apply(CacheWrite(name), *place, split, order, Unroll(name, j), Vectorize(name, vector))
+        sketch = sketch.apply(ComputeAt(acc, name, chunk, Scope.LOCAL.value)).finish(name, acc)
+        return unrolled_accumulator(sketch, sketch.state.stage(acc), last, whole=True)
 
 
 def _group(host: Stage, acc: Stage, state: State) -> tuple[Stage, ...]:

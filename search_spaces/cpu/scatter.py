@@ -17,7 +17,7 @@ from autosched.ir.visit import free_vars
 from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Vectorize
 from search_spaces.cpu.domains import vector_width
 from search_spaces.facts import extent
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 FEW_ROWS = 8  # that vectors are added to: comparing with each of so many takes about as long
 FEW_ELEMENTS = 32  # the same of single elements
@@ -26,10 +26,10 @@ FEW_ELEMENTS = 32  # the same of single elements
 class Arrivals:
     """Before all other reductions, for which each place is a comparison of its own."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return bool(_chosen(stage))
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         chosen, name = _chosen(stage), stage.name
         around = {v for at in chosen.values() for v in free_vars(at)}
         places = list(chosen)
@@ -43,13 +43,13 @@ class Arrivals:
         vector, last = None, stage.op.axes[-1]
         if last.name in inside:
             width = vector_width(f"{name}.{last.name}.r", extent(last), context.lanes_of(stage), "", (1, 2, 4, 8))
-            draft, vector = draft.with_params([width]), f"{last.name}.1"
+            sketch, vector = sketch.with_params([width]), f"{last.name}.1"
             steps.append(Split(name, last.name, (width.name,)))
             inside[-1:] = [f"{last.name}.0", vector]
         steps.append(Reorder(name, (*tasks, *(a.name for a in stage.op.reduce_axes), *places, *inside)))
         steps += [Parallel(name, tuple(tasks))] if tasks else []
         steps += [Vectorize(name, vector)] if vector is not None else []
-        return [draft.apply(*steps).finish(name, note=f"{name}:arrivals")]
+        return [sketch.apply(*steps).finish(name, note=f"{name}:arrivals")]
 
 
 def _chosen(stage: Stage) -> dict[str, Expr]:

@@ -21,7 +21,7 @@ from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.elementwise import transposed_read
 from search_spaces.cpu.prefetch import fetch_ahead
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
 MAX_INTENSITY = 8.0  # operations for each byte of inputs and outputs; with more, arithmetic takes longer
@@ -30,8 +30,8 @@ STEPS_AHEAD = 8  # of a pass over a row, of 64 to 1024 bytes each
 LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of them are far away
 
 
-def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list[Draft]:
-    """The drafts once more, with every output that is written in vectors streamed and scattered operands fetched ahead;
+def streamed(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Context) -> list[PartialSketch]:
+    """The sketches once more, with every output that is written in vectors streamed and scattered operands prefetched;
     none where that cannot pay."""
     read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in ts) for ts in (dag.inputs, dag.outputs))
     n_bytes, l3_bytes = read + written, context.target.l3_bytes
@@ -40,16 +40,16 @@ def streamed(drafts: Sequence[Draft], dag: ComputeDAG, context: Context) -> list
     if n_bytes > LEAST_SHARE * written or not are_far or dag.flops > MAX_HIDING * n_bytes:
         return []
     found = []
-    for draft in drafts:
-        state = fetch_ahead(draft.state, context)
-        asks = state is not draft.state
-        outputs = [s for s in draft.state.stages if draft.state.is_output(s) and _in_vectors(s)]
+    for sketch in sketches:
+        state = fetch_ahead(sketch.state, context)
+        asks = state is not sketch.state
+        outputs = [s for s in sketch.state.stages if sketch.state.is_output(s) and _in_vectors(s)]
         around = asks or (is_light and is_large)
-        names = [s.name for s in outputs if around or (is_light and transposed_read(draft, s) is not None)]
+        names = [s.name for s in outputs if around or (is_light and transposed_read(sketch, s) is not None)]
         if names or asks:
             state = _first_pass_ahead(state, context) if is_large else state
             state = state.apply(*(Stream(n) for n in names))
-            found.append(replace(draft, state=state).finish(note="stream"))
+            found.append(replace(sketch, state=state).finish(note="stream"))
     return found
 
 

@@ -48,7 +48,7 @@ from search_spaces.facts import (
     transposable_dim,
     vector_axes,
 )
-from search_spaces.partial_sketch import Alternative, Context, Draft, choose_host
+from search_spaces.partial_sketch import Alternative, Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2
@@ -97,10 +97,10 @@ class Plan:
 class MultiLevelTiling:
     """Reductions with an axis to vectorise over; the only rule for those with data reuse."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None:
             return False
-        rows = reads_of(draft.state, stage)
+        rows = reads_of(sketch.state, stage)
         axes = vector_axes(stage, rows, context.lanes_of(stage)) if stage.op.axes else ()
         if not axes:
             return False
@@ -109,8 +109,8 @@ class MultiLevelTiling:
             return True
         return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> Sequence[Alternative]:
-        rows = reads_of(draft.state, stage)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
+        rows = reads_of(sketch.state, stage)
         lanes = context.lanes_of(stage)
         axes = vector_axes(stage, rows, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
@@ -118,36 +118,36 @@ class MultiLevelTiling:
         short = short_last_axis(stage, rows, lanes)
         axes = axes if short is None or short in axes else (*axes, short)
         words = [(step, a) for a in axes if (step := tensorization(stage, rows, a, context)) is not None]
-        plans = [p for axis in axes for p in _plans(draft.state, stage, rows, axis)]
+        plans = [p for axis in axes for p in _plans(sketch.state, stage, rows, axis)]
         if words:  # of the others one remains, for shapes that an instruction does not help
             tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
-            dots = inner_products(draft, stage, context)
-            tiled = [_later(context, p, draft, stage) for p in (*tensorized, plans[0])]
+            dots = inner_products(sketch, stage, context)
+            tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
         paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in rows)]
-        thin = thin_reductions(draft, stage, paneled[0], context) if paneled else []
-        if thin and passes_by(draft, stage, paneled[0], context):
+        thin = thin_reductions(sketch, stage, paneled[0], context) if paneled else []
+        if thin and passes_by(sketch, stage, paneled[0], context):
             return thin
-        drafts = [_later(context, p, draft, stage) for p in plans]
-        inside = _inside_task(draft, stage)
+        partials = [_later(context, p, sketch, stage) for p in plans]
+        inside = _inside_task(sketch, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
-            if at_root and is_part(draft.state, stage):
+            if at_root and is_part(sketch.state, stage):
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
-            drafts += [_later(context, _in_tasks(p, draft.state, stage, rows), inside, stage) for p in at_root]
-        more = [blocked_reduction(draft, stage, a, context) for a in paneled[:1]]
-        more += [*thin, inner_products(draft, stage, context)]
-        return [*drafts, *(d for d in more if d is not None)]
+            partials += [_later(context, _in_tasks(p, sketch.state, stage, rows), inside, stage) for p in at_root]
+        more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
+        more += [*thin, inner_products(sketch, stage, context)]
+        return [*partials, *(d for d in more if d is not None)]
 
 
-def _later(context: Context, plan: Plan, draft: Draft, stage: Stage) -> Alternative:
-    return lambda: _Tiling(context, plan).apply(draft, stage)
+def _later(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
+    return lambda: _Tiling(context, plan).apply(sketch, stage)
 
 
-def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | None:
+def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
     """Rows that are contiguous and short, one in each lane; blocks of them are transposed in registers. None where a
     row is less than such a block, so short that lanes are picked from vectors, or long enough for lanes of its own."""
-    rows = reads_of(draft.state, stage)
+    rows = reads_of(sketch.state, stage)
     if len(stage.op.all_axes) != 2 or has_condition(stage):
         return None
     (axis,), (k,) = stage.op.axes, stage.op.reduce_axes
@@ -156,25 +156,25 @@ def short_rows_across(draft: Draft, stage: Stage, context: Context) -> Draft | N
     block = PIECE_BYTES // min((DTYPES[r.load.dtype].nbytes for r in across), default=PIECE_BYTES)
     if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < context.lanes_of(stage):
         return None
-    return _Tiling(context, Plan(0, True, whole=True)).apply(draft, stage)
+    return _Tiling(context, Plan(0, True, whole=True)).apply(sketch, stage)
 
 
-def _inside_task(draft: Draft, stage: Stage) -> Draft | None:
+def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
     """The stage, with what is fused to a part of a reduction, computed for each task of rows of what reads it, so that
     its values stay in a cache; None if they are read elsewhere."""
-    state, goes_on = draft.state, is_part(draft.state, stage)
+    state, goes_on = sketch.state, is_part(sketch.state, stage)
     whole = fused_consumer(state, stage) or stage
     hosts = {state.root(r).name for r in state.consumers(whole)}
     host = state.stage(hosts.pop()) if len(hosts) == 1 else None
-    if host is None or host.name not in dict(draft.row_loops) or (whole is not stage and not goes_on):
+    if host is None or host.name not in dict(sketch.row_loops) or (whole is not stage and not goes_on):
         return None
     tasks = [x.name for x in host.loops if x.kind is ForKind.PARALLEL]
-    row = dict(draft.row_loops)[host.name]
+    row = dict(sketch.row_loops)[host.name]
     one_row = row not in (x.name for x in host.loops[len(tasks) :])
     if not tasks or (one_row and not goes_on):
         return None
     try:
-        return draft.apply(ComputeAt(whole.name, host.name, tasks[-1])).finish(note=f"{whole.name}@{host.name}-tasks")
+        return sketch.apply(ComputeAt(whole.name, host.name, tasks[-1])).finish(note=f"{whole.name}@{host.name}-tasks")
     except ScheduleError:
         return None
 
@@ -276,23 +276,23 @@ class _Tiling:
     context: Context
     plan: Plan
 
-    def apply(self, draft: Draft, stage: Stage) -> Draft:
-        rows = reads_of(draft.state, stage)
-        draft, name, acc = choose_host(draft, stage)
-        host = draft.state.stage(name)
-        draft = self._tile_host(draft, host)
-        prefix = [x.name for x in draft.state.stage(name).loops]
+    def apply(self, sketch: PartialSketch, stage: Stage) -> PartialSketch:
+        rows = reads_of(sketch.state, stage)
+        sketch, name, acc = fuse_consumer(sketch, stage)
+        host = sketch.state.stage(name)
+        sketch = self._tile_host(sketch, host)
+        prefix = [x.name for x in sketch.state.stage(name).loops]
         attach = prefix[len(prefix) - len(host.op.axes) - 1]
         if self.plan.words is not None:
-            draft = store_words(draft, acc, self.plan.words)
-        draft = draft.apply(ComputeAt(acc, name, attach, Scope.REGISTER.value))
-        accumulating = draft.state.stage(acc)
-        draft = unrolled_accumulator(draft, accumulating, accumulating.op.axes[self.plan.v].name, self.plan.whole)
+            sketch = store_words(sketch, acc, self.plan.words)
+        sketch = sketch.apply(ComputeAt(acc, name, attach, Scope.REGISTER.value))
+        accumulating = sketch.state.stage(acc)
+        sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[self.plan.v].name, self.plan.whole)
         for copy in self.plan.copies:
-            draft = self._copy(draft, stage, rows, copy, name, acc)
+            sketch = self._copy(sketch, stage, rows, copy, name, acc)
         first_middle = next((x for x in prefix if x.endswith(".1")), prefix[0])
         outer = prefix[max(0, prefix.index(first_middle) - 1)]
-        return draft.finish(name, acc, note=f"{stage.name}:{self.plan.note}").with_row_loop(name, outer)
+        return sketch.finish(name, acc, note=f"{stage.name}:{self.plan.note}").with_row_loop(name, outer)
 
     def _factors(self, host: Stage, n: int) -> tuple[str, ...]:
         """Names of the inner factors of host axis `n`: middle (if any) and register tile."""
@@ -300,7 +300,7 @@ class _Tiling:
         tile = f"{host.name}.{axis.name}.r"
         return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{host.name}.{axis.name}.m", tile)
 
-    def _tile_host(self, draft: Draft, host: Stage) -> Draft:
+    def _tile_host(self, sketch: PartialSketch, host: Stage) -> PartialSketch:
         params: list[Param] = []
         steps: list[Step] = []
         lanes = self.context.lanes_of(host)
@@ -325,39 +325,43 @@ class _Tiling:
             steps.append(Parallel(host.name, tuple(outer)))
         steps += [Unroll(host.name, x) for x in inner[:-1]]
         steps.append(Vectorize(host.name, inner[-1]))
-        return draft.with_params(params).apply(*steps)
+        return sketch.with_params(params).apply(*steps)
 
-    def _copy(self, draft: Draft, stage: Stage, rows: tuple[Read, ...], copy: Copy, host: str, acc: str) -> Draft:
+    def _copy(
+        self, sketch: PartialSketch, stage: Stage, rows: tuple[Read, ...], copy: Copy, host: str, acc: str
+    ) -> PartialSketch:
         number = self.plan.v if copy.along is None else copy.along
         axis = stage.op.axes[number]
-        host_stage = draft.state.stage(host)
+        host_stage = sketch.state.stage(host)
         at = self._place(host_stage, copy.place)
         reads = [r for r in rows if r.load.buffer == copy.tensor]
         if self.plan.words is not None:
             dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
             width = self._factors(host_stage, number)[-1]
-            words, sums = (made_of(draft.state, copy.tensor, kind, acc) for kind in ("words", "sums"))
-            draft = store_sums(draft, sums, axis.name, width, at)
-            return store_in_panels(draft, words, dim, width, at)
+            words, sums = (made_of(sketch.state, copy.tensor, kind, acc) for kind in ("words", "sums"))
+            sketch = store_sums(sketch, sums, axis.name, width, at)
+            return store_in_panels(sketch, words, dim, width, at)
         if copy.rows is not None:
-            return self._copy_rows(draft, stage, reads[0], copy, acc, host_stage)
+            return self._copy_rows(sketch, stage, reads[0], copy, acc, host_stage)
         if copy.transposed:
             dim = next(d for r in reads if (d := transposable_dim(r, stage, axis)) is not None)
-            return pack_transposed(draft, copy.tensor, acc, dim, at, self.context)
+            return pack_transposed(sketch, copy.tensor, acc, dim, at, self.context)
         width = self._factors(host_stage, number)[-1]
         if copy.reindexed:
             moving = [a for a in stage.op.all_axes if a.var in reads[0].axes]
-            return pack_panels(draft, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
+            return pack_panels(sketch, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
         dims = (d for r in reads for d in (r.dim_of(axis.var), column_dim(r, stage, axis)))
         dim = next(d for d in dims if d is not None)
-        return pack_panels(draft, copy.tensor, acc, dim, width, at)
+        return pack_panels(sketch, copy.tensor, acc, dim, width, at)
 
-    def _copy_rows(self, draft: Draft, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage) -> Draft:
+    def _copy_rows(
+        self, sketch: PartialSketch, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage
+    ) -> PartialSketch:
         tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])
         assert copy.rows is not None
         assert tiled is not None
         widths = self._factors(host, copy.rows)[-1], unroll_name(acc, stage.op.reduce_axes[-1].name)
-        return pack_rows(draft, copy.tensor, acc, tiled.dims, widths, self._place(host, copy.place))
+        return pack_rows(sketch, copy.tensor, acc, tiled.dims, widths, self._place(host, copy.place))
 
     def _place(self, host: Stage, place: str) -> Place:
         """The loop that a copy is made in."""

@@ -53,36 +53,36 @@ from search_spaces.facts import (
     switch_axes,
     users,
 )
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
 LESS = 0.5  # what is written in between costs a store and a load of each row
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
-def beginnings(dag: ComputeDAG, context: Context) -> list[Draft]:
+def beginnings(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
     """The schedule as written, with places of 32 bits, operands that are converted or computed once and what is looked
     up for a reduction in a stage; the same with the windows that can be in two stages; and, where that is accepted,
     with the convolutions by Winograd's tiles of each size."""
-    draft = Draft(initial_state(dag))
-    places = [NarrowPlaces(s.name) for s in draft.state.stages if narrow_places(s.op) is not None]
-    draft = draft.apply(*places)
-    for name in [s.name for s in draft.state.stages]:
-        while (factor := _factor(draft.state, draft.state.stage(name))) is not None:
-            draft = draft.apply(factor)
-        while (part := _once(draft.state, draft.state.stage(name))) is not None:
-            draft = draft.apply(part)
-    for stage in draft.state.stages:
-        draft = draft.apply(*_lookups(draft.state, stage))
-    for stage in draft.state.stages:
-        draft = draft.apply(*_conversions(draft.state, stage, context))
-    found = [s.name for s in draft.state.stages if dag.winograd and convolution(s) is not None]
-    windows = [step for s in draft.state.stages for step in _in_parts(s)]
-    parts = [draft.apply(*windows).finish(note="parts")] if windows else []
+    sketch = PartialSketch(initial_state(dag))
+    places = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
+    sketch = sketch.apply(*places)
+    for name in [s.name for s in sketch.state.stages]:
+        while (factor := _factor(sketch.state, sketch.state.stage(name))) is not None:
+            sketch = sketch.apply(factor)
+        while (part := _once(sketch.state, sketch.state.stage(name))) is not None:
+            sketch = sketch.apply(part)
+    for stage in sketch.state.stages:
+        sketch = sketch.apply(*_lookups(sketch.state, stage))
+    for stage in sketch.state.stages:
+        sketch = sketch.apply(*_conversions(sketch.state, stage, context))
+    found = [s.name for s in sketch.state.stages if dag.winograd and convolution(s) is not None]
+    windows = [step for s in sketch.state.stages for step in _in_parts(s)]
+    parts = [sketch.apply(*windows).finish(note="parts")] if windows else []
     if not found:
-        return [draft, *parts]
-    by_tiles = [draft.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
-    return [draft, *parts, *by_tiles]
+        return [sketch, *parts]
+    by_tiles = [sketch.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
+    return [sketch, *parts, *by_tiles]
 
 
 def _in_parts(stage: Stage) -> list[Step]:
@@ -162,18 +162,18 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
 
 
 class Transform:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is not None or draft.state.is_output(stage):
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is not None or sketch.state.is_output(stage):
             return False
-        written = _written_out(draft.state, stage)
+        written = _written_out(sketch.state, stage)
         return bool(switch_axes(stage)) and stage.op.axes[-1].name not in written
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        readers = draft.state.consumers(stage)
-        loops = dict(draft.row_loops)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        readers = sketch.state.consumers(stage)
+        loops = dict(sketch.row_loops)
         if len(readers) == 1 and switch_axes(readers[0]) and readers[0].name in loops:
-            return [_inside(draft, stage, readers[0], loops[readers[0].name])]
-        return [_nest(draft, stage, context)]
+            return [_inside(sketch, stage, readers[0], loops[readers[0].name])]
+        return [_nest(sketch, stage, context)]
 
 
 def _written_out(state: State, stage: Stage) -> list[str]:
@@ -191,9 +191,9 @@ def _written_out(state: State, stage: Stage) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _nest(draft: Draft, stage: Stage, context: Context) -> Draft:
+def _nest(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
     name, last = stage.name, stage.op.axes[-1]
-    short = _written_out(draft.state, stage)
+    short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
     group = f"{name}.{last.name}"
     lanes = context.lanes_of(stage)
@@ -210,14 +210,14 @@ def _nest(draft: Draft, stage: Stage, context: Context) -> Draft:
     if points(stage) > FEW_POINTS and outer:
         steps.append(Parallel(name, tuple(outer)))
     steps += [*(Unroll(name, x) for x in short), Vectorize(name, f"{last.name}.1")]
-    draft = draft.with_params(params).apply(*steps).finish(name, note=f"{name}@root")
-    return draft.with_row_loop(name, middle[-1])
+    sketch = sketch.with_params(params).apply(*steps).finish(name, note=f"{name}@root")
+    return sketch.with_row_loop(name, middle[-1])
 
 
-def _inside(draft: Draft, stage: Stage, reader: Stage, loop: str) -> Draft:
+def _inside(sketch: PartialSketch, stage: Stage, reader: Stage, loop: str) -> PartialSketch:
     """Computed for each tile and vector of the reader."""
     name, last = stage.name, stage.op.axes[-1].name
-    short = _written_out(draft.state, stage)
+    short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
     (width,) = reader.factors(reader.op.axes[-1].name)
     steps: list[Step] = [
@@ -227,4 +227,4 @@ def _inside(draft: Draft, stage: Stage, reader: Stage, loop: str) -> Draft:
         *(Unroll(name, x) for x in short),
         Vectorize(name, f"{last}.1"),
     ]
-    return draft.apply(*steps).finish(name)
+    return sketch.apply(*steps).finish(name)

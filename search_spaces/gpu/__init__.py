@@ -26,7 +26,7 @@ from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, Host, Inline
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
-from search_spaces.partial_sketch import Context, Draft, SketchRule, distinct, grow
+from search_spaces.partial_sketch import Context, PartialSketch, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -46,17 +46,17 @@ MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alt
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a GPU; at least one for every graph."""
     context = Context(target, 1)
-    drafts = grow(Draft(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
-    return distinct([done.sketch() for d in drafts for done in _leftovers(d, context)])
+    partials = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
+    return numbered([done.complete() for d in partials for done in _leftovers(d, context)])
 
 
-def _leftovers(draft: Draft, context: Context) -> list[Draft]:
+def _leftovers(sketch: PartialSketch, context: Context) -> list[PartialSketch]:
     """Hosts that no reduction was fused into after all."""
-    drafts = [draft]
-    for stage in draft.state.stages:
-        if stage.name not in draft.done and stage.op.reducer is None and stage.at is None:
-            drafts = [new for d in drafts for new in Elementwise().apply(d, d.state.stage(stage.name), context)]
-    return drafts
+    partials = [sketch]
+    for stage in sketch.state.stages:
+        if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
+            partials = [new for d in partials for new in Elementwise().apply(d, d.state.stage(stage.name), context)]
+    return partials
 
 
-__all__ = ["RULES", "AtomicSplit", "Context", "Draft", "SketchRule", "sketches"]
+__all__ = ["RULES", "AtomicSplit", "Context", "PartialSketch", "SketchRule", "sketches"]

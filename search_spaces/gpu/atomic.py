@@ -22,7 +22,7 @@ from search_spaces.gpu.rows import (
     team,
 )
 from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, tile
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 TEAM_PARTS = (8, 64)
 START_THREADS = 128
@@ -31,56 +31,56 @@ START_THREADS = 128
 class AtomicSplit:
     """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates for a second kernel."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:
             return False
-        return SplitTiledReduction().applies(draft, stage, context) or self._is_team(draft, stage, context)
+        return SplitTiledReduction().applies(sketch, stage, context) or self._is_team(sketch, stage, context)
 
-    def _is_team(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def _is_team(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         """A block has a point, and would take long for it."""
-        few = points(stage) < MANY_POINTS and extent(_team_axis(draft, stage)) >= LONG_TEAM
-        tiled = MultiLevelTiling().applies(draft, stage, context)
-        return few and not tiled and TeamReduction().applies(draft, stage, context)
+        few = points(stage) < MANY_POINTS and extent(_team_axis(sketch, stage)) >= LONG_TEAM
+        tiled = MultiLevelTiling().applies(sketch, stage, context)
+        return few and not tiled and TeamReduction().applies(sketch, stage, context)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        if self._is_team(draft, stage, context):
-            axis = _team_axis(draft, stage)
-            found = TeamReduction().apply(draft, stage, context)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        if self._is_team(sketch, stage, context):
+            axis = _team_axis(sketch, stage)
+            found = TeamReduction().apply(sketch, stage, context)
             for parts in TEAM_PARTS:
-                split, partial = _split(draft, stage, axis, parts)
+                split, partial = _split(sketch, stage, axis, parts)
                 new = team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
                 found.append(new.apply(Atomic(stage.name)))
             return found
-        found = SplitTiledReduction().apply(draft, stage, context)
+        found = SplitTiledReduction().apply(sketch, stage, context)
         axis = max(stage.op.reduce_axes, key=size)
         for parts in parts_of_tiles(stage, axis):
-            split, partial = _split(draft, stage, axis, parts)
+            split, partial = _split(sketch, stage, axis, parts)
             for plan in [p for p in plans(split, partial) if p.shared][:2] or [Plan()]:
                 new = tile(split, partial, plan, context).apply(Atomic(stage.name))
                 found.append(new.finish(note=f"atomic{parts}"))
         return found
 
 
-def _team_axis(draft: Draft, stage: Stage) -> StageAxis:
-    return lane_reduction(stage, reads_of(draft.state, stage)) or max(stage.op.reduce_axes, key=size)
+def _team_axis(sketch: PartialSketch, stage: Stage) -> StageAxis:
+    return lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
 
 
-def _split(draft: Draft, stage: Stage, axis: StageAxis, parts: int) -> tuple[Draft, Stage]:
+def _split(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, Stage]:
     """The reduction in parts, whose results are still to be written; the stage itself only writes start values."""
-    draft = draft.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
-    draft = _start(draft, stage.name, stage.op.axes).finish(stage.name)
-    return draft, draft.state.stage(f"{stage.name}.rf")
+    sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
+    sketch = _start(sketch, stage.name, stage.op.axes).finish(stage.name)
+    return sketch, sketch.state.stage(f"{stage.name}.rf")
 
 
-def _start(draft: Draft, stage: str, axes: tuple[StageAxis, ...]) -> Draft:
+def _start(sketch: PartialSketch, stage: str, axes: tuple[StageAxis, ...]) -> PartialSketch:
     """A thread for each start value."""
     if not axes:
-        return draft
+        return sketch
     *rows, last = axes
     threads = min(START_THREADS, covering(size(last)))
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
-    draft = draft.apply(Split(stage, last.name, (threads,)), *bind_blocks(stage, blocks, [size(a) for a in axes]))
-    return draft.apply(Bind(stage, f"{last.name}.1", "threadIdx.x"))
+    sketch = sketch.apply(Split(stage, last.name, (threads,)), *bind_blocks(stage, blocks, [size(a) for a in axes]))
+    return sketch.apply(Bind(stage, f"{last.name}.1", "threadIdx.x"))
 
 
 __all__ = ["AtomicSplit"]

@@ -13,7 +13,7 @@ from autosched.ir.expr import Const
 from autosched.schedule import Bind, Fuse, Reorder, Split, Step, Unroll
 from autosched.schedule.stage import StageAxis
 from search_spaces.gpu import domains
-from search_spaces.partial_sketch import Draft
+from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import Param
 
 WARP = 32
@@ -114,13 +114,13 @@ def plain_levels(stage: str, axes: tuple[StageAxis, ...]) -> tuple[Levels, ...]:
     return tuple(reversed(found))
 
 
-def bind_levels(draft: Draft, levels: tuple[Levels, ...]) -> Draft:
+def bind_levels(sketch: PartialSketch, levels: tuple[Levels, ...]) -> PartialSketch:
     """Splits, orders and binds the loops of a root stage that is as written; what is unrolled comes last."""
     stage = levels[0].stage
     steps: list[Step] = []
     for level in levels:
         if level.names:
-            draft = draft.with_params(level.params())
+            sketch = sketch.with_params(level.params())
             steps.append(Split(stage, level.axis.name, tuple(f"{level.group}.{n}" for n in level.names)))
     blocks = [x.block_loop for x in levels]
     threads = [x.loop("t") for x in sorted(levels, key=lambda x: -(x.dimension or 0)) if x.dimension is not None]
@@ -129,11 +129,11 @@ def bind_levels(draft: Draft, levels: tuple[Levels, ...]) -> Draft:
     steps += bind_blocks(stage, blocks, [size(x.axis) for x in levels])
     steps += bind_threads(stage, threads)
     steps += [Unroll(stage, name) for name in inner]
-    return draft.apply(*steps)
+    return sketch.apply(*steps)
 
 
-def last_thread_loop(draft: Draft, stage: str) -> str:
-    return [x.name for x in draft.state.stage(stage).loops if x.kind.value.startswith("threadIdx")][-1]
+def last_thread_loop(sketch: PartialSketch, stage: str) -> str:
+    return [x.name for x in sketch.state.stage(stage).loops if x.kind.value.startswith("threadIdx")][-1]
 
 
 def bind_blocks(stage: str, loops: list[str], extents: list[int]) -> list[Step]:

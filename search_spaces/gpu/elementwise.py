@@ -38,14 +38,14 @@ from search_spaces.facts import (
 )
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.partial_sketch import Context, Draft
+from search_spaces.partial_sketch import Context, PartialSketch
 
 MOST_NODES = 64  # a larger expression is not computed again for each of several readers
 
 
 class Inline:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        state = draft.state
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
         if is_too_large(state, stage):
@@ -61,16 +61,16 @@ class Inline:
         kept = is_expensive(stage) and any(r.op.reducer is not None for r in readers)
         return nodes <= MOST_NODES and not kept
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        return [draft.apply(ComputeInline(stage.name)).finish(stage.name)]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
 class Host:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is None and any(_waits_for(draft.state, s, stage) for s in draft.state.stages)
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        return [draft]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        return [sketch]
 
 
 def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
@@ -88,19 +88,19 @@ def leads(producer: Stage, host: Stage) -> bool:
 
 
 class Elementwise:
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        note = "" if draft.state.is_output(stage) else f"{stage.name}@root"
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        note = "" if sketch.state.is_output(stage) else f"{stage.name}@root"
         if not stage.op.axes:
-            return [draft.finish(stage.name, note=note)]
-        across = _transposed_axis(draft, stage)
+            return [sketch.finish(stage.name, note=note)]
+        across = _transposed_axis(sketch, stage)
         if across is None:
-            return [_plain(draft, stage).finish(stage.name, note=note)]
-        tiled = _tiled(draft, stage, across)
-        reads = [r for r in reads_of(draft.state, stage) if r.strides[across] == 1 and not r.is_unit(_last(stage))]
-        shared = [_through_shared(tiled, stage.name, r) for r in reads[:1] if _is_alone(r, draft, stage)]
+            return [_plain(sketch, stage).finish(stage.name, note=note)]
+        tiled = _tiled(sketch, stage, across)
+        reads = [r for r in reads_of(sketch.state, stage) if r.strides[across] == 1 and not r.is_unit(_last(stage))]
+        shared = [_through_shared(tiled, stage.name, r) for r in reads[:1] if _is_alone(r, sketch, stage)]
         notes = [f"{stage.name}:shared"] * len(shared) + [f"{stage.name}:direct"]
         return [d.finish(stage.name, note=n) for d, n in zip([*shared, tiled], notes, strict=True)]
 
@@ -109,7 +109,7 @@ def _last(stage: Stage) -> str:
     return stage.op.axes[-1].name
 
 
-def _plain(draft: Draft, stage: Stage) -> Draft:
+def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     """Blocks, threads x along the last axis and y along the one before, what selects and vectors unrolled."""
     name = stage.name
     *others, last = stage.op.axes
@@ -134,14 +134,14 @@ def _plain(draft: Draft, stage: Stage) -> Draft:
     steps += bind_threads(name, threads)
     steps += [Unroll(name, x) for x in tail]
     steps.append(Vectorize(name, f"{last.name}.2"))
-    return draft.with_params(params).apply(*steps)
+    return sketch.with_params(params).apply(*steps)
 
 
-def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
+def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:
     """An outer axis along which some read is contiguous while the written axis is not."""
     if switch_axes(stage):
         return None
-    for read in reads_of(draft.state, stage):
+    for read in reads_of(sketch.state, stage):
         if read.is_unit(_last(stage)):
             continue
         for axis in stage.op.axes[:-1]:
@@ -150,12 +150,12 @@ def _transposed_axis(draft: Draft, stage: Stage) -> str | None:
     return None
 
 
-def _is_alone(read: Read, draft: Draft, stage: Stage) -> bool:
+def _is_alone(read: Read, sketch: PartialSketch, stage: Stage) -> bool:
     """Whether the stage reads that buffer in one place only, which no data decide."""
-    return not read.is_looked_up and sum(r.load.buffer == read.load.buffer for r in reads_of(draft.state, stage)) == 1
+    return not read.is_looked_up and sum(r.load.buffer == read.load.buffer for r in reads_of(sketch.state, stage)) == 1
 
 
-def _tiled(draft: Draft, stage: Stage, across: str) -> Draft:
+def _tiled(sketch: PartialSketch, stage: Stage, across: str) -> PartialSketch:
     """Square-like tiles: threads x along the last axis, threads y and a few strided points along `across`."""
     name, last = stage.name, stage.op.axes[-1]
     group = f"{name}.{across}"
@@ -176,19 +176,19 @@ def _tiled(draft: Draft, stage: Stage, across: str) -> Draft:
     steps += bind_blocks(name, blocks, [size(a) for a in stage.op.axes])
     steps += bind_threads(name, threads)
     steps.append(Unroll(name, f"{across}.1"))
-    return draft.with_params(params).apply(*steps)
+    return sketch.with_params(params).apply(*steps)
 
 
-def _through_shared(draft: Draft, stage: str, read: Read) -> Draft:
+def _through_shared(sketch: PartialSketch, stage: str, read: Read) -> PartialSketch:
     """The read goes through a shared tile, filled along the contiguous axis; padding keeps columns out of one bank."""
     buffer = read.load.buffer
-    tag = f"{stage}.shared" if draft.state.taken(f"{buffer}.shared") else "shared"
+    tag = f"{stage}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
-    draft = draft.apply(CacheRead(buffer, stage, tag))
-    width, gap = domains.copied_vector(f"{copy}.w", draft.state.stage(copy)), domains.pad(f"{copy}.pad")
+    sketch = sketch.apply(CacheRead(buffer, stage, tag))
+    width, gap = domains.copied_vector(f"{copy}.w", sketch.state.stage(copy)), domains.pad(f"{copy}.pad")
     steps: tuple[Step, ...] = (
-        ComputeAt(copy, stage, last_thread_loop(draft, stage), Scope.SHARED.value),
+        ComputeAt(copy, stage, last_thread_loop(sketch, stage), Scope.SHARED.value),
         Pad(copy, gap.name),
         Cooperate(copy, width.name),
     )
-    return draft.with_params([width, gap]).apply(*steps).finish(copy)
+    return sketch.with_params([width, gap]).apply(*steps).finish(copy)

@@ -38,7 +38,7 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import leads
 from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, point, tile
-from search_spaces.partial_sketch import Context, Draft, choose_host
+from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
 WARP = 32
@@ -56,32 +56,32 @@ MOST_PARTS = 64
 class RowReduction:
     """All readers are in the rows of one elementwise stage, and one row needs one value."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None or MultiLevelTiling().applies(draft, stage, context):
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        if stage.op.reducer is None or MultiLevelTiling().applies(sketch, stage, context):
             return False
-        return bool(self.apply(draft, stage, context))
+        return bool(self.apply(sketch, stage, context))
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        host = _host(draft, stage)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        host = _host(sketch, stage)
         if host is None or not leads(stage, host):
             return []
-        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        axis = lane_reduction(stage, reads_of(sketch.state, stage))
         lead = sum(size(a) > 1 for a in stage.op.axes)
-        loop = dict(draft.row_loops).get(host.name)
-        found: list[Draft | None] = []
+        loop = dict(sketch.row_loops).get(host.name)
+        found: list[PartialSketch | None] = []
         if loop is not None:
-            found.append(_in_row(draft, stage, host.name, loop, context))
-        elif host.name not in draft.done:
+            found.append(_in_row(sketch, stage, host.name, loop, context))
+        elif host.name not in sketch.done:
             if axis is not None and extent(axis) >= WARP:
-                placed = _block_rows(draft, host, lead)
+                placed = _block_rows(sketch, host, lead)
                 found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
                 if lead and _length(stage) <= SEVERAL_ROWS:
-                    placed = _block_rows(draft, host, lead, several=True)
+                    placed = _block_rows(sketch, host, lead, several=True)
                     found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
                 if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
-                    found += TeamReduction().apply(draft, stage, context)  # one block would take a row for long
+                    found += TeamReduction().apply(sketch, stage, context)  # one block would take a row for long
             if lead and _length(stage) <= SHORT_ROW:
-                placed = _thread_rows(draft, host, lead)
+                placed = _thread_rows(sketch, host, lead)
                 found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
         return [d for d in found if d is not None]
 
@@ -94,9 +94,9 @@ def points(stage: Stage) -> int:
     return math.prod(map(size, stage.op.axes))
 
 
-def _host(draft: Draft, stage: Stage) -> Stage | None:
+def _host(sketch: PartialSketch, stage: Stage) -> Stage | None:
     """The elementwise root stage in which all readers of `stage` are computed."""
-    state = draft.state
+    state = sketch.state
     if state.is_output(stage):
         return None
     roots = {state.root(reader).name for reader in state.consumers(stage)}
@@ -104,7 +104,7 @@ def _host(draft: Draft, stage: Stage) -> Stage | None:
     return host if host is not None and host.op.reducer is None else None
 
 
-def _block_rows(draft: Draft, host: Stage, lead: int, several: bool = False) -> Draft:
+def _block_rows(sketch: PartialSketch, host: Stage, lead: int, several: bool = False) -> PartialSketch:
     """A block for each row, or for `several`; its threads along the last axis."""
     name = host.name
     *others, last = host.op.axes[lead:]
@@ -122,12 +122,12 @@ def _block_rows(draft: Draft, host: Stage, lead: int, several: bool = False) -> 
     if rows:
         steps += bind_blocks(name, rows, [size(a) for a in host.op.axes[:lead]])
     steps += bind_threads(name, [*beside, f"{last.name}.1"])
-    draft = draft.with_params(params).apply(*steps)
+    sketch = sketch.with_params(params).apply(*steps)
     note = f"{name}:{'several' if several else 'block'}-rows"
-    return draft.finish(name, note=note).with_row_loop(name, f"{last.name}.1")
+    return sketch.finish(name, note=note).with_row_loop(name, f"{last.name}.1")
 
 
-def _thread_rows(draft: Draft, host: Stage, lead: int) -> Draft:
+def _thread_rows(sketch: PartialSketch, host: Stage, lead: int) -> PartialSketch:
     """A thread for each row."""
     name = host.name
     last = host.op.axes[lead - 1]
@@ -137,25 +137,25 @@ def _thread_rows(draft: Draft, host: Stage, lead: int) -> Draft:
     steps: list[Step] = [Split(name, last.name, (threads.name,)), Reorder(name, (*blocks, f"{last.name}.1", *rest))]
     steps += bind_blocks(name, blocks, [size(a) for a in host.op.axes[:lead]])
     steps.append(Bind(name, f"{last.name}.1", "threadIdx.x"))
-    draft = draft.with_params([threads]).apply(*steps).finish(name, note=f"{name}:thread-rows")
-    return draft.with_row_loop(name, f"{last.name}.1")
+    sketch = sketch.with_params([threads]).apply(*steps).finish(name, note=f"{name}:thread-rows")
+    return sketch.with_row_loop(name, f"{last.name}.1")
 
 
-def _in_row(draft: Draft, stage: Stage, host: str, loop: str, context: Context) -> Draft | None:
+def _in_row(sketch: PartialSketch, stage: Stage, host: str, loop: str, context: Context) -> PartialSketch | None:
     """The stage computed in the row loop, by all threads of the block where the row is the block's."""
     try:
-        draft = draft.apply(ComputeAt(stage.name, host, loop))
+        sketch = sketch.apply(ComputeAt(stage.name, host, loop))
     except ScheduleError:
         return None  # a reader is elsewhere
-    root = draft.state.stage(host)
-    kernel = replace(draft.state, stages=tuple(s for s in draft.state.stages if draft.state.root(s) is root))
+    root = sketch.state.stage(host)
+    kernel = replace(sketch.state, stages=tuple(s for s in sketch.state.stages if sketch.state.root(s) is root))
     regions = infer_domains(kernel, stage.name)[stage.name].regions
     if any(regions[a.name].extent is not ONE for a in stage.op.axes):
         return None  # a row needs several values
-    if _block_has_row(draft.state.stage(host), loop):
-        axis = lane_reduction(stage, reads_of(draft.state, stage)) or max(stage.op.reduce_axes, key=size)
-        draft = draft.apply(CrossThread(stage.name, axis.name, context.warp))
-    return draft.finish(stage.name)
+    if _block_has_row(sketch.state.stage(host), loop):
+        axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
+        sketch = sketch.apply(CrossThread(stage.name, axis.name, context.warp))
+    return sketch.finish(stage.name)
 
 
 def _block_has_row(host: Stage, loop: str) -> bool:
@@ -166,24 +166,24 @@ def _block_has_row(host: Stage, loop: str) -> bool:
 class RowValue:
     """An elementwise stage that is read only in the rows of a stage that has been scheduled."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or not stage.op.axes:
             return False
-        host = _host(draft, stage)
-        return host is not None and host.name in dict(draft.row_loops)
+        host = _host(sketch, stage)
+        return host is not None and host.name in dict(sketch.row_loops)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        host = _host(draft, stage)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        host = _host(sketch, stage)
         assert host is not None
-        loop = dict(draft.row_loops)[host.name]
-        found = [draft.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
+        loop = dict(sketch.row_loops)[host.name]
+        found = [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
         alone = all(x.kind is not ForKind.THREAD_Y for x in host.loops)
         same = [size(a) for a in stage.op.axes] == [size(a) for a in host.op.axes]
         if is_copy(stage) or not same or not alone or not _block_has_row(host, loop):
             return found  # what a row's threads know of it, those of other rows in the block do not
         try:
             width = domains.copied_vector(f"{stage.name}.w", stage)
-            kept = draft.apply(ComputeAt(stage.name, host.name, loop, "shared"), Cooperate(stage.name, width.name))
+            kept = sketch.apply(ComputeAt(stage.name, host.name, loop, "shared"), Cooperate(stage.name, width.name))
         except ScheduleError:
             return found
         return [*found, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
@@ -192,26 +192,26 @@ class RowValue:
 class TeamReduction:
     """Along contiguous data: the threads of a block share one point."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None:
             return False
-        axis = lane_reduction(stage, reads_of(draft.state, stage))
+        axis = lane_reduction(stage, reads_of(sketch.state, stage))
         return not stage.op.axes or (axis is not None and extent(axis) >= WARP)
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        axis = lane_reduction(stage, reads_of(draft.state, stage)) or max(stage.op.reduce_axes, key=size)
-        found = [team(draft, stage, axis.name, context, note=f"{stage.name}:team")]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
+        found = [team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
         if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
-            found.append(_split_team(draft, stage, axis, context))
+            found.append(_split_team(sketch, stage, axis, context))
         if stage.op.axes and _length(stage) <= SHORT_ROW:
-            found.append(point(draft, stage, note=f"{stage.name}:point"))
+            found.append(point(sketch, stage, note=f"{stage.name}:point"))
         return found
 
 
-def team(draft: Draft, stage: Stage, axis: str, context: Context, note: str = "") -> Draft:
+def team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
     """A block for each point of the host, or for a few; threads share the reduction of a point over `axis`."""
-    draft, host, acc = choose_host(draft, stage)
-    axes = draft.state.stage(host).op.axes
+    sketch, host, acc = fuse_consumer(sketch, stage)
+    axes = sketch.state.stage(host).op.axes
     length = size(stage.op.axis(axis))
     params = [domains.team(f"{host}.team", length)]
     blocks = [a.name for a in axes]
@@ -224,33 +224,33 @@ def team(draft: Draft, stage: Stage, axis: str, context: Context, note: str = ""
     if axes:
         steps = [*steps[:1], *bind_blocks(host, blocks, [size(a) for a in axes]), *steps[1:]]
     steps += [Team(host, params[0].name), ComputeAt(acc, host, "team"), CrossThread(acc, axis, context.warp)]
-    return draft.with_params(params).apply(*steps).finish(host, acc, note=note)
+    return sketch.with_params(params).apply(*steps).finish(host, acc, note=note)
 
 
-def _split_team(draft: Draft, stage: Stage, axis: StageAxis, context: Context) -> Draft:
+def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: Context) -> PartialSketch:
     """Parts of the reduction by one kernel, their combination by another."""
     length = extent(axis)
     parts = {p for p in (4, 8, 16, 32, 64, 128, 256, 512) if length // p >= 4 * WARP}
     part = Param(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
-    draft = draft.with_params([part]).apply(Rfactor(stage.name, axis.name, part.name, "outer"))
-    draft = team(draft, draft.state.stage(stage.name), f"{axis.name}.o", context)
+    sketch = sketch.with_params([part]).apply(Rfactor(stage.name, axis.name, part.name, "outer"))
+    sketch = team(sketch, sketch.state.stage(stage.name), f"{axis.name}.o", context)
     return team(
-        draft, draft.state.stage(f"{stage.name}.rf"), f"{axis.name}.i", context, note=f"{stage.name}:split-team"
+        sketch, sketch.state.stage(f"{stage.name}.rf"), f"{axis.name}.i", context, note=f"{stage.name}:split-team"
     )
 
 
 class PointReduction:
     """A thread for each point."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        found = [point(draft, stage, note=f"{stage.name}:point")]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        found = [point(sketch, stage, note=f"{stage.name}:point")]
         axis = max(stage.op.reduce_axes, key=size)
         if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
             parts = min(MOST_PARTS, size(axis) // WARP)
-            split, partial = split_reduction(draft, stage, axis, parts)
+            split, partial = split_reduction(sketch, stage, axis, parts)
             found.append(point(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
         return found
 
@@ -258,20 +258,20 @@ class PointReduction:
 class SplitTiledReduction:
     """Few output tiles with a long reduction: blocks for its parts as well."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        if not MultiLevelTiling().applies(draft, stage, context):
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        if not MultiLevelTiling().applies(sketch, stage, context):
             return False
         longest = max(size(a) for a in stage.op.reduce_axes)
         return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        found = MultiLevelTiling().apply(draft, stage, context)
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        found = MultiLevelTiling().apply(sketch, stage, context)
         axis = max(stage.op.reduce_axes, key=size)
-        lane = lane_reduction(stage, reads_of(draft.state, stage))
+        lane = lane_reduction(stage, reads_of(sketch.state, stage))
         if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
-            found.append(team(draft, stage, lane.name, context, note=f"{stage.name}:team"))
+            found.append(team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
         for parts in parts_of_tiles(stage, axis):
-            split, partial = split_reduction(draft, stage, axis, parts)
+            split, partial = split_reduction(sketch, stage, axis, parts)
             inner = split.state.stage(partial)
             for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
                 new = tile(split, inner, plan, context)
@@ -285,7 +285,7 @@ def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
     return sorted({most, max(2, most // 4)})
 
 
-def split_reduction(draft: Draft, stage: Stage, axis: StageAxis, parts: int) -> tuple[Draft, str]:
+def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, str]:
     """The reduction over `axis` in parts, and the stage that computes them; they are combined point by point."""
-    draft = draft.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
-    return point(draft, draft.state.stage(stage.name)), f"{stage.name}.rf"
+    sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
+    return point(sketch, sketch.state.stage(stage.name)), f"{stage.name}.rf"

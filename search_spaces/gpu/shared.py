@@ -14,7 +14,7 @@ from autosched.target import Target
 from search_spaces.facts import Read, is_expensive, is_reused, switch_axes
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import size
-from search_spaces.partial_sketch import Draft
+from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import Param
 
 MOST_NODES = 64  # a larger expression is not computed again for every tile
@@ -40,16 +40,16 @@ def _moves_together(reads: list[Read]) -> bool:
     return all(form == forms[0] for form in forms)
 
 
-def feed(draft: Draft, stage: Stage, buffer: str) -> Stage | None:
+def feed(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage | None:
     """The cheap elementwise stage that makes `buffer` for this reduction alone, if there is one."""
-    state = draft.state
+    state = sketch.state
     producer = state.producer(buffer)
     if producer is None or producer.op.reducer is not None or producer.at is not None or state.is_output(producer):
         return None
     alone = [s.name for s in state.consumers(producer)] == [stage.name] and not state.attached(producer.name)
     nodes = sum(len(list(subexpressions(v))) for v in producer.op.body)
     cheap = nodes <= MOST_NODES and not is_expensive(producer) and not switch_axes(producer)
-    return producer if alone and cheap and producer.name not in draft.done else None
+    return producer if alone and cheap and producer.name not in sketch.done else None
 
 
 def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str]) -> int | None:
@@ -64,39 +64,41 @@ def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str])
     return max((n for n, i in enumerate(indices[:-1]) if free_vars(i) & spatial), default=None)
 
 
-def pipeline(draft: Draft, reader: str, loop: str, axis: StageAxis, target: Target) -> Draft:
+def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, target: Target) -> PartialSketch:
     """The shared buffers of a loop filled ahead: by asynchronous copies where the hardware has them, else through
     registers. More stages, of the reduction over `axis`, leave less for a chunk; one element leaves nothing ahead."""
-    if all(size(a) == 1 for a in draft.state.stage(reader).op.reduce_axes):
-        return draft
+    if all(size(a) == 1 for a in sketch.state.stage(reader).op.reduce_axes):
+        return sketch
     asynchronous = target.kind == "cuda" and target.gpu is not None and target.gpu.has_asynchronous_copies
     stages = domains.stages(f"{reader}.stages", size(axis), f"{reader}.{axis.name}", asynchronous)
     step = Pipeline(reader, loop, stages.name, "asynchronous" if asynchronous else "registers")
-    return draft.with_params([stages]).apply(step)
+    return sketch.with_params([stages]).apply(step)
 
 
-def share(draft: Draft, buffer: str, reader: str, loop: str, fold: bool, innermost: int | None) -> Draft:
+def share(
+    sketch: PartialSketch, buffer: str, reader: str, loop: str, fold: bool, innermost: int | None
+) -> PartialSketch:
     """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
 
     `fold`: compute the stage that makes `buffer` in the copy. `innermost`: the dimension that is stored innermost
     instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a vector.
     """
-    tag = f"{reader}.shared" if draft.state.taken(f"{buffer}.shared") else "shared"
+    tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
-    producer = feed(draft, draft.state.stage(reader), buffer) if fold else None
+    producer = feed(sketch, sketch.state.stage(reader), buffer) if fold else None
     params: list[Param] = []
-    draft = draft.apply(CacheRead(buffer, reader, tag))
+    sketch = sketch.apply(CacheRead(buffer, reader, tag))
     if producer is not None:
-        draft = draft.apply(ComputeInline(producer.name))
+        sketch = sketch.apply(ComputeInline(producer.name))
     steps: list[Step] = [ComputeAt(copy, reader, loop, Scope.SHARED.value)]
     if innermost is not None:
         gap = domains.pad(f"{copy}.pad")
         params.append(gap)
-        rank = len(draft.state.stage(copy).op.axes)
+        rank = len(sketch.state.stage(copy).op.axes)
         order = (*(d for d in range(rank) if d != innermost), innermost)
         steps += [Pack(copy, order), Pad(copy, gap.name), Cooperate(copy, 1)]
     else:
-        gap, width = domains.vector_pad(f"{copy}.pad"), domains.copied_vector(f"{copy}.w", draft.state.stage(copy))
+        gap, width = domains.vector_pad(f"{copy}.pad"), domains.copied_vector(f"{copy}.w", sketch.state.stage(copy))
         params += [gap, width]
         steps += [Pad(copy, gap.name), Cooperate(copy, width.name)]
-    return draft.with_params(params).apply(*steps).finish(copy)
+    return sketch.with_params(params).apply(*steps).finish(copy)

@@ -30,7 +30,7 @@ from search_spaces.gpu.binding import (
     tiled_levels,
 )
 from search_spaces.gpu.shared import feed, pipeline, reused_operands, share, transposed_dimension
-from search_spaces.partial_sketch import Context, Draft, choose_host
+from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class Plan:
 class MultiLevelTiling:
     """Reductions whose operands are read for several points."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is not None and has_reuse(stage, reads_of(draft.state, stage))
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        return stage.op.reducer is not None and has_reuse(stage, reads_of(sketch.state, stage))
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-        return [tile(draft, stage, plan, context) for plan in plans(draft, stage)]
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        return [tile(sketch, stage, plan, context) for plan in plans(sketch, stage)]
 
 
-def plans(draft: Draft, stage: Stage) -> list[Plan]:
-    rows = reads_of(draft.state, stage)
+def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
+    rows = reads_of(sketch.state, stage)
     shared = reused_operands(stage, rows)
     batch = batch_axes(stage, rows)
     dims = {b: transposed_dimension(stage, [r for r in rows if r.load.buffer == b], batch) for b in shared}
     along_k = tuple((b, dim) for b, dim in dims.items() if dim is not None)
-    fed = any(feed(draft, stage, r.load.buffer) is not None for r in rows)
+    fed = any(feed(sketch, stage, r.load.buffer) is not None for r in rows)
     found: list[Plan] = []
     if shared:
         found.append(Plan(shared))
@@ -82,23 +82,23 @@ def batch_axes(stage: Stage, rows: tuple[Read, ...]) -> frozenset[str]:
     return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in rows))
 
 
-def tile(draft: Draft, stage: Stage, plan: Plan, context: Context) -> Draft:
-    rows = reads_of(draft.state, stage)
+def tile(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> PartialSketch:
+    rows = reads_of(sketch.state, stage)
     batch = batch_axes(stage, rows)
     if not plan.shared and plan.fold:
-        draft = _fold_all(draft, stage, rows)
-    draft, host, acc = choose_host(draft, stage)
-    batch, uniform = (_on_host(draft, host, stage, axes) for axes in (batch, _ends(stage)))
-    draft = bind_levels(draft, tiled_levels(host, draft.state.stage(host).op.axes, batch, uniform))
-    draft = draft.apply(ComputeAt(acc, host, last_thread_loop(draft, host), Scope.REGISTER.value))
-    draft, loop = accumulate(draft, draft.state.stage(acc), chunks=bool(plan.shared))
+        sketch = _fold_all(sketch, stage, rows)
+    sketch, host, acc = fuse_consumer(sketch, stage)
+    batch, uniform = (_on_host(sketch, host, stage, axes) for axes in (batch, _ends(stage)))
+    sketch = bind_levels(sketch, tiled_levels(host, sketch.state.stage(host).op.axes, batch, uniform))
+    sketch = sketch.apply(ComputeAt(acc, host, last_thread_loop(sketch, host), Scope.REGISTER.value))
+    sketch, loop = accumulate(sketch, sketch.state.stage(acc), chunks=bool(plan.shared))
     for buffer in plan.shared:
-        draft = share(draft, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
+        sketch = share(sketch, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
     if plan.shared:
-        draft = pipeline(draft, acc, loop, main_axis(draft.state.stage(acc)), context.target)
+        sketch = pipeline(sketch, acc, loop, main_axis(sketch.state.stage(acc)), context.target)
     if plan.shared and plan.fold:
-        draft = _fold_all(draft, draft.state.stage(acc), rows)
-    return draft.finish(host, acc, note=f"{stage.name}:{plan.note}")
+        sketch = _fold_all(sketch, sketch.state.stage(acc), rows)
+    return sketch.finish(host, acc, note=f"{stage.name}:{plan.note}")
 
 
 def _ends(stage: Stage) -> frozenset[str]:
@@ -107,31 +107,31 @@ def _ends(stage: Stage) -> frozenset[str]:
     return frozenset(a.name for a in stage.op.axes if a.var in mentioned)
 
 
-def _on_host(draft: Draft, host: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
+def _on_host(sketch: PartialSketch, host: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
     """The host's names of axes of the stage."""
-    pairs = zip(stage.op.axes, draft.state.stage(host).op.axes, strict=True)
+    pairs = zip(stage.op.axes, sketch.state.stage(host).op.axes, strict=True)
     return frozenset(b.name for a, b in pairs if a.name in axes)
 
 
-def _fold_all(draft: Draft, stage: Stage, rows: tuple[Read, ...]) -> Draft:
+def _fold_all(sketch: PartialSketch, stage: Stage, rows: tuple[Read, ...]) -> PartialSketch:
     """What makes operands that are read where they are is computed there."""
     for buffer in dict.fromkeys(r.load.buffer for r in rows):
-        producer = feed(draft, stage, buffer)
+        producer = feed(sketch, stage, buffer)
         if producer is not None:
-            draft = draft.apply(ComputeInline(producer.name))
-    return draft
+            sketch = sketch.apply(ComputeInline(producer.name))
+    return sketch
 
 
-def point(draft: Draft, stage: Stage, note: str = "") -> Draft:
+def point(sketch: PartialSketch, stage: Stage, note: str = "") -> PartialSketch:
     """One thread for each point, or for a few of them; the reduction runs in the thread."""
-    draft, host, acc = choose_host(draft, stage)
-    draft = bind_levels(draft, plain_levels(host, draft.state.stage(host).op.axes))
-    draft = draft.apply(ComputeAt(acc, host, last_thread_loop(draft, host), Scope.REGISTER.value))
-    draft, _ = accumulate(draft, draft.state.stage(acc), chunks=False)
-    return draft.finish(host, acc, note=note)
+    sketch, host, acc = fuse_consumer(sketch, stage)
+    sketch = bind_levels(sketch, plain_levels(host, sketch.state.stage(host).op.axes))
+    sketch = sketch.apply(ComputeAt(acc, host, last_thread_loop(sketch, host), Scope.REGISTER.value))
+    sketch, _ = accumulate(sketch, sketch.state.stage(acc), chunks=False)
+    return sketch.finish(host, acc, note=note)
 
 
-def accumulate(draft: Draft, acc: Stage, chunks: bool) -> tuple[Draft, str]:
+def accumulate(sketch: PartialSketch, acc: Stage, chunks: bool) -> tuple[PartialSketch, str]:
     """Reduction loops outside, then the thread's points unrolled; also the innermost loop over chunks.
 
     `chunks`: every reduction axis is cut in chunks, and the loops over them come first.
@@ -148,7 +148,7 @@ def accumulate(draft: Draft, acc: Stage, chunks: bool) -> tuple[Draft, str]:
             params.append(domains.unroll(f"{group}.u", size(axis), group))
         if params:
             steps.append(Split(acc.name, axis.name, tuple(p.name for p in params)))
-            draft = draft.with_params(params)
+            sketch = sketch.with_params(params)
         levels = [f"{axis.name}.{n}" for n in range(len(params) + 1)] if params else [axis.name]
         outer.append(levels.pop(0))
         if axis is main:
@@ -157,7 +157,7 @@ def accumulate(draft: Draft, acc: Stage, chunks: bool) -> tuple[Draft, str]:
     points = [a.name for a in acc.op.axes]
     steps.append(Reorder(acc.name, (*outer, *inner, *unrolled, *points)))
     steps += [Unroll(acc.name, x) for x in (*unrolled, *points)]
-    return draft.apply(*steps), outer[-1]
+    return sketch.apply(*steps), outer[-1]
 
 
 def main_axis(acc: Stage) -> StageAxis:

@@ -17,7 +17,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.reference.inputs import make_inputs
-from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, Draft, SketchRule, sketches
+from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, PartialSketch, SketchRule, sketches
 from search_spaces.partial_sketch import Alternative
 from search_spaces.space import Param, sample
 from tests.codegen.running import check_outputs, run
@@ -30,10 +30,10 @@ TARGET = parse_target("llvm -mcpu=haswell")
 class OuterProducts:
     """Reductions with the reduction outermost: one row of C at a time is updated in vectors."""
 
-    def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None and len(stage.op.axes) == 2
 
-    def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         rows, columns = (a.name for a in stage.op.axes)
         (k,) = (a.name for a in stage.op.reduce_axes)
         lanes = context.lanes(4)
@@ -44,7 +44,7 @@ class OuterProducts:
             Parallel(stage.name, (rows,)),
             Vectorize(stage.name, f"{columns}.1"),
         )
-        plain = draft.with_params([width]).apply(*steps).finish(stage.name, note="outer")
+        plain = sketch.with_params([width]).apply(*steps).finish(stage.name, note="outer")
         return [plain, plain.apply(Unroll(stage.name, k)).finish(note="unrolled")]
 
 
@@ -66,15 +66,15 @@ def test_alternatives_that_are_left_out_are_not_made():
     class Many:
         """Twelve alternatives for a stage, each a function."""
 
-        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
             return True
 
-        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Alternative]:
-            return [partial(self.make, draft, stage, n) for n in range(12)]
+        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[Alternative]:
+            return [partial(self.make, sketch, stage, n) for n in range(12)]
 
-        def make(self, draft: Draft, stage: Stage, n: int) -> Draft:
+        def make(self, sketch: PartialSketch, stage: Stage, n: int) -> PartialSketch:
             made.append(stage.name)
-            return draft.finish(stage.name, note=str(n))
+            return sketch.finish(stage.name, note=str(n))
 
     x = te.placeholder((5, 7), name="X")
     for n in range(4):
@@ -87,10 +87,10 @@ def test_alternatives_that_are_left_out_are_not_made():
 
 def test_a_rule_that_never_applies_changes_nothing():
     class Never:
-        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
             return False
 
-        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
+        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
             raise AssertionError("not asked")
 
     dag = dense_relu(5, 13, 3)
@@ -99,11 +99,11 @@ def test_a_rule_that_never_applies_changes_nothing():
 
 def test_a_rule_that_makes_an_illegal_step_is_told_so():
     class Broken:
-        def applies(self, draft: Draft, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
             return True
 
-        def apply(self, draft: Draft, stage: Stage, context: Context) -> list[Draft]:
-            return [draft.apply(Parallel(stage.name, ("k",)))]
+        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+            return [sketch.apply(Parallel(stage.name, ("k",)))]
 
     with pytest.raises(ScheduleError, match=r"parallel\(C\): parallel loops must be the outermost ones"):
         sketches(matmul(5, 13, 3), TARGET, 2, rules=(Broken(),))
