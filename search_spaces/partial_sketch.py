@@ -15,7 +15,7 @@ import numpy as np
 from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
-from search_spaces.facts import fused_consumer
+from search_spaces.fusion import fused_consumer
 from search_spaces.space import Param, Sketch
 
 MAX_SKETCHES = 32  # where there are more combinations so many are kept, spread over all alternatives
@@ -33,7 +33,7 @@ class Context:
 
     def lanes_of(self, stage: Stage) -> int:
         """The lanes of a vector of the widest values that the stage computes."""
-        return self.lanes(max(DTYPES[d][1] for d in stage.op.dtypes))
+        return self.lanes(max(DTYPES[d].nbytes for d in stage.op.dtypes))
 
     @property
     def warp(self) -> int:

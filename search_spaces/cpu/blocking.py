@@ -33,6 +33,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
+from search_spaces.access import Read, buffer_shape, column_dim, extent, has_reuse, panel_dim, reads_of, row_tiles
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
 from search_spaces.cpu.domains import (
     few_streams,
@@ -45,7 +46,6 @@ from search_spaces.cpu.domains import (
 )
 from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.cpu.prefetch import follow_sums
-from search_spaces.facts import Read, buffer_shape, column_dim, extent, has_reuse, panel_dim, reads_of, row_tiles
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
@@ -59,13 +59,13 @@ ROWS_TO_COPY = 16  # that use an element, for a copy in a panel of the block to 
 def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> PartialSketch | None:
     """The blocked alternative of a tiled reduction, or None where K is short or no operand can be packed."""
     k = stage.op.reduce_axes[-1]
-    rows = reads_of(sketch.state, stage)
-    panels = {r.load.buffer: found for r in rows if (found := _panel(r, stage, v)) is not None}
+    reads = reads_of(sketch.state, stage)
+    panels = {r.load.buffer: found for r in reads if (found := _panel(r, stage, v)) is not None}
     if extent(k) < MIN_REDUCTION or not panels or stage.op.guards:
         return None
     sketch, tiles, acc = _blocks(sketch, stage, v, context, reduction_block)
     partial = f"{acc}.rf"
-    for read in {r.load.buffer: r for r in rows if r.load.buffer in panels}.values():
+    for read in {r.load.buffer: r for r in reads if r.load.buffer in panels}.values():
         axis, dim = panels[read.load.buffer]
         at = None if read.load.buffer in sketch.state.constants else (acc, f"{k.name}.o")
         width, tiled = tiles.width(stage.op.axes.index(axis)), row_tiles(read, stage, v)
@@ -122,10 +122,10 @@ def _is_long(stage: Stage) -> bool:
 def passes_by(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
     """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
     `v` that are longer than a register tile."""
-    rows, lanes = reads_of(sketch.state, stage), context.lanes_of(stage)
-    n_bytes = sum(math.prod(buffer_shape(sketch.state, r.load.buffer)) * DTYPES[r.load.dtype][1] for r in rows)
+    reads, lanes = reads_of(sketch.state, stage), context.lanes_of(stage)
+    n_bytes = sum(math.prod(buffer_shape(sketch.state, r.load.buffer)) * DTYPES[r.load.dtype].nbytes for r in reads)
     is_wide = extent(v) > vector_width("", extent(v), lanes, "").domain[-1]
-    return is_wide and not has_reuse(stage, rows) and n_bytes > context.target.l2_bytes
+    return is_wide and not has_reuse(stage, reads) and n_bytes > context.target.l2_bytes
 
 
 def _blocks(

@@ -30,29 +30,25 @@ from autosched.schedule import (
     can_flatten,
 )
 from autosched.schedule.stage import StageAxis
+from search_spaces.access import extent, has_reuse, points, reads_of
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
-from search_spaces.facts import (
-    divisors_of,
-    ends_blocks,
-    ends_part,
-    extent,
+from search_spaces.fusion import (
+    feeds_continuation,
+    feeds_readers_of_scan,
     fused_consumer,
     has_condition,
-    has_reuse,
+    has_indirect_read,
+    index_divisors,
+    is_cheaper_stored,
     is_copy,
     is_expensive,
-    is_folded,
-    is_prepared_once,
-    is_repeated,
-    is_shared,
-    is_table,
-    is_too_large,
-    looks_up,
-    loses_switch,
-    points,
-    reads_nothing,
-    reads_of,
+    is_read_indirectly,
+    is_too_large_inlined,
+    is_worth_precomputing,
+    prepares_weights,
     switch_axes,
+    would_be_recomputed,
+    would_lose_switch,
 )
 from search_spaces.partial_sketch import Context, PartialSketch
 from search_spaces.space import Param
@@ -66,19 +62,24 @@ class Inline:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
-        if is_too_large(state, stage):
+        if is_too_large_inlined(state, stage):
             return False
-        if is_prepared_once(state, stage):
+        if prepares_weights(state, stage):
             return False
-        if (is_copy(stage) and not looks_up(stage)) or reads_nothing(stage):
+        if (is_copy(stage) and not has_indirect_read(stage)) or not stage.op.reads:
             return True
-        if is_folded(state, stage) or is_repeated(state, stage) or ends_blocks(state, stage) or ends_part(state, stage):
+        if (
+            is_worth_precomputing(state, stage)
+            or would_be_recomputed(state, stage)
+            or feeds_readers_of_scan(state, stage)
+            or feeds_continuation(state, stage)
+        ):
             return False
         readers = state.consumers(stage)
-        if loses_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):
+        if would_lose_switch(stage, readers) or (has_condition(stage) and any(switch_axes(r) for r in readers)):
             return False  # a transform, or one of its elements, each of which is read several times
         if all(r.op.reducer is None for r in readers):
-            return (len(readers) == 1 or not is_expensive(stage)) and not is_shared(state, stage)
+            return (len(readers) == 1 or not is_expensive(stage)) and not is_cheaper_stored(state, stage)
         reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
         return not reused and not has_condition(stage) and (not is_expensive(stage) or len(readers) == 1)
 
@@ -91,7 +92,7 @@ class Host:
         state = sketch.state
         if stage.op.reducer is not None:
             return False
-        if Placement().row_loop(sketch, stage) is not None and not ends_part(state, stage):
+        if Placement().row_loop(sketch, stage) is not None and not feeds_continuation(state, stage):
             return False
         producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
         if any(fused_consumer(state, s) is stage for s in producers):
@@ -118,7 +119,11 @@ class Placement:
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         readers = sketch.state.consumers(stage)
-        whole = is_folded(sketch.state, stage) or is_table(sketch.state, stage) or any(map(switch_axes, readers))
+        whole = (
+            is_worth_precomputing(sketch.state, stage)
+            or is_read_indirectly(sketch.state, stage)
+            or any(map(switch_axes, readers))
+        )
         attached = None if whole else self._attach(sketch, stage, context)
         at_root = Elementwise().apply(sketch, stage, context)
         if attached is None:
@@ -130,7 +135,7 @@ class Placement:
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
         """Padding as a condition of the read: register tiles away from the borders are free of it. Rows that are looked
         up, of which a tile needs only where they are."""
-        cheap = (has_condition(stage) or looks_up(stage)) and not is_expensive(stage)
+        cheap = (has_condition(stage) or has_indirect_read(stage)) and not is_expensive(stage)
         if not cheap or sketch.state.attached(stage.name):
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
@@ -271,7 +276,7 @@ def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
     """Vectors of a chunk of the last axis: where indices divide it, so many that chunks begin at multiples of the
     divisor, or all of a short axis, so that it is known what each lane reads."""
     vectors, last = (1, 2, 4, 8), stage.op.axes[-1]
-    divisor = math.lcm(*divisors_of(stage, last))
+    divisor = math.lcm(*index_divisors(stage, last))
     period = divisor // math.gcd(divisor, lanes)
     most = -(-extent(last) // lanes)
     if period == 1 or min(period, most) > MOST_VECTORS:

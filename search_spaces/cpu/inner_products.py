@@ -19,10 +19,11 @@ import math
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
+from search_spaces.access import Read, buffer_shape, extent, reads_of, reuse_count, transposable_dim
 from search_spaces.cpu.domains import points_of_dots, tile_count
 from search_spaces.cpu.intrinsics import sums_along, words_along
 from search_spaces.cpu.packing import pack_transposed
-from search_spaces.facts import Read, buffer_shape, extent, has_condition, reads_of, transposable_dim, users
+from search_spaces.fusion import has_condition
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
 FEW_USERS = 32  # outputs that use an element of the largest operand
@@ -33,11 +34,11 @@ SMALLER = 4  # times fewer elements than the largest operand has what is copied 
 def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
     """The alternative with lanes along the reduction; None where no operand wants it."""
     lanes = context.lanes_of(stage)
-    rows = reads_of(sketch.state, stage)
-    k = _lane_axis(sketch.state, stage, rows, lanes)
+    reads = reads_of(sketch.state, stage)
+    k = _lane_axis(sketch.state, stage, reads, lanes)
     if k is None or stage.op.guards or has_condition(stage):
         return None
-    far = {r.load.buffer: r for r in rows if not r.is_unit(k.name)}
+    far = {r.load.buffer: r for r in reads if not r.is_unit(k.name)}
     sketch, host_name, acc = fuse_consumer(sketch, stage)
     host = sketch.state.stage(host_name)
     words = words_along(sketch.state, sketch.state.stage(acc), k, context)
@@ -53,19 +54,19 @@ def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> Par
     return sketch.finish(host_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(host_name, task)
 
 
-def _lane_axis(state: State, stage: Stage, rows: tuple[Read, ...], lanes: int) -> StageAxis | None:
+def _lane_axis(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) -> StageAxis | None:
     """The longest reduction axis that the largest operand is contiguous along, if few outputs share its elements."""
 
     def size(read: Read) -> int:
         return math.prod(buffer_shape(state, read.load.buffer))
 
     def fits(k: StageAxis) -> bool:
-        along = [r for r in rows if r.strides[k.name] == 1]
+        along = [r for r in reads if r.strides[k.name] == 1]
         if extent(k) < MIN_VECTORS * lanes or not along:
             return False
         most = max(map(size, along))
-        few = min(users(r, stage) for r in along if size(r) == most) <= FEW_USERS
-        far = [r for r in rows if not r.is_unit(k.name)]
+        few = min(reuse_count(r, stage) for r in along if size(r) == most) <= FEW_USERS
+        far = [r for r in reads if not r.is_unit(k.name)]
         small = all(transposable_dim(r, stage, k) is not None and SMALLER * size(r) <= most for r in far)
         return few and small
 

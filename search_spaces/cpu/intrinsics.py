@@ -8,14 +8,14 @@ from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
-from search_spaces.facts import Read, extent, panel_dim, reads_of, users
+from search_spaces.access import Read, extent, panel_dim, reads_of, reuse_count
 from search_spaces.partial_sketch import Context, PartialSketch
 
 # Points that use an element: for fewer or as many, converting it takes longer than a slow instruction.
 CONVERTED_FOR = 2
 
 
-def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
+def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
     """The step for `stage` where one operand has its lanes along `axis` and the other one stands still along it.
 
     Lanes may be apart: the words of an operand that is contiguous along the reduction are copied across into panels.
@@ -23,13 +23,13 @@ def tensorization(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, context
     pair = _factors(stage)
     if pair is None:
         return None
-    strides = {r.load.buffer: r.strides[axis.name] for r in rows}
+    strides = {r.load.buffer: r.strides[axis.name] for r in reads}
     lanes = [x for x in pair if strides[x.buffer]]
     if len(lanes) != 1 or None in strides.values():
         return None
-    if any(panel_dim(r, stage, axis) is None for r in rows if r.load is lanes[0]):
+    if any(panel_dim(r, stage, axis) is None for r in reads if r.load is lanes[0]):
         return None
-    row = _instruction(stage, pair, rows, context)
+    row = _instruction(stage, pair, reads, context)
     for k in reversed(stage.op.reduce_axes):
         if row is not None and extent(k) > 1 and all(word_dim(x, k.var) is not None for x in pair):
             return Tensorize(stage.name, k.name, row.name, lanes[0].buffer)
@@ -65,7 +65,7 @@ def _factors(stage: Stage) -> tuple[Load, Load] | None:
 
 
 def _instruction(
-    stage: Stage, pair: tuple[Load, Load], rows: tuple[Read, ...], context: Context
+    stage: Stage, pair: tuple[Load, Load], reads: tuple[Read, ...], context: Context
 ) -> Intrinsic | None:  # fmt: skip
     """What the target has for elements of these types, either of them first, where it saves time."""
     kinds = (pair[0].dtype, pair[1].dtype)
@@ -73,7 +73,7 @@ def _instruction(
     found = (r for r in fitting if r.accumulator == stage.op.dtypes[0])
     row = next((r for r in found if r.form(context.target.has, context.lanes(4))), None)
     is_slow = row is not None and context.target.mcpu in row.slow_on
-    return None if is_slow and min(users(r, stage) for r in rows) > CONVERTED_FOR else row
+    return None if is_slow and min(reuse_count(r, stage) for r in reads) > CONVERTED_FOR else row
 
 
 def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSketch:

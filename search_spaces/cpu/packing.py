@@ -14,8 +14,8 @@ import math
 
 from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
+from search_spaces.access import extent
 from search_spaces.cpu.domains import across_tile, vector_width
-from search_spaces.facts import extent
 from search_spaces.partial_sketch import Context, PartialSketch
 
 Place = tuple[str, str] | None
@@ -117,7 +117,7 @@ def pack_transposed(
     axes = sketch.state.stage(name).op.axes
     last = len(axes) - 1
     others = [n for n in range(len(axes)) if n != dim]
-    lanes = context.lanes(DTYPES[sketch.state.stage(name).op.dtypes[0]][1])
+    lanes = context.lanes(DTYPES[sketch.state.stage(name).op.dtypes[0]].nbytes)
     width = vector_width(f"{name}.d{dim}.r", extent(axes[dim]), lanes, "", vectors=(1, 2))
     tile = across_tile(f"{name}.d{last}.r", extent(axes[last]))
     outer = [f"d{n}.0" if n == last else f"d{n}" for n in others]

@@ -40,7 +40,8 @@ from autosched.ir.expr import Const
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
-from search_spaces.facts import Read, extent, is_copy, is_reused, points, reads_of, run_length
+from search_spaces.access import Read, extent, is_reused, points, reads_of, run_length
+from search_spaces.fusion import is_copy
 from search_spaces.partial_sketch import Context, PartialSketch
 
 SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
@@ -115,10 +116,10 @@ Asking = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchA
 def _ask(state: State, tile: Stage, asking: Asking, large: float) -> State:
     """The schedule with what `asking` says of each operand of the tile that is at least as large; itself where that is
     nothing. The innermost loop over steps of the reduction asks."""
-    rows = reads_of(state, tile)
+    reads = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
-    for read in rows if steps else ():
-        step = None if read.is_looked_up else asking(state, tile, steps[-1], read, rows)
+    for read in reads if steps else ():
+        step = None if read.is_indirect else asking(state, tile, steps[-1], read, reads)
         if step is None or _n_bytes(state, step.buffer) < large:
             continue
         try:
@@ -144,9 +145,9 @@ def _follow_output(state: State, tile: Stage, large: float) -> State:
 
 
 def _ask_for_short_rows(
-    state: State, tile: Stage, loop: str, read: Read, rows: tuple[Read, ...]
+    state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
 ) -> Prefetch | FetchAhead | None:
-    if not _is_scattered(read, tile, rows) or not is_reused(read, tile):
+    if not _is_scattered(read, tile, reads) or not is_reused(read, tile):
         return None
     name = read.load.buffer
     copy = state.producer(name)
@@ -155,16 +156,16 @@ def _ask_for_short_rows(
     return _ask_for_source(state, tile, loop, copy)
 
 
-def _is_scattered(read: Read, tile: Stage, rows: tuple[Read, ...]) -> bool:
-    run = run_length(read, tile, rows)
+def _is_scattered(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
+    run = run_length(read, tile, reads)
     return run is not None and run * DTYPES[read.load.dtype].nbytes <= SHORT_ROW_BYTES
 
 
 def _ask_for_operand(
-    state: State, tile: Stage, loop: str, read: Read, rows: tuple[Read, ...]
+    state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
 ) -> Prefetch | FetchAhead | None:
     """None where it is no input, is read but once, or nothing can be said of it."""
-    if _is_scattered(read, tile, rows) or not is_reused(read, tile):
+    if _is_scattered(read, tile, reads) or not is_reused(read, tile):
         return None  # a depthwise convolution's image: it comes once, in order
     name = read.load.buffer
     copy = state.producer(name)

@@ -18,10 +18,11 @@ from autosched.ir.stmt import Scope
 from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
 from autosched.schedule.stage import StageAxis
+from search_spaces.access import extent, has_reuse, lane_reduction, points, reads_of
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
-from search_spaces.facts import extent, fused_consumer, has_reuse, lane_reduction, points, reads_of
+from search_spaces.fusion import fused_consumer
 from search_spaces.partial_sketch import Alternative, Context, PartialSketch
 
 TASKS_PER_THREAD = 4
@@ -38,8 +39,8 @@ class SplitReduction:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
             return False
         work = points(stage) * max((extent(a) for a in stage.op.reduce_axes), default=1)
-        rows = reads_of(sketch.state, stage)
-        lane = lane_reduction(stage, rows)
+        reads = reads_of(sketch.state, stage)
+        lane = lane_reduction(stage, reads)
         return points(stage) < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
@@ -213,7 +214,7 @@ def _schedule_rows(sketch: PartialSketch, host: Stage, stage: Stage) -> PartialS
         last: StageAxis = host.op.axes[-1]
         width = f"{host.name}.{last.name}.r"
         # Of one 64-byte line of the widest value written; narrower targets take several vectors.
-        lanes = max(1, 64 // max(DTYPES[d][1] for d in host.op.dtypes))
+        lanes = max(1, 64 // max(DTYPES[d].nbytes for d in host.op.dtypes))
         sketch = sketch.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
     if lead and host.at is None:

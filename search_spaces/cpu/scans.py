@@ -20,10 +20,10 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.te.rewrites.prefix_scan import running
 from autosched.te.rewrites.scans import LONGEST
+from search_spaces.access import extent, points
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
-from search_spaces.facts import extent, points
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 

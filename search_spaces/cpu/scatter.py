@@ -15,8 +15,8 @@ from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import Expr
 from autosched.ir.visit import free_vars
 from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Vectorize
+from search_spaces.access import extent
 from search_spaces.cpu.domains import vector_width
-from search_spaces.facts import extent
 from search_spaces.partial_sketch import Context, PartialSketch
 
 FEW_ROWS = 8  # that vectors are added to: comparing with each of so many takes about as long

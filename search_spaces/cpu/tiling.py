@@ -24,22 +24,13 @@ from autosched.schedule.stage import StageAxis
 from autosched.schedule.steps.tensorize import made_of
 from autosched.target import PIECE_BYTES
 from autosched.te.rewrites.prefix_scan import step_along
-from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
-from search_spaces.cpu.domains import register_tile, tile_count, vector_width
-from search_spaces.cpu.inner_products import inner_products
-from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
-from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
-from search_spaces.facts import (
+from search_spaces.access import (
     Read,
     buffer_shape,
     column_dim,
     extent,
-    fused_consumer,
-    has_condition,
+    has_indirect_lanes,
     has_reuse,
-    is_part,
-    is_scattered,
     lane_reduction,
     panel_dim,
     reads_of,
@@ -48,6 +39,13 @@ from search_spaces.facts import (
     transposable_dim,
     vector_axes,
 )
+from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
+from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
+from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.inner_products import inner_products
+from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
+from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
+from search_spaces.fusion import fused_consumer, has_condition, is_continued
 from search_spaces.partial_sketch import Alternative, Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
@@ -100,31 +98,31 @@ class MultiLevelTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None:
             return False
-        rows = reads_of(sketch.state, stage)
-        axes = vector_axes(stage, rows, context.lanes_of(stage)) if stage.op.axes else ()
+        reads = reads_of(sketch.state, stage)
+        axes = vector_axes(stage, reads, context.lanes_of(stage)) if stage.op.axes else ()
         if not axes:
             return False
-        lane = lane_reduction(stage, rows)
-        if has_reuse(stage, rows) or lane is None or extent(lane) < context.lanes_of(stage):
+        lane = lane_reduction(stage, reads)
+        if has_reuse(stage, reads) or lane is None or extent(lane) < context.lanes_of(stage):
             return True
         return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
-        rows = reads_of(sketch.state, stage)
+        reads = reads_of(sketch.state, stage)
         lanes = context.lanes_of(stage)
-        axes = vector_axes(stage, rows, lanes)
+        axes = vector_axes(stage, reads, lanes)
         most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
         axes = axes[:most]
-        short = short_last_axis(stage, rows, lanes)
+        short = short_last_axis(stage, reads, lanes)
         axes = axes if short is None or short in axes else (*axes, short)
-        words = [(step, a) for a in axes if (step := tensorization(stage, rows, a, context)) is not None]
-        plans = [p for axis in axes for p in _plans(sketch.state, stage, rows, axis)]
+        words = [(step, a) for a in axes if (step := tensorization(stage, reads, a, context)) is not None]
+        plans = [p for axis in axes for p in _plans(sketch.state, stage, reads, axis)]
         if words:  # of the others one remains, for shapes that an instruction does not help
             tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
             dots = inner_products(sketch, stage, context)
             tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
-        paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in rows)]
+        paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
         thin = thin_reductions(sketch, stage, paneled[0], context) if paneled else []
         if thin and passes_by(sketch, stage, paneled[0], context):
             return thin
@@ -132,9 +130,9 @@ class MultiLevelTiling:
         inside = _inside_task(sketch, stage)
         if inside is not None:  # no panels: they would be made again for every task
             at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
-            if at_root and is_part(sketch.state, stage):
+            if at_root and is_continued(sketch.state, stage):
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
-            partials += [_later(context, _in_tasks(p, sketch.state, stage, rows), inside, stage) for p in at_root]
+            partials += [_later(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
         more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
         more += [*thin, inner_products(sketch, stage, context)]
         return [*partials, *(d for d in more if d is not None)]
@@ -147,11 +145,11 @@ def _later(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) ->
 def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
     """Rows that are contiguous and short, one in each lane; blocks of them are transposed in registers. None where a
     row is less than such a block, so short that lanes are picked from vectors, or long enough for lanes of its own."""
-    rows = reads_of(sketch.state, stage)
+    reads = reads_of(sketch.state, stage)
     if len(stage.op.all_axes) != 2 or has_condition(stage):
         return None
     (axis,), (k,) = stage.op.axes, stage.op.reduce_axes
-    across = [r for r in rows if not r.is_unit(axis.name)]
+    across = [r for r in reads if not r.is_unit(axis.name)]
     bad = [r for r in across if r.is_near(axis.name) or r.strides[k.name] != 1 or r.load.dtype == "bool"]
     block = PIECE_BYTES // min((DTYPES[r.load.dtype].nbytes for r in across), default=PIECE_BYTES)
     if bad or not across or not block <= extent(k) <= SHORT_ROW or extent(axis) < context.lanes_of(stage):
@@ -162,7 +160,7 @@ def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> 
 def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
     """The stage, with what is fused to a part of a reduction, computed for each task of rows of what reads it, so that
     its values stay in a cache; None if they are read elsewhere."""
-    state, goes_on = sketch.state, is_part(sketch.state, stage)
+    state, goes_on = sketch.state, is_continued(sketch.state, stage)
     whole = fused_consumer(state, stage) or stage
     hosts = {state.root(r).name for r in state.consumers(whole)}
     host = state.stage(hosts.pop()) if len(hosts) == 1 else None
@@ -179,24 +177,24 @@ def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
         return None
 
 
-def _in_tasks(plan: Plan, state: State, stage: Stage, rows: tuple[Read, ...]) -> Plan:
+def _in_tasks(plan: Plan, state: State, stage: Stage, reads: tuple[Read, ...]) -> Plan:
     """The plan for a stage inside a task: instead of rows before panels, panels made by the task that reads them, of
     operands that not all tasks share (the keys of a head of an attention); they never leave its caches."""
     others = [a for n, a in enumerate(stage.op.axes) if n != plan.v]
-    own = {r.load.buffer for r in rows if any(r.moves(a.name) for a in others)} - state.constants
+    own = {r.load.buffer for r in reads if any(r.moves(a.name) for a in others)} - state.constants
     if plan.panel_first or not any(c.tensor in own for c in plan.copies):
         return plan
     copies = tuple(replace(c, place="task") if c.tensor in own else c for c in plan.copies)
     return replace(plan, panel_first=True, copies=copies)
 
 
-def _plans(state: State, stage: Stage, rows: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
+def _plans(state: State, stage: Stage, reads: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
     """What depends on weights alone is always in panels, at the root, where that costs nothing later."""
-    free = constant_panels(state, stage, rows, axis)
+    free = constant_panels(state, stage, reads, axis)
     ahead = tuple(
         Copy(t, "root", along=stage.op.axes.index(a), reindexed=reindexed) for t, (a, reindexed) in free.items()
     )
-    others = tuple(r for r in rows if r.load.buffer not in free)
+    others = tuple(r for r in reads if r.load.buffer not in free)
     return [replace(p, copies=(*ahead, *p.copies)) for p in _plans_inside(stage, others, axis, bool(ahead))]
 
 
@@ -208,35 +206,35 @@ def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Pla
 
 
 def constant_panels(
-    state: State, stage: Stage, rows: tuple[Read, ...], v: StageAxis
+    state: State, stage: Stage, reads: tuple[Read, ...], v: StageAxis
 ) -> dict[str, tuple[StageAxis, bool]]:
     """Operands that depend on weights alone, with the axis that their panels lie along (`v`, or one of the rows), and
     whether the copy needs a dimension for each axis."""
     found: dict[str, tuple[StageAxis, bool]] = {}
-    for read in rows:
+    for read in reads:
         name = read.load.buffer
         moving = [a for a in (*(a for a in stage.op.axes if a is not v), v) if read.moves(a.name)]
-        if name not in state.constants or not moving or name in found or read.is_looked_up:
+        if name not in state.constants or not moving or name in found or read.is_indirect:
             continue
         plain = [a for a in moving if read.dim_of(a.var) is not None]
         if plain and (v not in moving or plain[-1] is v):
             found[name] = plain[-1], False
-        elif _can_reindex(state, stage, rows, read):
+        elif _can_reindex(state, stage, reads, read):
             found[name] = moving[-1], True
     return found
 
 
-def _can_reindex(state: State, stage: Stage, rows: tuple[Read, ...], read: Read) -> bool:
+def _can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read) -> bool:
     """Whether a copy with a dimension for each axis has every element once."""
     axes = [a for a in stage.op.all_axes if a.var in read.axes]
-    alone = sum(r.load.buffer == read.load.buffer for r in rows) == 1
+    alone = sum(r.load.buffer == read.load.buffer for r in reads) == 1
     distinct = math.prod(extent(a) for a in axes) <= math.prod(buffer_shape(state, read.load.buffer))
     return alone and distinct and not stage.op.guards and not has_condition(stage)
 
 
-def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
+def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
-    far = [r for r in rows if not r.fills_lanes(axis) and not is_scattered(r, axis)]
+    far = [r for r in reads if not r.fills_lanes(axis) and not has_indirect_lanes(r, axis)]
     apart = [r for r in far if not _is_picked(r, stage, axis)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(
@@ -246,10 +244,10 @@ def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_
         per_task = tuple(replace(c, place="task") for c in copies)
         return [Plan(v, True, copies), Plan(v, False, copies), Plan(v, True, per_task)]
     must = [r.load.buffer for r in apart]
-    panels = [r.load.buffer for r in rows if r.moves(axis.name) and panel_dim(r, stage, axis) is not None]
+    panels = [r.load.buffer for r in reads if r.moves(axis.name) and panel_dim(r, stage, axis) is not None]
     names = tuple(dict.fromkeys((*must, *panels)))
     plans = [] if must else [Plan(v, True), Plan(v, False)]
-    columns = [r.load.buffer for r in rows if r.moves(axis.name) and column_dim(r, stage, axis) is not None]
+    columns = [r.load.buffer for r in reads if r.moves(axis.name) and column_dim(r, stage, axis) is not None]
     if not set(columns) <= set(names):  # weights of groups: whole, the panels of one would go on into the next
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in dict.fromkeys((*names, *columns)))))
     if names:
@@ -258,7 +256,7 @@ def _plans_inside(stage: Stage, rows: tuple[Read, ...], axis: StageAxis, packed_
         plans.append(Plan(v, False, tuple(Copy(t, "root") for t in names)))
     rows_too = tuple(
         Copy(r.load.buffer, "task", rows=stage.op.axes.index(tiled.axis))
-        for r in rows
+        for r in reads
         if extent(stage.op.reduce_axes[-1]) >= LONG_REDUCTION and (tiled := row_tiles(r, stage, axis)) is not None
     )
     if rows_too and (names or packed_ahead):
@@ -277,7 +275,7 @@ class _Tiling:
     plan: Plan
 
     def apply(self, sketch: PartialSketch, stage: Stage) -> PartialSketch:
-        rows = reads_of(sketch.state, stage)
+        reads = reads_of(sketch.state, stage)
         sketch, name, acc = fuse_consumer(sketch, stage)
         host = sketch.state.stage(name)
         sketch = self._tile_host(sketch, host)
@@ -289,7 +287,7 @@ class _Tiling:
         accumulating = sketch.state.stage(acc)
         sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[self.plan.v].name, self.plan.whole)
         for copy in self.plan.copies:
-            sketch = self._copy(sketch, stage, rows, copy, name, acc)
+            sketch = self._copy(sketch, stage, reads, copy, name, acc)
         first_middle = next((x for x in prefix if x.endswith(".1")), prefix[0])
         outer = prefix[max(0, prefix.index(first_middle) - 1)]
         return sketch.finish(name, acc, note=f"{stage.name}:{self.plan.note}").with_row_loop(name, outer)
@@ -328,29 +326,29 @@ class _Tiling:
         return sketch.with_params(params).apply(*steps)
 
     def _copy(
-        self, sketch: PartialSketch, stage: Stage, rows: tuple[Read, ...], copy: Copy, host: str, acc: str
+        self, sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...], copy: Copy, host: str, acc: str
     ) -> PartialSketch:
         number = self.plan.v if copy.along is None else copy.along
         axis = stage.op.axes[number]
         host_stage = sketch.state.stage(host)
         at = self._place(host_stage, copy.place)
-        reads = [r for r in rows if r.load.buffer == copy.tensor]
+        of_tensor = [r for r in reads if r.load.buffer == copy.tensor]
         if self.plan.words is not None:
-            dim = next(d for r in reads if (d := r.dim_of(axis.var)) is not None)
+            dim = next(d for r in of_tensor if (d := r.dim_of(axis.var)) is not None)
             width = self._factors(host_stage, number)[-1]
             words, sums = (made_of(sketch.state, copy.tensor, kind, acc) for kind in ("words", "sums"))
             sketch = store_sums(sketch, sums, axis.name, width, at)
             return store_in_panels(sketch, words, dim, width, at)
         if copy.rows is not None:
-            return self._copy_rows(sketch, stage, reads[0], copy, acc, host_stage)
+            return self._copy_rows(sketch, stage, of_tensor[0], copy, acc, host_stage)
         if copy.transposed:
-            dim = next(d for r in reads if (d := transposable_dim(r, stage, axis)) is not None)
+            dim = next(d for r in of_tensor if (d := transposable_dim(r, stage, axis)) is not None)
             return pack_transposed(sketch, copy.tensor, acc, dim, at, self.context)
         width = self._factors(host_stage, number)[-1]
         if copy.reindexed:
-            moving = [a for a in stage.op.all_axes if a.var in reads[0].axes]
+            moving = [a for a in stage.op.all_axes if a.var in of_tensor[0].axes]
             return pack_panels(sketch, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
-        dims = (d for r in reads for d in (r.dim_of(axis.var), column_dim(r, stage, axis)))
+        dims = (d for r in of_tensor for d in (r.dim_of(axis.var), column_dim(r, stage, axis)))
         dim = next(d for d in dims if d is not None)
         return pack_panels(sketch, copy.tensor, acc, dim, width, at)
 

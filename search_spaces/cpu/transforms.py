@@ -38,21 +38,11 @@ from autosched.schedule.steps.places import narrow_places
 from autosched.schedule.steps.winograd import convolution
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.winograd import TILES
+from search_spaces.access import buffer_shape, extent, is_reused, points, reads_of, reuse_count
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
-from search_spaces.facts import (
-    MAX_GROWTH,
-    MIN_REPEATS,
-    buffer_shape,
-    extent,
-    has_condition,
-    is_reused,
-    points,
-    reads_of,
-    switch_axes,
-    users,
-)
+from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import Context, PartialSketch
 
 WIDE_USERS = 32  # points that read an element which is converted ahead of them
@@ -98,9 +88,9 @@ def _in_parts(stage: Stage) -> list[Step]:
 def _lookups(state: State, stage: Stage) -> list[Step]:
     """Of elements that data choose and several points of a reduction use: as a stage of its own, in the order in which
     they are used, which may be packed, made for each task, or inlined again."""
-    rows = reads_of(state, stage)
-    once = [r for r in rows if sum(x.load.buffer == r.load.buffer for x in rows) == 1]
-    found = [r.load.buffer for r in once if r.is_looked_up and is_reused(r, stage)]
+    reads = reads_of(state, stage)
+    once = [r for r in reads if sum(x.load.buffer == r.load.buffer for x in reads) == 1]
+    found = [r.load.buffer for r in once if r.is_indirect and is_reused(r, stage)]
     if stage.op.reducer is None or stage.op.guards or has_condition(stage):
         return []
     return [Reindex(b, stage.name, f"{stage.name}.found" if state.taken(f"{b}.found") else "found") for b in found]
@@ -155,8 +145,8 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
     if stage.op.reducer is None or has_instruction(state, stage, context):
         return []
     types = widened(stage.op)
-    most = {r.load.buffer: users(r, stage) for r in reads_of(state, stage)}
-    tables = {r.load.buffer for r in reads_of(state, stage) if r.is_looked_up}
+    most = {r.load.buffer: reuse_count(r, stage) for r in reads_of(state, stage)}
+    tables = {r.load.buffer for r in reads_of(state, stage) if r.is_indirect}
     found = [b for b in sorted(types) if most[b] >= WIDE_USERS and b not in tables]
     return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from autosched.ir.atomics import atomic_operation
 from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage
 from autosched.schedule.stage import StageAxis
-from search_spaces.facts import extent, lane_reduction, reads_of
+from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.gpu.binding import bind_blocks, size
 from search_spaces.gpu.domains import covering
 from search_spaces.gpu.rows import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autosched.ir.dtype import DTYPES
 from autosched.schedule import Stage
-from search_spaces.facts import extent
+from search_spaces.access import extent
 from search_spaces.space import Param
 
 MOST_X = 256  # threads along the contiguous axis

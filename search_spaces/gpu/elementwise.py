@@ -23,18 +23,14 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.state import State
-from search_spaces.facts import (
-    Read,
-    extent,
+from search_spaces.access import Read, extent, has_reuse, reads_of
+from search_spaces.fusion import (
     fused_consumer,
-    has_reuse,
     is_copy,
     is_expensive,
-    is_too_large,
-    loses_switch,
-    reads_nothing,
-    reads_of,
+    is_too_large_inlined,
     switch_axes,
+    would_lose_switch,
 )
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
@@ -48,12 +44,12 @@ class Inline:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
-        if is_too_large(state, stage):
+        if is_too_large_inlined(state, stage):
             return False
         readers = state.consumers(stage)
-        if not readers or is_copy(stage) or reads_nothing(stage):
+        if not readers or is_copy(stage) or not stage.op.reads:
             return bool(readers)
-        if any(has_reuse(r, reads_of(state, r)) for r in readers) or loses_switch(stage, readers):
+        if any(has_reuse(r, reads_of(state, r)) for r in readers) or would_lose_switch(stage, readers):
             return False
         if len(readers) == 1:
             return True
@@ -152,7 +148,7 @@ def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:
 
 def _is_alone(read: Read, sketch: PartialSketch, stage: Stage) -> bool:
     """Whether the stage reads that buffer in one place only, which no data decide."""
-    return not read.is_looked_up and sum(r.load.buffer == read.load.buffer for r in reads_of(sketch.state, stage)) == 1
+    return not read.is_indirect and sum(r.load.buffer == read.load.buffer for r in reads_of(sketch.state, stage)) == 1
 
 
 def _tiled(sketch: PartialSketch, stage: Stage, across: str) -> PartialSketch:

@@ -33,7 +33,8 @@ from autosched.schedule import (
     Team,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.facts import extent, is_copy, lane_reduction, reads_of
+from search_spaces.access import extent, lane_reduction, reads_of
+from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import leads

@@ -11,7 +11,8 @@ from autosched.ir.visit import free_vars, subexpressions
 from autosched.schedule import CacheRead, ComputeAt, ComputeInline, Cooperate, Pack, Pad, Pipeline, Stage, Step
 from autosched.schedule.stage import StageAxis
 from autosched.target import Target
-from search_spaces.facts import Read, is_expensive, is_reused, switch_axes
+from search_spaces.access import Read, is_reused
+from search_spaces.fusion import is_expensive, switch_axes
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import size
 from search_spaces.partial_sketch import PartialSketch
@@ -20,11 +21,11 @@ from search_spaces.space import Param
 MOST_NODES = 64  # a larger expression is not computed again for every tile
 
 
-def reused_operands(stage: Stage, rows: tuple[Read, ...]) -> tuple[str, ...]:
+def reused_operands(stage: Stage, reads: tuple[Read, ...]) -> tuple[str, ...]:
     """Buffers whose elements several points of a block read, at positions that move together."""
-    names = dict.fromkeys(r.load.buffer for r in rows if is_reused(r, stage) or _overlaps(r, stage))
-    own = {b: [r for r in rows if r.load.buffer == b] for b in names}
-    return tuple(b for b in names if _moves_together(own[b]) and not any(r.is_looked_up for r in own[b]))
+    names = dict.fromkeys(r.load.buffer for r in reads if is_reused(r, stage) or _overlaps(r, stage))
+    own = {b: [r for r in reads if r.load.buffer == b] for b in names}
+    return tuple(b for b in names if _moves_together(own[b]) and not any(r.is_indirect for r in own[b]))
 
 
 def _overlaps(read: Read, stage: Stage) -> bool:

@@ -18,7 +18,7 @@ from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars
 from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, Step, Unroll
 from autosched.schedule.stage import StageAxis
-from search_spaces.facts import Read, has_reuse, reads_of
+from search_spaces.access import Read, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import (
     SMALL_AXIS,
@@ -59,12 +59,12 @@ class MultiLevelTiling:
 
 
 def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
-    rows = reads_of(sketch.state, stage)
-    shared = reused_operands(stage, rows)
-    batch = batch_axes(stage, rows)
-    dims = {b: transposed_dimension(stage, [r for r in rows if r.load.buffer == b], batch) for b in shared}
+    reads = reads_of(sketch.state, stage)
+    shared = reused_operands(stage, reads)
+    batch = batch_axes(stage, reads)
+    dims = {b: transposed_dimension(stage, [r for r in reads if r.load.buffer == b], batch) for b in shared}
     along_k = tuple((b, dim) for b, dim in dims.items() if dim is not None)
-    fed = any(feed(sketch, stage, r.load.buffer) is not None for r in rows)
+    fed = any(feed(sketch, stage, r.load.buffer) is not None for r in reads)
     found: list[Plan] = []
     if shared:
         found.append(Plan(shared))
@@ -77,16 +77,16 @@ def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
     return [*found, Plan()]
 
 
-def batch_axes(stage: Stage, rows: tuple[Read, ...]) -> frozenset[str]:
+def batch_axes(stage: Stage, reads: tuple[Read, ...]) -> frozenset[str]:
     """The output axes along which nothing is read twice."""
-    return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in rows))
+    return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in reads))
 
 
 def tile(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> PartialSketch:
-    rows = reads_of(sketch.state, stage)
-    batch = batch_axes(stage, rows)
+    reads = reads_of(sketch.state, stage)
+    batch = batch_axes(stage, reads)
     if not plan.shared and plan.fold:
-        sketch = _fold_all(sketch, stage, rows)
+        sketch = _fold_all(sketch, stage, reads)
     sketch, host, acc = fuse_consumer(sketch, stage)
     batch, uniform = (_on_host(sketch, host, stage, axes) for axes in (batch, _ends(stage)))
     sketch = bind_levels(sketch, tiled_levels(host, sketch.state.stage(host).op.axes, batch, uniform))
@@ -97,7 +97,7 @@ def tile(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> P
     if plan.shared:
         sketch = pipeline(sketch, acc, loop, main_axis(sketch.state.stage(acc)), context.target)
     if plan.shared and plan.fold:
-        sketch = _fold_all(sketch, sketch.state.stage(acc), rows)
+        sketch = _fold_all(sketch, sketch.state.stage(acc), reads)
     return sketch.finish(host, acc, note=f"{stage.name}:{plan.note}")
 
 
@@ -113,9 +113,9 @@ def _on_host(sketch: PartialSketch, host: str, stage: Stage, axes: frozenset[str
     return frozenset(b.name for a, b in pairs if a.name in axes)
 
 
-def _fold_all(sketch: PartialSketch, stage: Stage, rows: tuple[Read, ...]) -> PartialSketch:
+def _fold_all(sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...]) -> PartialSketch:
     """What makes operands that are read where they are is computed there."""
-    for buffer in dict.fromkeys(r.load.buffer for r in rows):
+    for buffer in dict.fromkeys(r.load.buffer for r in reads):
         producer = feed(sketch, stage, buffer)
         if producer is not None:
             sketch = sketch.apply(ComputeInline(producer.name))
