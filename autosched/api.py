@@ -28,7 +28,7 @@ from autosched.tuner.policy import SearchSetup
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import Source
     from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
@@ -269,7 +269,7 @@ def _write_fastest(directory: Path, task: Task, result: Result, db: Path | str |
         raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
 
 
-def _write_sources(directory: Path, task: Task, sources: Sequence[KernelSource | GpuSource]) -> None:
+def _write_sources(directory: Path, task: Task, sources: Sequence[Source]) -> None:
     """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
     from autosched.session.export import write_whole
 
@@ -291,12 +291,12 @@ def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Reco
         return database.best(*task_key(request), n)
 
 
-def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, KernelSource | GpuSource]]:
+def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, Source]]:
     """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
     from autosched.tuner.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
-    found: list[tuple[Candidate, KernelSource | GpuSource]] = []
+    found: list[tuple[Candidate, Source]] = []
     error: Exception | None = None
     for candidate in search.propose(0, 2 * n, "draft"):
         try:

@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class Model(FakeModel):
         return 1e-5 / rows[:, 0]
 
 
-def source(nest: object, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+def source(nest: object, values: Mapping[str, int], target: object, threads: int, origin: object) -> KernelSource:
     """Vectors of `a` floats; `b` = 1 subtracts, which is wrong."""
     lanes, wrong = (values["a"], values["b"]) if values else (4, 0)
     ir = IR.format(vector=f"<{lanes} x float>", op="fsub" if wrong else "fadd", lanes=lanes, n=M * N)
@@ -99,7 +99,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import search_spaces
 
     params = (Param("a", (1, 2, 4, 8, 16, 32), "vector"), Param("b", (0, 1), "switch"))
-    state: Any = "a state"
+    state: Any = SimpleNamespace(steps=())
     rules = ModuleType("search_spaces.cpu")
     rules.RULES = ()  # type: ignore[attr-defined]
     rules.sketches = lambda dag, target, threads, rules: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
     monkeypatch.setattr(cost_model, "CostModel", lambda *args, **kwargs: Model(()), raising=False)
     monkeypatch.setattr(autosched.codegen, "build_source", source, raising=False)
-    monkeypatch.setattr(autosched.schedule, "replay", lambda dag, steps: json.loads(steps))
+    monkeypatch.setattr(autosched.schedule, "replay", lambda dag, steps: SimpleNamespace(steps=json.loads(steps)))
     monkeypatch.setattr(autosched.schedule, "check_target", lambda *_: None)
     monkeypatch.setattr(
         autosched.schedule, "steps_to_json", lambda state, values: json.dumps([["Split", *values.values()]])
@@ -232,10 +232,10 @@ def test_what_could_not_be_built_does_not_count_as_a_trial_of_a_resumed_search(
 ) -> None:
     import autosched.codegen
 
-    def broken(nest: object, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+    def broken(nest: object, values: Mapping[str, int], *device_and_origin: Any) -> KernelSource:
         if values["a"] > 4:
             raise IndexError("a fault of this version")
-        return source(nest, values, target, threads)
+        return source(nest, values, *device_and_origin)
 
     db = tmp_path / "records.db"
     with monkeypatch.context() as patch:

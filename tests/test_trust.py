@@ -30,9 +30,9 @@ CRASHING = (
 )
 
 
-def source(nest: Any, values: Mapping[str, int], target: object, threads: int) -> KernelSource:
+def source(nest: Any, values: Mapping[str, int], target: object, threads: int, origin: object) -> KernelSource:
     """The code that a record's steps [["Split", lanes, kind]] mean."""
-    lanes, kind = (values["a"], values["b"]) if values else nest[0][1:]
+    lanes, kind = (values["a"], values["b"]) if values else nest.steps[0][1:]
     if kind == NOT_GENERATED:
         raise IndexError("a fault of this version")
     right = IR.format(vector=f"<{lanes} x float>", op="fsub" if kind == WRONG else "fadd", lanes=lanes, n=M * N)

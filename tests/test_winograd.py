@@ -14,7 +14,7 @@ import autosched as at
 from autosched import te
 from autosched.cli.tune import summary
 from autosched.errors import UsageError
-from autosched.schedule import largest_tile, steps_to_json
+from autosched.schedule import largest_tile, steps_from_json
 from autosched.target import parse_target
 from autosched.te import Tensor
 from autosched.te.operators.registry import WORKLOADS, build
@@ -52,7 +52,7 @@ def expected() -> Any:
 
 
 def by_winograd(sketches: tuple[Sketch, ...]) -> tuple[Sketch, ...]:
-    return tuple(s for s in sketches if largest_tile(steps_to_json(s.state, None)))
+    return tuple(s for s in sketches if largest_tile(s.state.steps))
 
 
 def some(sketches: tuple[Sketch, ...]) -> tuple[Sketch, ...]:
@@ -82,9 +82,9 @@ def test_nobody_gets_it_who_does_not_ask(tuned: Any, cli: Any) -> None:
     (asked,) = at.best(smoothed, winograd=True, threads=1, db=db)
     plain = at.best(smoothed, threads=1, db=db, n=9)
     assert asked.id == result.record_id
-    assert largest_tile(asked.steps)
+    assert largest_tile(steps_from_json(asked.steps))
     assert plain
-    assert not any(largest_tile(r.steps) for r in plain)
+    assert not any(largest_tile(steps_from_json(r.steps)) for r in plain)
     rows = cli("best", "--db", db, "--json").json["records"]
     assert [row["record_id"] for row in rows] == [plain[0].id]
     (row,) = cli("best", "--winograd", "--db", db, "--json").json["records"]
@@ -102,7 +102,7 @@ def test_no_search_space_has_it_by_default(name: str) -> None:
 
 def test_the_search_space_has_both_where_it_is_accepted() -> None:
     dag = collapse(build("conv2d")[0].with_winograd())
-    found = [largest_tile(steps_to_json(s.state, None)) for s in cpu.sketches(dag, parse_target("cpu"), 2)]
+    found = [largest_tile(s.state.steps) for s in cpu.sketches(dag, parse_target("cpu"), 2)]
     assert set(found) == {0, 2, 4}
 
 

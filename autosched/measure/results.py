@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.codegen import GpuSource, KernelSource
+from autosched.codegen import Source
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Job:
     """A candidate to measure; `key` names it in all answers and must be unique within a `Measurer`."""
 
     key: str
-    source: KernelSource | GpuSource
+    source: Source
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -62,25 +62,28 @@ def _plain(value: object, values: Mapping[str, int] | None, numeric: bool) -> ob
     return values[value] if values is not None and numeric and isinstance(value, str) else value
 
 
+def _row(step: Step, values: Mapping[str, int] | None) -> list[object]:
+    """A step as its name and its fields, every parameter replaced by its value; by its name where `values` is None."""
+    kind = type(step).__name__
+    names = [f.name for f in fields(step)]  # type: ignore[arg-type]
+    return [kind, *(_plain(getattr(step, n), values, (kind, n) in _FACTORS) for n in names)]
+
+
 def steps_to_json(state: State, values: Mapping[str, int] | None) -> str:
     """The steps of `state` as canonical JSON, every parameter replaced by its value; by its name where
     `values` is None."""
-    rows = []
-    for step in state.steps:
-        kind = type(step).__name__
-        names = [f.name for f in fields(step)]  # type: ignore[arg-type]
-        rows.append([kind, *(_plain(getattr(step, n), values, (kind, n) in _FACTORS) for n in names)])
-    return json.dumps(rows, separators=(",", ":"))
+    return json.dumps([_row(step, values) for step in state.steps], separators=(",", ":"))
 
 
-def steps_text(text: str) -> str:
-    """Steps in JSON for readers: one on a line, as `Split(C, i, [2, 16])`."""
-    return "\n".join(f"{kind}({', '.join(_word(v) for v in numbers)})" for kind, *numbers in json.loads(text))
+def steps_text(steps: Sequence[Step], values: Mapping[str, int]) -> str:
+    """Steps for readers, with the values of their parameters: one on a line, as `Split(C, i, [2, 16])`."""
+    rows = [_row(step, values) for step in steps]
+    return "\n".join(f"{kind}({', '.join(map(_word, numbers))})" for kind, *numbers in rows)
 
 
-def largest_tile(text: str) -> int:
-    """Of the Winograd convolutions among steps in JSON: outputs of a tile along a dimension; 0 where there is none."""
-    return max((row[2] for row in json.loads(text) if row[0] == Winograd.__name__), default=0)
+def largest_tile(steps: Sequence[Step]) -> int:
+    """Of the Winograd convolutions among `steps`: outputs of a tile along a dimension; 0 where there is none."""
+    return max((step.m for step in steps if isinstance(step, Winograd)), default=0)
 
 
 def _word(value: object) -> str:

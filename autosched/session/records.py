@@ -32,13 +32,13 @@ from autosched.target import Target, parse_target
 from autosched.tuner.definition import Workload, redefine
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import GpuSource, KernelSource, Source
     from autosched.ir.stmt import Func
     from autosched.measure import Measurement
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
+    from autosched.schedule import State
     from autosched.session.roofline import Fact
-    from autosched.session.trust import Source
     from autosched.store import Record
     from autosched.tuner.definition import Definition
 
@@ -123,7 +123,7 @@ def explain(
 
     Where the device is this machine, its peak and bandwidth are measured now, in about a second.
     """
-    from autosched.schedule import largest_tile
+    from autosched.schedule import largest_tile, steps_from_json
     from autosched.session import roofline
 
     found = _read(record_id, db, workload, target)
@@ -140,7 +140,7 @@ def explain(
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
         facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
-    if m := largest_tile(found.record.steps):
+    if m := largest_tile(steps_from_json(found.record.steps)):
         facts["winograd"] = f"F({m} x {m}, 3 x 3), with its larger error; rates count the direct form's operations"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(found.nest(), device.target, device.threads)
@@ -200,13 +200,12 @@ def passes_text(nest: Func) -> str:
     return "\n".join(parts)
 
 
-def stored_nest(record: Record, request: Request) -> Func:
-    """The loop nest of a record's schedule of the (collapsed) graph.
+def stored_state(record: Record, request: Request) -> State:
+    """A record's schedule of the (collapsed) graph.
 
     Raises ScheduleError where the steps do not fit it or the device: `collapse` may have come to see more in the
     workload since.
     """
-    from autosched.lower import lower
     from autosched.schedule import check_target, replay
 
     try:
@@ -216,12 +215,15 @@ def stored_nest(record: Record, request: Request) -> Func:
         raise ScheduleError(
             f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
         ) from error
-    return lower(state)
+    return state
 
 
-def stored_source(record: Record, request: Request) -> KernelSource | GpuSource:
-    """A record's code, generated anew from its steps."""
-    return request.source(stored_nest(record, request), {}, record.steps)
+def stored_source(record: Record, request: Request, target: Target | None = None) -> Source:
+    """A record's code, generated anew from its steps; for another target than the record's where one is given."""
+    from autosched.lower import lower
+
+    state = stored_state(record, request)
+    return request.source(lower(state), state.steps, {}, target)
 
 
 @dataclass(frozen=True)
@@ -244,30 +246,36 @@ class _Found:
         return self.device.target.kind != "cpu"
 
     def nest(self) -> Func:
-        return stored_nest(self.record, self.request)
+        from autosched.lower import lower
 
-    def source(self) -> KernelSource | GpuSource:
+        return lower(stored_state(self.record, self.request))
+
+    def source(self) -> Source:
         return stored_source(self.record, self.request)
 
     def cpu_source(self, purpose: str) -> KernelSource:
         """Raises UsageError for a record of a GPU."""
-        from autosched.codegen import build_source
+        from autosched.codegen import KernelSource
 
         if self.is_gpu:
             kind = self.device.target.kind
             raise UsageError(f"record {self.record.id} is for {kind}, so it cannot be {purpose}; {kind} can")
-        return build_source(self.nest(), {}, self.device.target, self.device.threads)
+        source = self.source()
+        assert isinstance(source, KernelSource)
+        return source
 
     def gpu_source(self, dialect: str) -> GpuSource:
         """In either dialect, whichever of them was measured. Raises UsageError for a record of a processor."""
-        from autosched.codegen import build_gpu_source
+        from autosched.codegen import GpuSource
 
         if not self.is_gpu:
             raise UsageError(
                 f"record {self.record.id} is a schedule for a processor, which has no blocks of threads: it has no "
                 f"code in {dialect}; tune with --target {dialect}"
             )
-        return build_gpu_source(self.nest(), {}, dialect, self.request.head_text(self.record.steps))
+        source = stored_source(self.record, self.request, parse_target(dialect))
+        assert isinstance(source, GpuSource)
+        return source
 
     def check_present(self) -> None:
         """Raises DeviceError where the record's device is not one of this machine."""

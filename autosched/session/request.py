@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,13 @@ from autosched.errors import UsageError
 from autosched.session.device import Device, check_dtypes
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import Source
     from autosched.ir.stmt import Func
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.runtime.spec import ArraySpec
+    from autosched.schedule import Step
+    from autosched.target import Target
     from autosched.te import ComputeDAG, Tensor
     from autosched.tuner.definition import Definition
 
@@ -50,25 +52,21 @@ class Request:
             )
         check_dtypes(dag, self.device.target)
 
-    def source(self, nest: Func, values: Mapping[str, int], steps: str) -> KernelSource | GpuSource:
-        """The code of a lowered schedule with `values` for its parameters; `steps`: the schedule as JSON."""
-        from autosched.codegen import build_gpu_source, build_source
-        from autosched.schedule import largest_tile
+    def source(
+        self, nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target | None = None
+    ) -> Source:
+        """The code of a schedule with `values` for the parameters of its `steps`; `nest` is what it was lowered to.
 
-        target = self.device.target
-        if target.kind == "cpu":
-            source = build_source(nest, values, target, self.device.threads)
-            return replace(source, winograd=largest_tile(steps))
-        return build_gpu_source(nest, values, target.kind, self.head_text(steps))
-
-    def head_text(self, steps: str) -> str:
-        """What a reader of the code wants to know first: the workload, and the schedule step by step."""
-        from autosched.schedule import steps_text
+        For another `target` than the device's where one is given.
+        """
+        from autosched.codegen import Origin, build_source
 
         problem = self.problem
-        return f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}\n{steps_text(steps)}"
+        title = f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}"
+        origin = Origin(title, steps, values)
+        return build_source(nest, values, target or self.device.target, self.device.threads, origin)
 
-    def load(self, source: KernelSource | GpuSource) -> Kernel | GpuKernel:
+    def load(self, source: Source) -> Kernel | GpuKernel:
         """A callable kernel over arrays of the user's shapes."""
         from autosched.codegen import KernelSource
 

@@ -14,7 +14,7 @@ from autosched.session.request import Request
 from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import Source
     from autosched.session.device import Device
     from autosched.store import Database, Workload
     from autosched.te import ComputeDAG
@@ -45,7 +45,6 @@ class Space:
 def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tuple[Sketch, ...]]:
     """The task: sketches, lowered once each, and the cost model over them."""
     from autosched.lower import lower
-    from autosched.schedule import steps_to_json
     from autosched.tuner.bound import bound_of
     from autosched.tuner.task import Task
     from cost_model import CostModel
@@ -62,8 +61,8 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     nests = [lower(sketch.state) for sketch in found]
     model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
 
-    def emit(i: int, values: Mapping[str, int]) -> KernelSource | GpuSource:
-        return request.source(nests[i], values, steps_to_json(found[i].state, values))
+    def emit(i: int, values: Mapping[str, int]) -> Source:
+        return request.source(nests[i], found[i].state.steps, values)
 
     bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
     return Task(_subject(request), found, space, model, emit, request.load, bound), found

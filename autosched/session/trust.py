@@ -12,17 +12,15 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from autosched.errors import RecordWarning, StoreError
 from autosched.session.request import Request
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import Source
     from autosched.measure import Failure, Measurement
     from autosched.store import Record
-
-    Source: TypeAlias = KernelSource | GpuSource
 
 LOST = "device_lost"  # the class of failure of a device that is not there any more
 

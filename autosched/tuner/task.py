@@ -14,7 +14,7 @@ from autosched.tuner.protocols import Candidate, CostModel, Population, SearchSp
 from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource
+    from autosched.codegen import Source
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
 
@@ -31,8 +31,8 @@ class Task:
     sketches: tuple[SketchLike, ...]
     space: SearchSpace[Any]
     model: CostModel
-    emit: Callable[[int, Mapping[str, int]], KernelSource | GpuSource]
-    load: Callable[[KernelSource | GpuSource], Kernel | GpuKernel]
+    emit: Callable[[int, Mapping[str, int]], Source]
+    load: Callable[[Source], Kernel | GpuKernel]
     bound: Bound = field(default_factory=Bound)  # what is faster than this was not measured rightly
 
     def values(self, candidate: Candidate) -> dict[str, int]:
@@ -63,7 +63,7 @@ class Task:
     def _legal(self, i: int, row: Population) -> Candidate | None:
         return Candidate(i, tuple(row[0].tolist())) if self.model.legal(i, row).all() else None
 
-    def source(self, candidate: Candidate) -> KernelSource | GpuSource:
+    def source(self, candidate: Candidate) -> Source:
         return self.emit(candidate.sketch, self.values(candidate))
 
     def kernel(self, candidate: Candidate) -> Kernel | GpuKernel:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.errors import AutoschedError
 from autosched.lower import lower
 from autosched.measure import Failure, Job, Measurer, make_problem
@@ -76,7 +76,7 @@ def random_jobs(dag: ComputeDAG, target: Target, n: int, seed: int) -> Iterator[
     for i, k in order[:n]:
         values = dict(zip(names[i], map(int, rows[i][k]), strict=True))
         words = " ".join(f"{name}={value}" for name, value in values.items())
-        yield Job(f"{found[i].name} {words}", build_gpu_source(nests[i], values, target.kind))
+        yield Job(f"{found[i].name} {words}", build_source(nests[i], values, target))
 
 
 def _legal(model: CostModel, i: int, sketch: space.Sketch, rng: np.random.Generator) -> Sequence[np.ndarray[Any, Any]]:

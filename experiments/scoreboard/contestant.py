@@ -57,7 +57,9 @@ def our_source(dag: ComputeDAG, database: Path, record_id: int, threads: int) ->
     """A stored candidate, generated anew from its steps."""
     with Database(database) as records:
         steps = records.record(record_id).steps
-    return build_source(lower(replay(collapse(dag), steps)), {}, parse_target("cpu"), threads)
+    source = build_source(lower(replay(collapse(dag), steps)), {}, parse_target("cpu"), threads)
+    assert isinstance(source, KernelSource)
+    return source
 
 
 def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, threads: int) -> timing.Clock:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.lower import lower
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
@@ -23,7 +23,7 @@ def instructions(workload: str, shape: tuple[int, ...], sketch: str, tmp_path: P
     chosen = next(s for s in found if s.name == sketch)
     assert values.keys() <= {p.name for p in chosen.params}
     whole = {p.name: p.domain[0] for p in chosen.params} | values
-    text = ptx(build_gpu_source(lower(chosen.state), whole, "cuda").text, "sm_80", tmp_path)
+    text = ptx(build_source(lower(chosen.state), whole, parse_target("cuda")).text, "sm_80", tmp_path)
     assert ".local" not in text
     return Counter(OPCODE.findall(text))
 

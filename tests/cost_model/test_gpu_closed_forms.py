@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Const, Expr, Param, Var
 from autosched.ir.stmt import THREADS, For, If, Scope, Stmt, Store
@@ -155,7 +155,7 @@ def test_transactions_of_ragged_tiles_are_close(name: str) -> None:
 def test_launches_are_exact(name: str) -> None:
     _, state, values = CASES[name]
     model = model_of(state)
-    source = build_gpu_source(model.func, values, "cuda")
+    source = build_source(model.func, values, parse_target("cuda"))
     for kernel, launch in zip(kernels(model.analysis), source.launches, strict=True):
         assert tuple(value(e, values) for e in kernel.grid) == launch.grid
         assert tuple(value(e, values) for e in kernel.block) == launch.block

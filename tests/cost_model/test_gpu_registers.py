@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
@@ -116,7 +116,7 @@ def _row(
 
 def _candidate(label: str, model: CostModel, i: int, values: dict[str, int], target: Target, number: int) -> Candidate:
     sketch = model.sketches[i]
-    source = build_gpu_source(replace(sketch.func, name=f"candidate{number}"), values, "cuda")
+    source = build_source(replace(sketch.func, name=f"candidate{number}"), values, parse_target("cuda"))
     costs = gpu_draft(sketch.analysis, gpu_machine(target)).kernels
     forms = [form for cost in costs for form in (cost.registers, cost.kernel.shared)]
     said = Program(forms, list(values))(np.array([list(values.values())], np.int64))[:, 0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.codegen import build_gpu_source, build_source
+from autosched.codegen import build_source
 from autosched.errors import UsageError
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
@@ -233,7 +233,7 @@ class OpenCl:
     def run(self, func: Func, values: dict[str, int], candidate: Candidate) -> None:
         device = _device()
         with step("build"):
-            source = build_gpu_source(func, values, "opencl")
+            source = build_source(func, values, parse_target("opencl"))
         with step("compile"):
             kernels = device.load(device.compile(source), source)
         for number in range(len(self._data.sets)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autosched import te
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.codegen.c.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import Allocate, Scope, Store, walk
@@ -195,7 +195,7 @@ def test_sketches_compute_what_the_operator_says(name: str) -> None:
     for drawn in draw(slim, CUDA, 200, rules=(AtomicSplit(), *RULES)):
         if done < 3 and any(isinstance(step, Atomic) for step in drawn.sketch.state.steps):
             for values in drawn.candidates(1):
-                source = build_gpu_source(drawn.func, values, "opencl")
+                source = build_source(drawn.func, values, parse_target("opencl"))
                 results = opencl.run(source, drawn.func, inputs)
                 done += 1
                 for tensor, reference in zip(slim.outputs, references, strict=True):

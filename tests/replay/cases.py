@@ -73,7 +73,8 @@ class Case:
     def text(self) -> str:
         """LLVM IR, CUDA C or OpenCL C, emitted anew."""
         request = self.problem.request()
-        return request.source(lower(replay(request.collapsed, self.steps)), {}, self.steps).text
+        state = replay(request.collapsed, self.steps)
+        return request.source(lower(state), state.steps, {}).text
 
 
 def fixed_target(text: str) -> Target:

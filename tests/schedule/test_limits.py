@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autosched import te
-from autosched.codegen import build_gpu_source, build_source
+from autosched.codegen import build_source
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Expr
 from autosched.lower import lower
@@ -79,7 +79,7 @@ def test_a_team_of_any_size_is_refused_where_no_device_has_so_many_threads() -> 
             continue
         teams[0][2] = 1 << 31
         with pytest.raises(ScheduleError, match="more than"):
-            build_gpu_source(lower(replay(dag, json.dumps(rows))), {}, "cuda")
+            build_source(lower(replay(dag, json.dumps(rows))), {}, parse_target("cuda"))
         return
     raise AssertionError("no case has a team")
 

@@ -8,7 +8,7 @@ import pytest
 from autosched import te
 from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import concretise, lower
-from autosched.schedule import largest_tile, steps_to_json
+from autosched.schedule import largest_tile
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build
@@ -26,7 +26,7 @@ def conv(name: str = "c2d", *shape: int) -> ComputeDAG:
 
 
 def tile(sketch: Sketch) -> int:
-    return largest_tile(steps_to_json(sketch.state, None))
+    return largest_tile(sketch.state.steps)
 
 
 def two_in_a_row() -> ComputeDAG:

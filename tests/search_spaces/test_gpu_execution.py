@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
@@ -102,7 +102,7 @@ def check_dag(dag: ComputeDAG) -> None:
     for drawn in found:
         assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
         for values in drawn.candidates(max(1, RUNS // len(found))):
-            outputs = opencl.run(build_gpu_source(drawn.func, values, "opencl"), drawn.func, inputs)
+            outputs = opencl.run(build_source(drawn.func, values, parse_target("opencl")), drawn.func, inputs)
             for got, reference in zip(outputs.values(), references, strict=True):
                 wrong = ~within(reference, got.reshape(reference.value.shape))
                 assert not wrong.any(), f"{drawn.sketch.name} {values}: {wrong.sum()} of {wrong.size} are wrong"

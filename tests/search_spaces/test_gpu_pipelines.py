@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
@@ -94,7 +94,7 @@ def test_candidates_compute_what_the_operator_says(name: str, shape: tuple[int, 
     assert found
     for sketch, values in found[:: 1 + len(found) // 3]:
         func = lower(sketch.state)
-        source = build_gpu_source(func, values, "opencl")
+        source = build_source(func, values, parse_target("opencl"))
         assert sum(x.shared_bytes for x in source.launches) > 0
         outputs = opencl.run(source, func, inputs)
         for got, reference in zip(outputs.values(), references, strict=True):
@@ -121,7 +121,7 @@ def test_candidates_compile_without_spills(name: str, shape: tuple[int, ...], ta
     compiler = NvrtcCompiler(target.arch, version)
     spills = []
     for sketch, values in candidates(name, shape, target, stages)[:4]:
-        source = build_gpu_source(lower(sketch.state), values, "cuda")
+        source = build_source(lower(sketch.state), values, parse_target("cuda"))
         assert ("start_copy_float" in source.text) == (target is AMPERE)
         assert ("_held" in source.text) == (target is TURING)
         spills += [compiler.compile(source).spills]
@@ -133,7 +133,7 @@ def test_steps_of_a_candidate_are_those_of_its_record() -> None:
     for sketch, values in candidates("matmul", (37, 45, 53), AMPERE, 3):
         again = replay(graph("matmul", (37, 45, 53)), steps_to_json(sketch.state, values))
         assert [s.stages for s in again.steps if isinstance(s, Pipeline)] == [3]
-        texts = [build_gpu_source(lower(s), v, "cuda").text for s, v in ((again, {}), (sketch.state, values))]
+        texts = [build_source(lower(s), v, parse_target("cuda")).text for s, v in ((again, {}), (sketch.state, values))]
         assert texts[0].partition("extern")[2] == texts[1].partition("extern")[2]
 
 
@@ -162,7 +162,7 @@ def test_shared_bytes_are_those_of_the_launch() -> None:
     for row, (nbytes, stages, iterations) in zip(rows, np.array(program(rows)).T, strict=True):
         if stages <= iterations and len(seen) < 4:
             values = dict(zip(names, map(int, row), strict=True))
-            source = build_gpu_source(func, values, "cuda")
+            source = build_source(func, values, parse_target("cuda"))
             assert source.launches[0].shared_bytes == nbytes
             seen.add(int(stages))
     assert {1, 2} <= seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.codegen import build_gpu_source
+from autosched.codegen import build_source
 from autosched.ir.closed_forms.arithmetic import total
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Barrier, Shuffle, walk
@@ -45,7 +45,7 @@ def test_sketches_with_shuffles_compute_what_the_operator_says(name: str, shape:
         assert {step.warp for step in found} <= {32}
         for values in drawn.candidates(1 if found else 0):
             done += 1
-            results = opencl.run(build_gpu_source(drawn.func, values, "opencl"), drawn.func, inputs)
+            results = opencl.run(build_source(drawn.func, values, parse_target("opencl")), drawn.func, inputs)
             for tensor, reference in zip(slim.outputs, references, strict=True):
                 got = results[tensor.name].reshape(reference.value.shape)
                 assert within(reference, got).all(), (drawn.sketch.name, values)
