@@ -137,9 +137,8 @@ class ComputeDAG:
     def flops(self) -> int:
         """Arithmetic on data: one for each add, subtract, multiply, divide, min, max, compare or function call.
 
-        A multiply-add is two, a reduction counts its combiner once a point (a running one once a result, a band's
-        once an element in it, one to which data say what belongs once an element), of a select's branches the dearer
-        one counts; index arithmetic and casts count nothing.
+        A multiply-add is two. A reduction counts its combiner once a point, a prefix scan once a result, a band and a
+        scatter once an element. Of a select's branches the dearer one counts. Index arithmetic and casts are free.
         """
         return sum(_stage_flops(op) for op in self.stages)
 

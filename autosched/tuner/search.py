@@ -8,8 +8,8 @@
              TACO 2024)
 
 The names in quotes are numbers of `Policy`, whose switches leave parts of this out: then some rounds are `random`.
-What a round proposes is a function of the policy, the seed, the round's number, what was observed before it, the state
-of the cost model and, in the first round, other shapes' records, of nothing else, so a search that was stopped anywhere
+What a round proposes is a function of the policy, the seed, the round's number, what was observed before it and the
+state of the cost model; in the first round of other shapes' records too. So a search that was stopped anywhere
 continues from its records. Populations are matrices; no loop here runs over candidates.
 """
 

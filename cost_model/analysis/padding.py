@@ -7,8 +7,8 @@ As `lower.passes.partition_interior` and `lower.passes.borders` have it: tiles a
 comparisons. At a border those are settled outside of the reduction's inner loops if at most one unrolled loop moves
 them, and what is outside is left out.
 
-Points outside: s a + d k < p over N points a of the output and K points k of the reduction (p as the padding, from
-either end) holds for about p (p + d + s - 1) / (2 s d) of N K pairs, exactly where s = 1 and d divides p.
+Points outside, where s a + d k < p: a runs over N points of the output, k over K points of the reduction, p is the
+padding at either end. That is about p (p + d + s - 1) / (2 s d) of N K pairs, exactly where s = 1 and d divides p.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ those of F. Giesen, "float->half variants", https://gist.github.com/rygorous/215
 
     for l in vectors:  A[l] += f(X[.., l])        for l in vectors:  Y[.., l] = g(X[.., l], W[l])     X, W, Y bfloat16
 
-Such a loop need not know which lane is which. Where it does not (`paired_loops`), a register of bfloat16 becomes two of
-float32 by a shift and a mask, the numbers at even places and those at odd ones, and two become one by a shift and a
-blend, or by a conversion and a shuffle of AVX512-BF16; in their own order each half is shuffled across the register
-before its shift, or after it. Buffers of a nest that only such loops use (A) hold their lanes in that order.
+Such a loop need not know which lane is which. There the lanes are de-interleaved (`paired_loops`): a register of
+bfloat16 becomes two of float32, the even lanes by a shift and the odd ones by a mask. Two become one by a shift and a
+blend, or by a conversion and a shuffle of AVX512-BF16. In their own order each half is shuffled across the register
+before its shift, or after it. Buffers of a nest that only such loops use (A) hold their lanes de-interleaved.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The slow, exact interpreter: what the IR means. `ir/interpreter/scalars.py` says what each operation means.
 
-Undefined, and an `InterpretError`: an index outside a shape, an element read before it was written, an
-output element never written, an operation on values it has no result for, a loop longer than its bound,
-and, where it is asked for, a race between iterations of parallel loops. The branch of `select` not taken
-is not evaluated; both operands of `and` and `or` are.
+Undefined, and an `InterpretError`, are an index outside a shape, an element read before it was written and an output
+element never written. So are an operation on values that it has no result for, a loop longer than its bound and, where
+it is asked for, a race between iterations of parallel loops. The branch of `select` not taken is not evaluated; both
+operands of `and` and `or` are.
 
 A function with loops of blocks and threads runs as a GPU would run it (`ir/interpreter/blocks.py`), where races and
 threads that do not meet at a barrier are undefined too. About 10^6 stores a second, a tenth of that in blocks.

@@ -1,14 +1,14 @@
-"""Two passes over a row become one: vectors are used while they are in registers.
+"""Loop fusion: two passes over a row become one, and vectors are used while they are in registers.
 
     for t: buffer[block t] = f(..)          for t:
     total = 0                         ->        buffer[block t] = f(..)
     for t: total += buffer[block t]             total += buffer[block t]
 
-A nest moves into a later one, past what has nothing to do with it, if their loops pair up with equal extents down to
-the vectors, nobody writes what the other one touches, and what the later one reads of the buffer is, in each iteration,
-in the block that the same iteration of the first one writes: along some dimension both step by c and stay within c.
-So a search joins passes by giving them vectors of the same width, and keeps them apart otherwise. What combines the
-lanes of vectors into one value stays a loop of its own: there vectors are combined with each other first.
+A nest moves into a later one, past what has nothing to do with it, under three conditions. Their loops pair up with
+equal extents down to the vectors. Nobody writes what the other one touches. And in each iteration the later one reads
+of the buffer only the block that the same iteration of the first one writes: along some dimension both step by c and
+stay within c. So a search fuses passes by giving them vectors of the same width, and keeps them apart otherwise. What
+combines the lanes of vectors into one value stays a loop of its own: there vectors are combined with each other first.
 """
 
 from __future__ import annotations

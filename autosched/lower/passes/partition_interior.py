@@ -1,12 +1,12 @@
-"""Conditions leave the hot loops: a register tile away from every border is written without them.
+"""Loop partitioning: conditions leave the hot loops. A register tile away from every border is written without them.
 
 A padded read is select(0 <= h and h < H, X[h], 0). For a register tile the condition holds everywhere if
 it holds at the ends of the ranges of the loops inside, which is one test per tile over the loops outside:
 
     tile            ->  if inside at both ends: tile with X[h]  else: tile at a border (borders.py)
 
-A block of vectors that is no such tile (of a concatenation, a mask, a copy with padding) is treated alike, and where a
-select has a single comparison, which holds nowhere in most of the other blocks, they are written without it as well:
+A block of vectors that is no such tile (of a concatenation, a mask, a copy with padding) is treated alike. A select
+with a single comparison holds nowhere in most of the other blocks, so these are written without it as well:
 
     block           ->  if j + 63 < n: block of A[j]  else if j >= n: block of B[j - n]  else: block of select(..)
 

@@ -1,4 +1,4 @@
-"""The passes over one row run beside those over the next rows.
+"""Unroll-and-jam, as software pipelining over rows: the passes over one row run beside those over the next rows.
 
     for r: peak[r] = max of row r               peak of row 0
     for r: power of row r, their sum     ->     peak of row 1, power of row 0
@@ -7,8 +7,8 @@
                                                 divide the last row
 
 One pass waits for memory, one for the multipliers, one for the stores: together they need as long as the slowest of
-them. Loops over the same rows are taken apart like this if row r of each has to do with no other row of what one of
-them writes, so that different rows do not know of each other and their statements may come in any order. The vectors
+them. Loops over the same rows are taken apart like this if row r of each touches only row r of what any of them writes.
+Then rows are independent and their statements may come in any order. The vectors
 of a row are one loop in each pass; these loops become one, whose iterations do as many of each as its length asks for.
 A loop that computes one value of each row, a mean of a sum, is no pass: the next pass begins with it, row by row.
 Passes over short rows are two rows apart, not one: power of row 0 comes with the peak of row 2, which leaves the lanes

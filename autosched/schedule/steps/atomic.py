@@ -21,8 +21,8 @@ class Atomic:
     loops of `stage` only write its start values, in a kernel before that one.
 
     The order of the updates is not determined, so sums of floats differ in their last bits from run to run.
-    Refused unless what is updated is one number of 4 or 8 bytes (a sum, or a minimum or maximum of integers), and the
-    parts are made by a stage at the root, bound to blocks of threads, that only copies them (cache_write).
+    What is updated must be one number of 4 or 8 bytes: a sum, or a minimum or maximum of integers. The parts must be
+    made by a stage at the root, bound to blocks of threads, that only copies them (cache_write). All else is refused.
     """
 
     stage: str

@@ -8,9 +8,9 @@
 The other operand's words are read where they lie when they are whole and adjacent and need not be extended; otherwise
 it gets a stage of words as well. What a word has beyond K is zero, so nothing is read outside of an operand.
 
-Of an intrinsic that flips an operand (`ir/dots.py`) this is the other one, ahead, and what that adds is taken off once,
-by those who read the sums, instead of both in every step (where operands are read as they lie, the larger one is
-flipped as it is read):
+Some intrinsics take an operand with its first bits flipped (`ir/dots.py`). It is flipped ahead of time, and what that
+adds is taken off once, by those who read the sums, instead of both in every step. Where operands are read as they lie,
+the larger one is flipped as it is read:
 
     A.words[i, k] = Word(A[i, d k], ..., A[i, d k + d - 1]) ^ 128's
     B.sums[j] = sum over k of Dot(128's, B.words[k, j])                                        a stage of its own

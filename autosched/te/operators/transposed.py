@@ -2,8 +2,8 @@
 
 The semantics are those of the gradient of a convolution (torch.nn.functional.conv_transpose2d): input
 element (ih, iw) adds x * W[kh, kw] to output element (ih s - p + kh, iw s - p + kw). With stride s, an
-output row oh = s q + r only meets the taps kh = s t + (r + p) mod s, and tap t meets the input row
-ih = q + d - t with d = (r + p) div s. So the output is s * s small dense convolutions, one for each phase r, r':
+output row oh = s q + r only meets the taps kh = s t + (r + p) mod s. Tap t meets the input row ih = q + d - t
+with d = (r + p) div s. So the output is s * s small dense convolutions, one for each phase r, r':
 
     P[n, q, r, q', r', co] =
         sum over t, t', ci of X[n, q + d(r) - t, q' + d(r') - t', ci] * W[s t + (r + p) mod s, .., ci, co]

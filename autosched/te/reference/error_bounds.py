@@ -13,9 +13,9 @@ own rounding to what the operands' errors become (Higham, "Accuracy and Stabilit
 
 `err is None` means no error at all: inputs, copies, integer arithmetic, and float results that are exactly
 representable (`_exact`). Underflow, flushed or not, adds the smallest normal number.
-A product of two bfloat16 is exact in float32, so instructions that add up several (VDPBF16PS) differ from a chain of
-multiply-adds in the order and number of roundings only, which a sum's bound covers, and in taking subnormal operands
-and products for zero: the first is an error of the operand where it becomes a float32, the second is underflow.
+A product of two bfloat16 is exact in float32. Instructions that add up several (VDPBF16PS) differ from a chain of
+multiply-adds in the order and number of roundings, which a sum's bound covers. They also take subnormal operands and
+products for zero: the first is an error of the operand where it becomes a float32, the second is underflow.
 A result that may overflow the dtype has an infinite bound. An infinity or NaN of the exact evaluation has
 bound 0: it is expected, unless an operand has an infinite bound (1e50 - inf is -inf, and NaN in float32).
 Steps (floor, comparisons, casts to integers) of an inexact value are sound: where the step may fall on

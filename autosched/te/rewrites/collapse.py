@@ -4,10 +4,9 @@ Axes of extent 1 and dimensions of size 1 go away, and adjacent axes that always
 a 1x1 convolution turns into a matrix product and an elementwise stage into one loop. No element moves: every tensor
 keeps its row-major order, so inputs and outputs are the same flat memory, seen through `Tensor.view`.
 
-Dimensions d, d+1 of a tensor merge iff every access, the write of its producer included, indexes them by two plain
-axes (a, b) (or by two constants) where b covers dimension d+1 fully, so that a * extent(b) + b is the flat index, and
-a and b merge. Axes a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but
-as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
+Dimensions d, d+1 of a tensor merge iff every access, the write of its producer included, indexes them by two constants
+or by two plain axes (a, b) that merge, where b covers dimension d+1 fully: a * extent(b) + b is the flat index. Axes
+a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
 Before that, all of `REWRITES` have their turn: a file each, a function of the DAG that returns it as it is where there
 is nothing to do.

@@ -10,7 +10,7 @@ h = s j + t - p every index is linear in the new axes,
 so a convolution of stride s in d dimensions does 1 / s^d of the work. Remainders are outermost, or stand behind their
 rows where the last axis has none: then all phases may be the result itself, in another shape. Conditions are found in
 any reduction that they leave at its identity (`conditions.leaves_identity`), with constants that share no factor with
-s, and in stages that it reads and that only spread elements out, as x[i // s] where i % s = 0.
+s. They are found in stages as well that it reads and that only insert zeros, as x[i // s] where i % s = 0.
 """
 
 from __future__ import annotations

@@ -12,20 +12,30 @@ Largest errors, in units in the last place of the exact result, with and without
     pow       2        4 + 2 |y log x|   integer y for negative finite x, else NaN there; zeros and infinities as in C
 
 NaN gives NaN (but x**0 and 1**y are 1), infinities give the limits (NaN for sin and cos).
-Reductions: exp by Cody and Waite's two-part ln 2
-(float32 in AVX-512 by steps of ln 2 / 32, whose powers a shuffle looks up: 10 instructions for 16 elements, 8 cycles on
-Zen 4; in AVX2 by steps of ln 2 / 8: 18 for 8 elements, 7.4 cycles on Zen 3, or 14 and 6.0 where x is at most 0,
-`exp_negative`; other widths are computed in whole registers there, so that every lane gives the same bits); log by x =
-2**e m with sqrt(1/2) <= m < sqrt(2), float32 in AVX2 with m near one of eight numbers whose logarithms are looked up:
-26 instructions instead of 42, 13 cycles on Zen 3 instead of 19, in AVX-512 one of sixteen, 13 instructions, 8 cycles on
-Emerald Rapids instead of 18; pow from exp(y log x), of float32 in float64, in AVX2 no more of it than 2**-32 of y log x
-needs; tanh from exp(2|x|) - 1; erf from its odd series below 1 and above from a polynomial (float32) or 1 - exp(log
-erfc), float32 from polynomials that are looked up as well: in AVX2 one of eight of degree 6, 31 instructions instead of
-47, in AVX-512 one of 16 of degree 5 (a GELU takes 12 cycles for 16 elements on Emerald Rapids instead of 17); sin and
-cos by multiples of pi/2 in float64. Polynomial coefficients were computed by a weighted minimax fit in 400-bit
-arithmetic, those of the 16 pieces in float64; the relative errors of the fits are below 2**-26 and 2**-54 (2**-24
-between the 32 powers, 2**-25 between the 8 and, but for 2**-24.7 in AVX2, in the pieces of erf). Those of erf above 1
-in float32 interpolate at Chebyshev nodes, with an error of 2**-25.
+
+How each is reduced to a polynomial:
+
+    exp       x = n ln 2 + r, with ln 2 in two parts (Cody and Waite)
+    log       x = 2**e m with sqrt(1/2) <= m < sqrt(2)
+    pow       exp(y log x), of float32 in float64; in AVX2 no more of it than 2**-32 of y log x needs
+    tanh      from exp(2 |x|) - 1
+    erf       its odd series below 1; above, a polynomial (float32) or 1 - exp(log erfc) (float64)
+    sin, cos  by multiples of pi / 2, in float64
+
+Of float32 shorter polynomials do between the entries of a table, which shuffles look up in a register:
+
+              AVX2: entries, instructions for 8    without    AVX-512: entries, instructions for 16
+    exp       8 powers of 2**(1/8), 18 (7.4 cycles on Zen 3)  32 powers of 2**(1/32), 10 (8 cycles on Zen 4)
+    log       8 logarithms, 26 (13 cycles)         42 (19)    16, 13 (8 cycles on Emerald Rapids; 18 without)
+    erf       8 of degree 6, 31                    47         16 of degree 5 (a GELU: 12 cycles, 17 without)
+
+`exp_negative`, for x that are at most 0, takes 14 instructions and 6.0 cycles on Zen 3. Where there is a table, other
+widths are computed in whole registers, so that every lane gives the same bits.
+
+Polynomial coefficients are a weighted minimax fit in 400-bit arithmetic, those of the 16 pieces in float64. The
+relative errors of the fits are below 2**-26 and 2**-54. Between the 32 powers it is 2**-24, between the 8 and in the
+pieces of erf 2**-25 (2**-24.7 in AVX2). erf above 1 in float32 interpolates at Chebyshev nodes, with
+an error of 2**-25.
 """
 
 from __future__ import annotations
