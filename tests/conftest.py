@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-ROOT = str(Path(__file__).resolve().parent.parent)
+TESTS = Path(__file__).resolve().parent
+ROOT = str(TESTS.parent)
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
@@ -20,12 +21,30 @@ pytest.register_assert_rewrite("tests.helpers")
 
 from autosched.cli.main import main  # noqa: E402
 from autosched.runtime.gpu.opencl import ENVIRONMENT  # noqa: E402
+from tests.quick import has_quick, is_quick  # noqa: E402
 
 for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl themselves
     os.environ.setdefault(name, value)
 
 
 YOUNG = 100_000  # new objects before a collection: expressions are many, and hardly any are in cycles
+
+
+def name_in_tests(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick`, a file without quick tests is not even read: reading all takes as long as these tests do."""
+    other = collection_path.name.startswith("test_") and not has_quick(name_in_tests(collection_path))
+    return True if other and config.getoption("markexpr") == "quick" else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and is_quick(name_in_tests(item.path), item.originalname):
+            item.add_marker("quick")
 
 
 def pytest_collection_finish() -> None:

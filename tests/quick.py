@@ -1,0 +1,73 @@
+"""The quick tests, which `python -m pytest -q -m quick -n 2` runs in less than a minute: some of every package.
+
+For each package what tests it: a file, or one function of a file. Chosen is what goes through much code in little time;
+`test_quick.py` asks that every package is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+QUICK: Mapping[str, tuple[str, ...]] = {
+    "autosched.errors": ("cli/test_main.py::test_every_error_is_one_sentence_with_its_exit_code",),
+    "autosched.target": ("test_target.py",),
+    "autosched.ir": ("ir/test_expr.py", "ir/test_printer.py", "ir/test_verify.py"),
+    "autosched.ir.interpreter": ("ir/test_interpret.py", "ir/test_blocks.py"),
+    "autosched.ir.closed_forms": ("ir/test_program.py",),
+    "autosched.te": ("te/test_compute.py", "te/test_dag.py", "te/test_refusals.py"),
+    "autosched.te.operators": ("te/test_operators.py", "te/test_registry.py"),
+    "autosched.te.rewrites": ("te/test_exponents.py", "te/test_narrow.py", "te/test_windows.py::test_values_stay"),
+    "autosched.te.reference": ("te/test_reference.py",),
+    "autosched.schedule": ("schedule/test_limits.py", "schedule/test_refusals.py"),
+    "autosched.schedule.steps": (
+        "schedule/test_places_step.py::test_places_are_of_32_bits_where_they_fit_and_read_in_order",
+        "schedule/test_widen_step.py::test_refusals",
+        "schedule/test_flatten_step.py::test_refusals",
+    ),
+    "autosched.lower": ("lower/test_pipeline.py",),
+    "autosched.lower.symbolic": ("lower/test_launch_bounds.py::test_registers_follow", "lower/test_joining.py"),
+    "autosched.lower.passes": ("lower/test_tails.py", "lower/test_borders.py"),
+    "autosched.codegen": ("codegen/test_running.py::test_other_reducers_and_types",),
+    "autosched.codegen.llvm": ("codegen/test_strided.py::test_to_the_end_of_the_array",),
+    "autosched.codegen.llvm.math": ("codegen/test_vector_math.py::test_edges",),
+    "autosched.codegen.c": ("codegen/test_c_bounds.py", "codegen/test_c_kernels.py::test_the_text_of_a_small_kernel"),
+    "autosched.runtime": (
+        "runtime/test_gate.py",
+        "runtime/test_kernel.py",
+        "runtime/test_pool.py::test_every_task_runs_once_in_each_region",
+    ),
+    "autosched.runtime.gpu": ("runtime/test_dlpack.py", "runtime/test_gpu_kernel.py::test_numpy_in_and_out"),
+    "autosched.measure": ("measure/test_check.py", "measure/test_protocol.py", "measure/test_problem.py"),
+    "autosched.store": ("store/test_database.py", "store/test_jsonl.py"),
+    "autosched.tuner": ("tuner/test_population.py", "tuner/test_room.py", "tuner/test_definition.py"),
+    "autosched.session": ("test_api.py::test_compile_without_records_takes_the_analytic_best",),
+    "autosched.api": ("test_api.py::test_tune_then_everything_that_is_done_with_records",),
+    "autosched.cli": ("cli/test_values.py", "cli/test_tune.py"),
+    "search_spaces": ("search_spaces/test_space.py",),
+    "search_spaces.cpu": ("search_spaces/test_cpu_rules.py",),
+    "search_spaces.gpu": ("search_spaces/test_gpu_sketches.py::test_rows_are_one_kernel",),
+    "cost_model": ("cost_model/test_legality.py", "cost_model/test_parts.py"),
+    "cost_model.analysis": ("cost_model/test_analysis.py::test_matmul_executions_with_tails",),
+    "cost_model.cpu": ("cost_model/test_model.py::test_draft_knows_what_hurts",),
+    "cost_model.gpu": ("cost_model/test_gpu_model.py::test_what_is_known_of_a_good_product",),
+    "experiments": ("experiments/test_cycles.py", "experiments/test_my_ops.py", "experiments/test_tuning_curves.py"),
+    "experiments.gpu": ("experiments/test_gpu_script.py::test_rows_and_totals",),
+    "experiments.scoreboard": ("experiments/test_scoreboard.py::test_the_command_refuses_what_it_does_not_know",),
+    "tests.faults": ("faults/test_sample.py::test_a_lost_row_and_a_damaged_one_break_the_bounds",),
+    "tests.fuzz": ("fuzz/test_hostile.py::test_a_crash_costs_its_own_seed_only",),
+    "tests.replay": ("replay/test_replay.py",),
+    "README.md": ("experiments/test_readme.py::test_commands_are_accepted", "test_structure.py"),
+}
+
+
+def is_quick(file: str, function: str) -> bool:
+    """Whether the table names a test function or its whole file; `file` as it lies in tests/."""
+    return not _NAMED.isdisjoint((file, f"{file}::{function}"))
+
+
+def has_quick(file: str) -> bool:
+    return file in _FILES
+
+
+_NAMED = frozenset(name for names in QUICK.values() for name in names)
+_FILES = frozenset(name.partition("::")[0] for name in _NAMED)
