@@ -226,5 +226,5 @@ def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDA
         x *= np.uint64(0xBF58476D1CE4E5B9)
         x ^= x >> np.uint64(27)
         x *= np.uint64(0x94D049BB133111EB)
-        np.take(table, x >> np.uint64(48), out=values[lo : lo + _CHUNK])
+        np.take(table, (x >> np.uint64(48)).astype(np.intp), out=values[lo : lo + _CHUNK])
     return values.reshape(tensor.shape)
