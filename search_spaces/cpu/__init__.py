@@ -5,11 +5,11 @@ them one that computes them (`Factor`), elements that data choose for several po
 (`Reindex`), and the cheap elementwise stages and data movement vanish into their readers (`Inline`). Then stages are
 visited from the outputs to the inputs; the first rule that applies gives the alternatives.
 
-    Prepared          what depends on weights alone is done ahead of time, at the root
-    Transform         Winograd's transforms: one dimension inside the nest of the other, all written out
-    Host              an elementwise stage waits for the reduction that will be fused into it
-    Scan              running reductions in blocks, row by row or stage by stage
-    Arrivals          what the data send to each element: histograms, sums of segments
+    PrepareWeights          what depends on weights alone is done ahead of time, at the root
+    WinogradTransform         Winograd's transforms: one dimension inside the nest of the other, all written out
+    FusedConsumer              an elementwise stage waits for the reduction that will be fused into it
+    PrefixScan              running reductions in blocks, row by row or stage by stage
+    Scatter          what the data send to each element: histograms, sums of segments
     SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
     MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
     LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
@@ -38,23 +38,23 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.elementwise import Elementwise, Host, Inline, Placement, Prepared
-from search_spaces.cpu.prefetch import follow_operands
+from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights
+from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
-from search_spaces.cpu.scans import Scan
-from search_spaces.cpu.scatter import Arrivals
-from search_spaces.cpu.streaming import streamed
+from search_spaces.cpu.scans import PrefixScan
+from search_spaces.cpu.scatter import Scatter
+from search_spaces.cpu.streaming import streaming_variants
 from search_spaces.cpu.tiling import MultiLevelTiling
-from search_spaces.cpu.transforms import Transform, beginnings
+from search_spaces.cpu.transforms import WinogradTransform, initial_sketches
 from search_spaces.partial_sketch import MAX_SKETCHES, Context, PartialSketch, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
-    Prepared(),
-    Transform(),
-    Host(),
-    Scan(),
-    Arrivals(),
+    PrepareWeights(),
+    WinogradTransform(),
+    FusedConsumer(),
+    PrefixScan(),
+    Scatter(),
     SplitReduction(),
     SplitTiledReduction(),
     MultiLevelTiling(),
@@ -77,13 +77,13 @@ def sketches(
     context = Context(target, threads)
     several = sum(stage.reducer is not None for stage in dag.stages) > 1
     most = MOST_OF_SEVERAL if several else MAX_SKETCHES
-    grown = [d for start in beginnings(dag, context) for d in grow(start, Inline(), rules, context, most)]
-    partials = [follow_operands(_leftovers(d, context), context) for d in grown]
-    return numbered([d.complete() for d in (*partials, *streamed(partials, dag, context))])
+    grown = [d for start in initial_sketches(dag, context) for d in grow(start, Inline(), rules, context, most)]
+    partials = [prefetch_operands(_leftovers(d, context), context) for d in grown]
+    return numbered([d.complete() for d in (*partials, *streaming_variants(partials, dag, context))])
 
 
 def _leftovers(sketch: PartialSketch, context: Context) -> PartialSketch:
-    """Hosts that no reduction was fused into after all."""
+    """Consumers that no reduction was fused into after all."""
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
             sketch = Elementwise().apply(sketch, stage, context)[0]

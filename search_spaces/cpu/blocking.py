@@ -5,7 +5,7 @@
         v.0, a.0 of the tile
           accumulators in registers over the block:  k.i, register tile
           added to the task's tile
-      the host stage writes the tile
+      the consumer writes the tile
 
 It is Rfactor over the outer part of K, the partial sums living in registers.
 
@@ -45,7 +45,7 @@ from search_spaces.cpu.domains import (
     vector_width,
 )
 from search_spaces.cpu.packing import pack_panels, pack_rows
-from search_spaces.cpu.prefetch import follow_sums
+from search_spaces.cpu.prefetch import prefetch_sums
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
@@ -74,11 +74,11 @@ def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context
             sketch = pack_rows(sketch, read.load.buffer, partial, tiled.dims, widths, at)
         else:
             sketch = pack_panels(sketch, read.load.buffer, partial, dim, width, at)
-    sketch = follow_sums(sketch, sketch.state.stage(partial), context)
+    sketch = prefetch_sums(sketch, sketch.state.stage(partial), context)
     return tiles.finish(sketch, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 
-def thin_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> list[PartialSketch]:
+def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> list[PartialSketch]:
     """The alternatives for few rows; none where there are many, K is short, or rows are not along the memory."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
@@ -86,14 +86,14 @@ def thin_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: 
     far = [r for r in wide if r.strides[v.name] == 1 and (r.strides[k.name] or 0) >= extent(v)]
     if not _is_long(stage) or max(users, default=0) > FEW_ROWS or len(far) < len(wide) or stage.op.guards:
         return []
-    in_rows = passes_by(sketch, stage, v, context)
+    in_rows = is_streaming_reduction(sketch, stage, v, context)
     dims = {r.load.buffer: d for r in wide if (d := column_dim(r, stage, v)) is not None}
     pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & sketch.state.constants
-    found = [_thin(sketch, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
-    return [*found, _thin(sketch, stage, v, context, panel_block, in_rows, dims)] if pays else found
+    found = [_skinny(sketch, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
+    return [*found, _skinny(sketch, stage, v, context, panel_block, in_rows, dims)] if pays else found
 
 
-def _thin(
+def _skinny(
     sketch: PartialSketch,
     stage: Stage,
     v: StageAxis,
@@ -119,7 +119,7 @@ def _is_long(stage: Stage) -> bool:
     return k >= MIN_REDUCTION or (k >= MIN_CHANNELS and k * math.prod(taps) >= MIN_REDUCTION)
 
 
-def passes_by(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
+def is_streaming_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
     """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
     `v` that are longer than a register tile."""
     reads, lanes = reads_of(sketch.state, stage), context.lanes_of(stage)
@@ -140,15 +140,15 @@ def _blocks(
     """K in blocks of `domain` around the register tiles of a task, nothing packed; and the accumulating stage.
     `in_rows`: tasks are whole rows along `v`, or long parts of them."""
     k = stage.op.reduce_axes[-1]
-    sketch, host, acc = fuse_consumer(sketch, stage)
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
     partial = f"{acc}.rf"
     block = domain(f"{acc}.{k.name}.b", extent(k))
     sketch = sketch.with_params([block]).apply(Rfactor(acc, k.name, block.name, "outer", taps))
     wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
     held = tuple(a.name for a in stage.op.axes if not any(r.moves(a.name) for r in wide))
-    tiles = _Tiles(sketch.state.stage(host), stage.op.axes.index(v), context, in_rows, held)
-    sketch = tiles.split_host(sketch)
-    sketch = sketch.apply(ComputeAt(acc, host, tiles.task_loop))
+    tiles = _Tiles(sketch.state.stage(consumer), stage.op.axes.index(v), context, in_rows, held)
+    sketch = tiles.split_consumer(sketch)
+    sketch = sketch.apply(ComputeAt(acc, consumer, tiles.task_loop))
     sketch = tiles.split_tile(sketch, acc, (*taps, f"{k.name}.o"))
     middle = [x.name for x in sketch.state.stage(acc).loops if x.name.endswith(".0")][-1]
     sketch = sketch.apply(ComputeAt(partial, acc, middle, Scope.REGISTER.value))
@@ -167,47 +167,49 @@ def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | No
 
 
 class _Tiles:
-    """The host's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile. Its
+    """The consumer's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile. Its
     tiles along axes that the vectorised operand is `held` for follow each other: they find it in the first cache."""
 
     def __init__(
-        self, host: Stage, v: int, context: Context, in_rows: bool = False, held: tuple[str, ...] = ()
+        self, consumer: Stage, v: int, context: Context, in_rows: bool = False, held: tuple[str, ...] = ()
     ) -> None:
-        self.host = host
+        self.consumer = consumer
         self.held = held
         self.in_rows = in_rows
         self.v = v
         self.context = context
-        self.task_loop = f"{host.op.axes[-1].name}.0"
+        self.task_loop = f"{consumer.op.axes[-1].name}.0"
 
     def width(self, n: int) -> str:
-        return f"{self.host.name}.{self.host.op.axes[n].name}.r"
+        return f"{self.consumer.name}.{self.consumer.op.axes[n].name}.r"
 
     def finish(self, sketch: PartialSketch, acc: str, partial: str, note: str) -> PartialSketch:
-        return sketch.finish(self.host.name, acc, partial, note=note).with_row_loop(self.host.name, self.task_loop)
+        return sketch.finish(self.consumer.name, acc, partial, note=note).with_row_loop(
+            self.consumer.name, self.task_loop
+        )
 
-    def split_host(self, sketch: PartialSketch) -> PartialSketch:
-        host = self.host
-        itemsize = max(DTYPES[d].nbytes for d in host.op.dtypes)
+    def split_consumer(self, sketch: PartialSketch) -> PartialSketch:
+        consumer = self.consumer
+        itemsize = max(DTYPES[d].nbytes for d in consumer.op.dtypes)
         lanes = self.context.lanes(itemsize)
         steps: list[Step] = []
-        for n, axis in enumerate(host.op.axes):
-            group = f"{host.name}.{axis.name}"
+        for n, axis in enumerate(consumer.op.axes):
+            group = f"{consumer.name}.{axis.name}"
             count = tile_count(f"{group}.m", extent(axis), group)
             tile = register_tile(self.width(n), extent(axis), group)
             if n == self.v:
                 tile = vector_width(self.width(n), extent(axis), lanes, group)
                 count, tile = self._long(count, tile, itemsize) if self.in_rows else (count, tile)
             sketch = sketch.with_params([count, tile])
-            steps.append(Split(host.name, axis.name, (count.name, tile.name)))
-        names = [a.name for a in host.op.axes]
+            steps.append(Split(consumer.name, axis.name, (count.name, tile.name)))
+        names = [a.name for a in consumer.op.axes]
         v = names[self.v]
         others = [n for n in names if n != v]
         inner = [f"{n}.{level}" for n in (*others, v) for level in (1, 2)]
-        steps.append(Reorder(host.name, (*(f"{n}.0" for n in names), *inner)))
-        if host.at is None:
-            steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
-        steps.append(Vectorize(host.name, f"{v}.2"))
+        steps.append(Reorder(consumer.name, (*(f"{n}.0" for n in names), *inner)))
+        if consumer.at is None:
+            steps.append(Parallel(consumer.name, tuple(f"{n}.0" for n in names)))
+        steps.append(Vectorize(consumer.name, f"{v}.2"))
         return sketch.apply(*steps)
 
     def _long(self, count: Param, tile: Param, itemsize: int) -> tuple[Param, Param]:

@@ -1,10 +1,10 @@
 """Stages without a reduction: inlined, computed where they are used, or at the root.
 
 Inline         cheap stages and pure data movement vanish into their readers (Ansor's R2)
-Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+FusedConsumer           an elementwise stage that a reduction will be fused into waits for that reduction's rule
 Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
 Elementwise    the rest: parallel over rows or chunks, vectors innermost
-Prepared       what depends on weights alone, of any kind: at the root, which is ahead of the kernel
+PrepareWeights       what depends on weights alone, of any kind: at the root, which is ahead of the kernel
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Inline:
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
-class Host:
+class FusedConsumer:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         state = sketch.state
         if stage.op.reducer is not None:
@@ -98,15 +98,15 @@ class Host:
         if any(fused_consumer(state, s) is stage for s in producers):
             return True
         rows = [s for s in producers if not has_reuse(s, reads_of(state, s)) and len(s.op.axes) < len(stage.op.axes)]
-        return any(_leads(s, stage) for s in rows)
+        return any(_shares_leading_axes(s, stage) for s in rows)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         return [sketch]
 
 
-def _leads(producer: Stage, host: Stage) -> bool:
-    """Whether the producer's axes are as long as the host's leading axes."""
-    lead = host.op.axes[: len(producer.op.axes)]
+def _shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
+    """Whether the producer's axes are as long as the consumer's leading axes."""
+    lead = consumer.op.axes[: len(producer.op.axes)]
     return [extent(a) for a in producer.op.axes] == [extent(a) for a in lead]
 
 
@@ -145,8 +145,8 @@ class Placement:
         consumers = sketch.state.consumers(stage)
         roots = {sketch.state.root(r).name for r in consumers}
         loops = dict(sketch.row_loops)
-        host = roots.pop() if len(roots) == 1 else ""
-        return (host, loops[host]) if host in loops else None
+        consumer = roots.pop() if len(roots) == 1 else ""
+        return (consumer, loops[consumer]) if consumer in loops else None
 
     def _attach(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
         place = self.row_loop(sketch, stage)
@@ -214,7 +214,7 @@ class Elementwise:
         return sketch.with_params(params).apply(*steps).finish(name, note=note)
 
 
-class Prepared:
+class PrepareWeights:
     """No open numbers, for the time does not count."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
@@ -235,13 +235,13 @@ def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
     """Whether the attached stage computes each of its points once: its regions for different rows are disjoint."""
     at = sketch.state.stage(stage.name).at
     assert at is not None
-    host = sketch.state.stage(at.stage)
+    consumer = sketch.state.stage(at.stage)
     domains = infer_domains(sketch.state, stage.name)
-    around = host.loops[: host.position(at.loop) + 1]
-    bounds = domains[host.name].bounds
-    inside = {axis for x in host.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
+    around = consumer.loops[: consumer.position(at.loop) + 1]
+    bounds = domains[consumer.name].bounds
+    inside = {axis for x in consumer.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
     whole = {axis for x in around for axis, _ in x.parts} - inside  # all levels of these are outside, but for a block
-    rows = [a.extent for a in host.op.all_axes if a.name in whole]
+    rows = [a.extent for a in consumer.op.all_axes if a.name in whole]
     rows += [bounds[x.name] for x in around if not {axis for axis, _ in x.parts} <= whole]
     regions = ((a, of_one_row(domains[stage.name].regions[a.name].extent)) for a in stage.op.axes)
     region = [e if isinstance(e, Const) else a.extent for a, e in regions]  # at most

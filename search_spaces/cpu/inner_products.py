@@ -4,7 +4,7 @@
       a.0 of the tile
         accumulators in registers, a vector for each point:  reduction loops, points unrolled, lanes of k
         the lanes of each are added up
-      the host stage writes the task's points, in vectors
+      the consumer writes the task's points, in vectors
 
 For operands that are contiguous along the reduction and used by few outputs: y = x W^T of a few rows, a tall matrix by
 a thin one. Copied into panels, or across, each of their elements would cost as much as its multiply-adds. A small
@@ -39,19 +39,19 @@ def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> Par
     if k is None or stage.op.guards or has_condition(stage):
         return None
     far = {r.load.buffer: r for r in reads if not r.is_unit(k.name)}
-    sketch, host_name, acc = fuse_consumer(sketch, stage)
-    host = sketch.state.stage(host_name)
+    sketch, consumer_name, acc = fuse_consumer(sketch, stage)
+    consumer = sketch.state.stage(consumer_name)
     words = words_along(sketch.state, sketch.state.stage(acc), k, context)
     sketch = sketch if words is None else sums_along(sketch.apply(words), sketch.state, context)
-    sketch = _split_host(sketch.apply(Rfactor(acc, k.name, lanes, "inner")), host, context)
-    sketch = sketch.apply(ComputeAt(acc, host_name, f"{host.op.axes[-1].name}.0"))
-    sketch = _split_tile(sketch, host, acc, f"{k.name}.i")
+    sketch = _split_consumer(sketch.apply(Rfactor(acc, k.name, lanes, "inner")), consumer, context)
+    sketch = sketch.apply(ComputeAt(acc, consumer_name, f"{consumer.op.axes[-1].name}.0"))
+    sketch = _split_tile(sketch, consumer, acc, f"{k.name}.i")
     for read in far.values():
         dim = transposable_dim(read, stage, k)
         assert dim is not None
         sketch = pack_transposed(sketch, read.load.buffer, f"{acc}.rf", dim, None, context)
-    task = f"{host.op.axes[-1].name}.0"
-    return sketch.finish(host_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(host_name, task)
+    task = f"{consumer.op.axes[-1].name}.0"
+    return sketch.finish(consumer_name, acc, f"{acc}.rf", note=f"{stage.name}:dots").with_row_loop(consumer_name, task)
 
 
 def _lane_axis(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) -> StageAxis | None:
@@ -73,34 +73,34 @@ def _lane_axis(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) 
     return max(filter(fits, stage.op.reduce_axes), key=extent, default=None)
 
 
-def _tile(host: Stage, n: int) -> str:
-    return f"{host.name}.{host.op.axes[n].name}.r"
+def _tile(consumer: Stage, n: int) -> str:
+    return f"{consumer.name}.{consumer.op.axes[n].name}.r"
 
 
-def _split_host(sketch: PartialSketch, host: Stage, context: Context) -> PartialSketch:
+def _split_consumer(sketch: PartialSketch, consumer: Stage, context: Context) -> PartialSketch:
     """Tasks; inside a task all axes but the last one by one, the last in vectors."""
-    lanes = context.lanes_of(host)
+    lanes = context.lanes_of(consumer)
     steps: list[Step] = []
-    *others, last = host.op.axes
+    *others, last = consumer.op.axes
     for n, axis in enumerate(others):
-        group = f"{host.name}.{axis.name}"
-        params = tile_count(f"{group}.m", extent(axis), group), points_of_dots(_tile(host, n), extent(axis), group)
+        group = f"{consumer.name}.{axis.name}"
+        params = tile_count(f"{group}.m", extent(axis), group), points_of_dots(_tile(consumer, n), extent(axis), group)
         sketch = sketch.with_params(params)
-        steps.append(Split(host.name, axis.name, (params[0].name, params[1].name)))
-    count = tile_count(f"{host.name}.{last.name}.m", -(-extent(last) // lanes), f"{host.name}.{last.name}")
-    sketch = sketch.with_params([count, points_of_dots(_tile(host, len(others)), extent(last))])
-    steps.append(Split(host.name, last.name, (count.name, lanes)))
-    names = [a.name for a in host.op.axes]
-    steps.append(Reorder(host.name, (*(f"{n}.0" for n in names), *(f"{n}.{i}" for n in names for i in (1, 2)))))
-    if host.at is None:
-        steps.append(Parallel(host.name, tuple(f"{n}.0" for n in names)))
-    return sketch.apply(*steps, Vectorize(host.name, f"{names[-1]}.2"))
+        steps.append(Split(consumer.name, axis.name, (params[0].name, params[1].name)))
+    count = tile_count(f"{consumer.name}.{last.name}.m", -(-extent(last) // lanes), f"{consumer.name}.{last.name}")
+    sketch = sketch.with_params([count, points_of_dots(_tile(consumer, len(others)), extent(last))])
+    steps.append(Split(consumer.name, last.name, (count.name, lanes)))
+    names = [a.name for a in consumer.op.axes]
+    steps.append(Reorder(consumer.name, (*(f"{n}.0" for n in names), *(f"{n}.{i}" for n in names for i in (1, 2)))))
+    if consumer.at is None:
+        steps.append(Parallel(consumer.name, tuple(f"{n}.0" for n in names)))
+    return sketch.apply(*steps, Vectorize(consumer.name, f"{names[-1]}.2"))
 
 
-def _split_tile(sketch: PartialSketch, host: Stage, acc: str, lane: str) -> PartialSketch:
+def _split_tile(sketch: PartialSketch, consumer: Stage, acc: str, lane: str) -> PartialSketch:
     """The task's points in register tiles, and what accumulates them."""
     names = [a.name for a in sketch.state.stage(acc).op.axes]
-    steps: list[Step] = [Split(acc, name, (_tile(host, n),)) for n, name in enumerate(names)]
+    steps: list[Step] = [Split(acc, name, (_tile(consumer, n),)) for n, name in enumerate(names)]
     steps.append(Reorder(acc, (*(f"{n}.0" for n in names), *(f"{n}.1" for n in names), lane)))
     steps += [*(Unroll(acc, f"{n}.1") for n in names), Vectorize(acc, lane)]
     sketch = sketch.apply(*steps, ComputeAt(f"{acc}.rf", acc, f"{names[-1]}.0", Scope.REGISTER.value))

@@ -1,31 +1,30 @@
-"""Operands asked for ahead of time.
+"""Operands that register tiles ask for ahead of time: software prefetch.
 
-Prefetchers of processors follow a row of memory once they have seen a few of its lines. Where rows are short and far
-from each other (the heads of an attention, the groups of a convolution) every row begins with lines that have to be
-waited for. So each register tile asks for what later ones read: for the rows of the next tile but one, and for its
-share of the next panel (`fetch_ahead`). It does so line by line, in the steps of its reduction: a core waits for some
-ten or twenty lines at a time, and a tile that asks for more of them before its first step waits there.
+Two kinds of operands need it.
 
-A product or a convolution reads its operands once for each panel. One that is larger than the second level cache comes
-from further away every time, and a register tile, which reads a few rows of it and has nothing else to wait for, waits
-for these. Each step of its reduction asks for some of it (`follow_operands`): what moves then moves while it computes,
-a line now and then.
+Short rows (`prefetch_short_rows`). The hardware prefetcher follows a row of memory once it has seen a few of its lines.
+Where rows are short and far from each other, as the heads of an attention are, every row begins with lines that have to
+be waited for. So each register tile asks for the rows of the next tile but one, and for its share of the next panel.
+
+Large operands (`prefetch_operands`). A product or a convolution reads its operands once for each panel. An operand that
+is larger than the second level cache comes from further away every time, and a register tile has nothing else to wait
+for. So it asks for some of the operand in each step of its reduction:
 
     A[i, k]        rows along the reduction: a share of the next tile's rows
-    B[k, j]        one row of the panel a step: the row of some steps later. No more: rows whose distance is a power of
-                   two meet in a few sets of the caches, where a whole panel would not wait to be read
+    B[k, j]        the row of the panel that is read some steps later, one a step. A whole panel would not stay: rows
+                   whose distance is a power of two conflict in a few sets of the caches
     a packed one   a share of the next panel's source
 
-In blocks of a reduction the same is asked for the panels that are made for each tile of columns.
+Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
+for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
+cache only, because many of them conflict in the first.
 
-A reduction of few steps has its next tile's place in a large output asked for as well, to be written: a store to a line
-that is elsewhere waits for it, and those of a short tile are as many as a processor keeps waiting.
-
-Where blocks of a reduction are added to a large tile in memory, the next register tile's place in it is asked for as
-well (`follow_sums`): it is read and written once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of
-128 to 256 steps, its sums 2 MB, takes 0.91 to 0.96 of the time.
-
-The rows some steps later are asked to be in the second level: many of them meet in a set of the first.
+Three more places are asked for in the same way. In blocks of a reduction: the source of the panels that are made for
+each tile of columns. Where a reduction has few steps: the next tile's place in a large output. A store to a line that
+no cache has waits for it, and a short tile has as many such stores as a core keeps waiting. Where blocks of a reduction
+are added to a large tile in memory (`prefetch_sums`): the next register tile's place in it, which is read and written
+once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256 steps, its sums 2 MB, takes 0.91
+to 0.96 of the time.
 """
 
 from __future__ import annotations
@@ -44,36 +43,38 @@ from search_spaces.access import Read, extent, is_reused, points, reads_of, run_
 from search_spaces.fusion import is_copy
 from search_spaces.partial_sketch import Context, PartialSketch
 
-SHORT_ROW_BYTES = 1024  # longer ones are followed by the processor
+SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
 TILES_AHEAD = 2  # a tile takes about as long as the memory
 ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
 FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
-LARGE = 0.5  # of the second level cache: an operand that is larger does not stay there, beside the others
+LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
 
 
-def fetch_ahead(state: State, context: Context) -> State:
-    """The schedule with its register tiles asking for operands whose rows are short; itself where none is."""
+def prefetch_short_rows(state: State, context: Context) -> State:
+    """The schedule, its register tiles prefetching operands whose rows are short; unchanged where none are."""
     for stage in state.stages:
         if _is_tile(stage):
-            state = _ask(state, stage, _ask_for_short_rows, LARGE * context.target.l2_bytes)
+            state = _prefetch(state, stage, _for_short_rows, LARGE * context.target.l2_bytes)
     return state
 
 
-def follow_operands(sketch: PartialSketch, context: Context) -> PartialSketch:
-    """The sketch with its register tiles asking for large operands while they compute."""
+def prefetch_operands(sketch: PartialSketch, context: Context) -> PartialSketch:
+    """The sketch, its register tiles prefetching large operands while they compute."""
     state = sketch.state
     large = LARGE * context.target.l2_bytes
     for stage in sketch.state.stages:
         if _is_tile(stage):
-            state = _follow_output(_ask(state, stage, _ask_for_operand, large), stage, large)
+            state = _prefetch_output(_prefetch(state, stage, _for_operand, large), stage, large)
         elif _is_tile_of_block(stage):
-            state = _follow_block(state, stage, large)
+            state = _prefetch_panel(state, stage, large)
     return sketch if state is sketch.state else replace(sketch, state=state)
 
 
-def follow_sums(sketch: PartialSketch, tile: Stage, context: Context) -> PartialSketch:
-    """The sketch with a register tile over a long block of the reduction asking for the next one's place in the sums of
-    the stage around it; itself where the second level cache holds these."""
+def prefetch_sums(sketch: PartialSketch, tile: Stage, context: Context) -> PartialSketch:
+    """The sketch, a register tile over a block of the reduction prefetching the next one's sums.
+
+    The sums are those of the stage around it. The sketch is unchanged where the second level cache holds them.
+    """
     assert tile.at is not None
     sums = sketch.state.stage(tile.at.stage)
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
@@ -97,75 +98,79 @@ def _is_in_registers(stage: Stage) -> bool:
     return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None
 
 
-def _follow_block(state: State, tile: Stage, large: float) -> State:
-    """The schedule with the tile asking for the source of the next panel inside the block, in each of its steps. Panels
-    of a whole block are made in long rows."""
+def _prefetch_panel(state: State, tile: Stage, large: float) -> State:
+    """The schedule, the tile prefetching the source of the next panel that is made inside the block.
+
+    Panels of a whole block are made in long rows, and need none of it.
+    """
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None]:
         if copy.at is None or not is_copy(copy) or state.stage(copy.at.stage).loop(copy.at.loop).reduce:
             continue
-        step = _ask_for_source(state, tile, last, copy)
+        step = _for_source(state, tile, last, copy)
         if step is not None and _n_bytes(state, step.buffer) >= large:
             state = state.apply(step)
     return state
 
 
-Asking = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchAhead | None]
+Chooser = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchAhead | None]
 
 
-def _ask(state: State, tile: Stage, asking: Asking, large: float) -> State:
-    """The schedule with what `asking` says of each operand of the tile that is at least as large; itself where that is
-    nothing. The innermost loop over steps of the reduction asks."""
+def _prefetch(state: State, tile: Stage, choose: Chooser, large: float) -> State:
+    """The schedule with the prefetch that `choose` gives for each operand of the tile that has `large` bytes or more.
+
+    The innermost serial loop of the reduction is where it is asked for.
+    """
     reads = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
-        step = None if read.is_indirect else asking(state, tile, steps[-1], read, reads)
+        step = None if read.is_indirect else choose(state, tile, steps[-1], read, reads)
         if step is None or _n_bytes(state, step.buffer) < large:
             continue
         try:
             state = state.apply(step)
-        except ScheduleError:  # copied elsewhere
+        except ScheduleError:  # the copy is made elsewhere
             continue
     return state
 
 
-def _follow_output(state: State, tile: Stage, large: float) -> State:
-    """The schedule with the tile asking for the next one's place in what the stage around it writes."""
+def _prefetch_output(state: State, tile: Stage, large: float) -> State:
+    """The schedule, the tile prefetching the next one's place in what the stage around it writes."""
     assert tile.at is not None
-    host = state.stage(tile.at.stage)
+    consumer = state.stage(tile.at.stage)
     n_steps = math.prod(extent(a) for a in tile.op.reduce_axes)
     loops = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
-    if not loops or n_steps > FEW_STEPS or not state.is_output(host):
+    if not loops or n_steps > FEW_STEPS or not state.is_output(consumer):
         return state
-    n_points = math.prod(extent(a) for a in host.op.axes)
-    for name, dtype in zip(host.op.buffers, host.op.dtypes, strict=True):
+    n_points = math.prod(extent(a) for a in consumer.op.axes)
+    for name, dtype in zip(consumer.op.buffers, consumer.op.dtypes, strict=True):
         if n_points * DTYPES[dtype].nbytes >= large:
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
     return state
 
 
-def _ask_for_short_rows(
+def _for_short_rows(
     state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
 ) -> Prefetch | FetchAhead | None:
-    if not _is_scattered(read, tile, reads) or not is_reused(read, tile):
+    if not _has_short_runs(read, tile, reads) or not is_reused(read, tile):
         return None
     name = read.load.buffer
     copy = state.producer(name)
     if copy is None:
         return FetchAhead(tile.name, loop, tile.name, name, TILES_AHEAD)
-    return _ask_for_source(state, tile, loop, copy)
+    return _for_source(state, tile, loop, copy)
 
 
-def _is_scattered(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
+def _has_short_runs(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
     run = run_length(read, tile, reads)
     return run is not None and run * DTYPES[read.load.dtype].nbytes <= SHORT_ROW_BYTES
 
 
-def _ask_for_operand(
+def _for_operand(
     state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
 ) -> Prefetch | FetchAhead | None:
-    """None where it is no input, is read but once, or nothing can be said of it."""
-    if _is_scattered(read, tile, reads) or not is_reused(read, tile):
+    """None where each element is read once, or it cannot be said which elements the next tile reads."""
+    if _has_short_runs(read, tile, reads) or not is_reused(read, tile):
         return None  # a depthwise convolution's image: it comes once, in order
     name = read.load.buffer
     copy = state.producer(name)
@@ -175,11 +180,11 @@ def _ask_for_operand(
         return None
     if copy is None:
         return FetchAhead(tile.name, loop, tile.name, name, 1)
-    return _ask_for_source(state, tile, loop, copy) if is_copy(copy) else None
+    return _for_source(state, tile, loop, copy) if is_copy(copy) else None
 
 
-def _ask_for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchAhead | None:
-    """For what the next copy of an input, or the next part of an image with its border, is made of."""
+def _for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchAhead | None:
+    """The prefetch of the input from which the next copy, or the next part of a padded image, is made."""
     sources = tuple(copy.op.reads)
     if copy.op.reducer is not None or len(sources) != 1 or state.producer(sources[0]) is not None:
         return None
@@ -187,7 +192,7 @@ def _ask_for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchA
 
 
 def _is_plain(read: Read, tile: Stage) -> bool:
-    """Whether each dimension is indexed by one axis alone: tiles have no element in common but all of it."""
+    """Whether each dimension is indexed by one axis alone, so that two tiles share all of their elements or none."""
     return all(len(linear(i).terms) <= 1 for i in read.load.indices) and all(
         read.dim_of(a.var) is not None for a in tile.op.all_axes if a.var in read.axes
     )

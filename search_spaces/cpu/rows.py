@@ -106,8 +106,8 @@ class LaneReduction:
             placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
         lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
         tiles = inner_products(sketch, stage, context) if has_reuse(stage, reads_of(sketch.state, stage)) else None
-        host = fused_consumer(sketch.state, stage)
-        alone = is_root or (host is not None and host.at is None)  # others stay with the rows that use them
+        consumer = fused_consumer(sketch.state, stage)
+        alone = is_root or (consumer is not None and consumer.at is None)  # others stay with the rows that use them
         across = short_rows_across(sketch, stage, context) if alone else None
         return [lanes, *(d for d in (tiles, across) if d is not None)]
 
@@ -174,50 +174,50 @@ def _place(sketch: PartialSketch, name: str) -> PartialSketch:
     """Compute the stage inside the row loop of the stage that uses it, where a row needs one value of it."""
     state = sketch.state
     stage = state.stage(name)
-    host = _host(sketch, stage)
-    if host is None:
+    consumer = _root_consumer(sketch, stage)
+    if consumer is None:
         return sketch
-    if host.name not in sketch.done:
-        sketch = _schedule_rows(sketch, host, stage)
-        host = sketch.state.stage(host.name)
-    loop = dict(sketch.row_loops).get(host.name)
+    if consumer.name not in sketch.done:
+        sketch = _schedule_rows(sketch, consumer, stage)
+        consumer = sketch.state.stage(consumer.name)
+    loop = dict(sketch.row_loops).get(consumer.name)
     if loop is None:
         return sketch
     try:
-        placed = sketch.apply(ComputeAt(name, host.name, loop))
+        placed = sketch.apply(ComputeAt(name, consumer.name, loop))
     except ScheduleError:
         return sketch  # a reader is elsewhere
     regions = infer_domains(placed.state, name)[name].regions
     return placed if all(is_row_block(regions[a.name].extent) for a in stage.op.axes) else sketch
 
 
-def _host(sketch: PartialSketch, stage: Stage) -> Stage | None:
+def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
     """The root stage in which all readers of `stage` are computed."""
     roots = {sketch.state.root(reader).name for reader in sketch.state.consumers(stage)}
-    host = sketch.state.stage(roots.pop()) if len(roots) == 1 else None
-    return host if host is not None and host.op.reducer is None else None
+    consumer = sketch.state.stage(roots.pop()) if len(roots) == 1 else None
+    return consumer if consumer is not None and consumer.op.reducer is None else None
 
 
-def _schedule_rows(sketch: PartialSketch, host: Stage, stage: Stage) -> PartialSketch:
+def _schedule_rows(sketch: PartialSketch, consumer: Stage, stage: Stage) -> PartialSketch:
     """An elementwise root stage, row by row. As many leading axes as `stage` has are parallel, several blocks of rows a
     task, and end in the loop over these blocks; the last of the others is vectorised."""
-    lead = min(len(stage.op.axes), len(host.op.axes))
-    names = [a.name for a in host.op.axes]
+    lead = min(len(stage.op.axes), len(consumer.op.axes))
+    names = [a.name for a in consumer.op.axes]
     steps: list[Step] = []
     outer, row = names[:lead], names[lead - 1] if lead else ""
-    if lead and host.at is None and extent(host.op.axes[lead - 1]) > 1:
-        levels, factors = row_levels(f"{host.name}.{row}", extent(host.op.axes[lead - 1]))
+    if lead and consumer.at is None and extent(consumer.op.axes[lead - 1]) > 1:
+        levels, factors = row_levels(f"{consumer.name}.{row}", extent(consumer.op.axes[lead - 1]))
         sketch = sketch.with_params(levels)
-        steps.append(Split(host.name, row, factors))
+        steps.append(Split(consumer.name, row, factors))
         outer[-1], row = f"{row}.0", f"{row}.1"
     if lead < len(names):
-        last: StageAxis = host.op.axes[-1]
-        width = f"{host.name}.{last.name}.r"
+        last: StageAxis = consumer.op.axes[-1]
+        width = f"{consumer.name}.{last.name}.r"
         # Of one 64-byte line of the widest value written; narrower targets take several vectors.
-        lanes = max(1, 64 // max(DTYPES[d].nbytes for d in host.op.dtypes))
+        lanes = max(1, 64 // max(DTYPES[d].nbytes for d in consumer.op.dtypes))
         sketch = sketch.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
-        steps += [Split(host.name, last.name, (width,)), Vectorize(host.name, f"{last.name}.1")]
-    if lead and host.at is None:
-        steps.append(Parallel(host.name, tuple(outer)))
-    sketch = sketch.apply(*steps).finish(host.name)
-    return sketch.with_row_loop(host.name, row) if lead else sketch
+        steps += [Split(consumer.name, last.name, (width,)), Vectorize(consumer.name, f"{last.name}.1")]
+    if lead and consumer.at is None:
+        steps.append(Parallel(consumer.name, tuple(outer)))
+    sketch = sketch.apply(*steps).finish(consumer.name)
+    return sketch.with_row_loop(consumer.name, row) if lead else sketch

@@ -1,15 +1,17 @@
-"""Running reductions, which `te.rewrites.scans` has put in blocks: sums, maxima, .. of all elements up to each one.
+"""Prefix scans: sums, maxima, .. of all elements up to each one. `te.rewrites.scans` has put them in blocks.
 
     parallel rows                                        or: everything at the root, parallel over rows and blocks
       sums of blocks, of blocks of blocks, ..            s
       what comes before each block in the one around it  w
       for blocks
         a block's elements in registers: each element k is added to those after it, under conditions on k < j
-        the host adds what comes before the block and writes
+        the consumer adds what comes before the block and writes
 
-Along contiguous data a block is one or two vectors, which code generation adds to themselves, shifted. Along another
-axis lanes are of the last axis and conditions are none: all j and k are written out, and as results j and j + 1 begin
-with the same sums, the compiler makes these once. So each element is added once, in the order of a loop.
+Along contiguous data a block is one or two vectors, which code generation adds to themselves, shifted.
+
+Along another axis the lanes are of the last axis, and there are no conditions: all j and k are written out. Results j
+and j + 1 begin with the same sums, which the compiler computes once. So each element is added once, in the order of a
+loop.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
 @dataclass(frozen=True)
-class Scan:
-    """Alternatives: all stages of a row (of a few vectors of rows, where lanes are of another axis) while it is in a
-    cache, or each stage on its own."""
+class PrefixScan:
+    """Two alternatives: all stages for one row after the other, while it is in a cache; or each stage on its own.
+
+    A row is a few vectors of rows where the lanes are of another axis.
+    """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         found = running(stage.op)
@@ -42,17 +46,20 @@ class Scan:
         return max(extent(stage.op.reduce_axes[found.k]), extent(stage.op.axes[found.i])) <= LONGEST
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        sketch, host, acc = fuse_consumer(sketch, stage)
-        nest = _Nest.of(sketch.state.stage(host), sketch.state.stage(acc), sketch.state, context)
+        sketch, consumer, acc = fuse_consumer(sketch, stage)
+        nest = _Nest.of(sketch.state.stage(consumer), sketch.state.stage(acc), sketch.state, context)
         return [d for d in (nest.by_rows(sketch), nest.by_blocks(sketch)) if d is not None]
 
 
 @dataclass(frozen=True)
 class _Nest:
-    """`rows`, `digits`: the axes of the host before the one, `j`, within blocks; those after it are rows too, but for
-    the last one, `lanes`. `group`: what else the rows' stages are, readers first."""
+    """The stages of a scan, and the roles of the consumer's axes.
 
-    host: Stage
+    `j` is the axis within blocks. `digits` are the axes before it that number the blocks. All others are `rows`, except
+    that the last axis after `j`, if there is one, is `lanes`. `group`: the other stages of a row, readers first.
+    """
+
+    consumer: Stage
     acc: Stage
     group: tuple[Stage, ...]
     rows: tuple[str, ...]
@@ -62,27 +69,31 @@ class _Nest:
     context: Context
 
     @staticmethod
-    def of(host: Stage, acc: Stage, state: State, context: Context) -> _Nest:
+    def of(consumer: Stage, acc: Stage, state: State, context: Context) -> _Nest:
         found = running(acc.op)
         assert found is not None
-        names, group = tuple(a.name for a in host.op.axes), _group(host, acc, state)
+        names, group = tuple(a.name for a in consumer.op.axes), _group(consumer, acc, state)
         behind = names[found.i + 1 :]
         lead = min((len(s.op.axes) - 1 - len(behind) for s in group), default=found.i)
         rows, lanes = (*names[:lead], *behind[:-1]), behind[-1] if behind else None
-        return _Nest(host, acc, group, rows, names[lead : found.i], names[found.i], lanes, context)
+        return _Nest(consumer, acc, group, rows, names[lead : found.i], names[found.i], lanes, context)
 
     def by_rows(self, sketch: PartialSketch) -> PartialSketch | None:
         """Rows in parallel; None where there is one alone."""
         split = self.lanes or (self.rows[-1] if self.rows else None)
         if split is None:
             return None
-        count = tile_count(f"{self.host.name}.{split}.m", extent(self.host.op.axis(split)), f"{self.host.name}.{split}")
+        count = tile_count(
+            f"{self.consumer.name}.{split}.m", extent(self.consumer.op.axis(split)), f"{self.consumer.name}.{split}"
+        )
         task, inner = f"{split}.0", f"{split}.1"
         if self.lanes is None:  # divisors, so that no stage is computed for a row that is not there
-            count = replace(count, domain=tuple(n for n in count.domain if extent(self.host.op.axis(split)) % n == 0))
-            step = Split(self.host.name, split, (count.name,))
+            count = replace(
+                count, domain=tuple(n for n in count.domain if extent(self.consumer.op.axis(split)) % n == 0)
+            )
+            step = Split(self.consumer.name, split, (count.name,))
             return self._nest(sketch.with_params([count]), step, (*self.rows[:-1], task), (inner, *self.digits), inner)
-        step = Split(self.host.name, split, (count.name, self._width.name))
+        step = Split(self.consumer.name, split, (count.name, self._width.name))
         sketch = sketch.with_params([count, self._width])
         return self._nest(sketch, step, (*self.rows, task), (*self.digits, inner), task)
 
@@ -93,25 +104,25 @@ class _Nest:
         tasks, loops = (*self.rows, *self.digits[: self._shared]), self.digits[self._shared :]
         if self.lanes is None:
             return self._nest(sketch, None, tasks, loops, None)
-        step = Split(self.host.name, self.lanes, (self._width.name,))
+        step = Split(self.consumer.name, self.lanes, (self._width.name,))
         return self._nest(sketch.with_params([self._width]), step, tasks, (*loops, f"{self.lanes}.0"), None)
 
     @property
     def _width(self) -> Param:
-        """How many of the last axis are computed together."""
+        """How many points of the last axis are computed together."""
         assert self.lanes is not None
-        name, size = f"{self.host.name}.{self.lanes}", extent(self.host.op.axis(self.lanes))
-        lanes = self.context.lanes_of(self.host)
+        name, size = f"{self.consumer.name}.{self.lanes}", extent(self.consumer.op.axis(self.lanes))
+        lanes = self.context.lanes_of(self.consumer)
         return vector_width(f"{name}.r", size, lanes, name, vectors=(1, 2, 4))
 
     @property
     def _shared(self) -> int:
-        """How many digits are tasks of their own, for threads to have some each."""
+        """How many digits are tasks, so that each thread has several."""
         wanted, size = TASKS_PER_THREAD * self.context.threads, 1
         for row in self.rows:
-            size *= extent(self.host.op.axis(row))
+            size *= extent(self.consumer.op.axis(row))
         for n, digit in enumerate(self.digits):
-            size *= extent(self.host.op.axis(digit))
+            size *= extent(self.consumer.op.axis(digit))
             if size >= wanted:
                 return n + 1
         return len(self.digits)
@@ -124,13 +135,14 @@ class _Nest:
         loops: tuple[str, ...],
         row: str | None,
     ) -> PartialSketch:
-        """The host's loops, the last of which is that of blocks, and the other stages in loop `row` or at the root."""
-        name, block = self.host.name, (*tasks, *loops)[-1]
+        """The consumer in the loops `tasks`, then `loops`, the last one over blocks; the group in loop `row`, or at the
+        root."""
+        name, block = self.consumer.name, (*tasks, *loops)[-1]
         vector = self.j if self.lanes is None or split is None else f"{self.lanes}.{len(split.factors)}"
         inner = (vector,) if self.lanes is None else (self.j, vector)
         steps: list[Step] = [] if split is None else [split]
         steps.append(Reorder(name, (*tasks, *loops, *inner)))
-        if points(self.host) > FEW_POINTS:
+        if points(self.consumer) > FEW_POINTS:
             steps.append(Parallel(name, tasks))
         if len(inner) > 1:
             steps.append(Unroll(name, self.j))
@@ -148,10 +160,10 @@ class _Nest:
         return sketch if row is None else sketch.with_row_loop(name, row)
 
     def _member(self, sketch: PartialSketch, stage: Stage, row: str | None) -> PartialSketch:
-        """The loops of a stage that reduces blocks, or what comes before them, and where it is computed."""
+        """A stage of the group, which sums blocks or gives what comes before them, with its loops and its place."""
         name, (k,), found = stage.name, stage.op.reduce_axes, running(stage.op)
         *others, last = (a.name for a in stage.op.axes)
-        place = () if row is None else (ComputeAt(name, self.host.name, row),)
+        place = () if row is None else (ComputeAt(name, self.consumer.name, row),)
         if self.lanes is None and found is None:
             return lane_steps(sketch.apply(*place), stage, k.name, extent(k), self.context).finish(name)
         if self.lanes is None:
@@ -168,15 +180,15 @@ class _Nest:
         return unrolled_accumulator(sketch, sketch.state.stage(acc), last, whole=True)
 
 
-def _group(host: Stage, acc: Stage, state: State) -> tuple[Stage, ...]:
-    """The running reductions that the host adds to its own, and the sums of blocks that only these read."""
+def _group(consumer: Stage, acc: Stage, state: State) -> tuple[Stage, ...]:
+    """The scans over blocks that the consumer adds to its own, and the sums of blocks that only these read."""
     found: dict[str, Stage] = {}
-    inside = {host.name, acc.name}
+    inside = {consumer.name, acc.name}
     for stage in reversed(state.stages):
         readers = {r.name for r in state.consumers(stage)}
         if stage.op.reducer is not acc.op.reducer or stage.name in inside or not readers or not readers <= inside:
             continue
-        if len(stage.op.axes) < len(acc.op.axes) and (running(stage.op) is not None or host.name not in readers):
+        if len(stage.op.axes) < len(acc.op.axes) and (running(stage.op) is not None or consumer.name not in readers):
             found[stage.name] = stage
             inside.add(stage.name)
     return tuple(found.values())

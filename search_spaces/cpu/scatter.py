@@ -1,10 +1,10 @@
-"""Reductions in which the data say where each element belongs: histograms, sums of segments, gradients of lookups.
+"""Scatter: reductions in which data say where each element is added. Histograms, segment sums, gradients of lookups.
 
     parallel what the data depend on, or blocks of s
       for n
         where ids[n] is in the block: o[ids[n], d] += x[n, d], in vectors along d
 
-Written as sums over all n for each s, they are made with one step for each n (`lower/passes/scatter.py`).
+They are written as sums over all n for each s. Lowering makes one step for each n of them (`lower/passes/scatter.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from search_spaces.access import extent
 from search_spaces.cpu.domains import vector_width
 from search_spaces.partial_sketch import Context, PartialSketch
 
-FEW_ROWS = 8  # that vectors are added to: comparing with each of so many takes about as long
+FEW_ROWS = 8  # that vectors are added to; comparing ids with each of so many takes about as long
 FEW_ELEMENTS = 32  # the same of single elements
 
 
-class Arrivals:
-    """Before all other reductions, for which each place is a comparison of its own."""
+class Scatter:
+    """One step for each element, in the rows that belong to the task. Other rules would compare ids with each row."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        return bool(_chosen(stage))
+        return bool(_scatter_axes(stage))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        chosen, name = _chosen(stage), stage.name
+        chosen, name = _scatter_axes(stage), stage.name
         around = {v for at in chosen.values() for v in free_vars(at)}
         places = list(chosen)
         tasks = [a.name for a in stage.op.axes if a.var in around and a.name not in chosen]
@@ -52,8 +52,8 @@ class Arrivals:
         return [sketch.apply(*steps).finish(name, note=f"{name}:arrivals")]
 
 
-def _chosen(stage: Stage) -> dict[str, Expr]:
-    """The axes whose places the data say, and these places; none where there are few."""
+def _scatter_axes(stage: Stage) -> dict[str, Expr]:
+    """The axes whose index is data, with that index; none where so few rows exist that comparing is as fast."""
     reducer, axes = stage.op.reducer, stage.op.axes
     if reducer is None:
         return {}

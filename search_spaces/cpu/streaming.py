@@ -20,7 +20,7 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.elementwise import transposed_read
-from search_spaces.cpu.prefetch import fetch_ahead
+from search_spaces.cpu.prefetch import prefetch_short_rows
 from search_spaces.partial_sketch import Context, PartialSketch
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
@@ -30,7 +30,7 @@ STEPS_AHEAD = 8  # of a pass over a row, of 64 to 1024 bytes each
 LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of them are far away
 
 
-def streamed(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Context) -> list[PartialSketch]:
+def streaming_variants(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Context) -> list[PartialSketch]:
     """The sketches once more, with every output that is written in vectors streamed and scattered operands prefetched;
     none where that cannot pay."""
     read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in ts) for ts in (dag.inputs, dag.outputs))
@@ -41,7 +41,7 @@ def streamed(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Contex
         return []
     found = []
     for sketch in sketches:
-        state = fetch_ahead(sketch.state, context)
+        state = prefetch_short_rows(sketch.state, context)
         asks = state is not sketch.state
         outputs = [s for s in sketch.state.stages if sketch.state.is_output(s) and _in_vectors(s)]
         around = asks or (is_light and is_large)

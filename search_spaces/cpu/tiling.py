@@ -4,7 +4,7 @@
       a.1 for every axis, vectorised axis first or last           <- packed panels are made here
         accumulators in registers:  reduction loops, last one unrolled
           a.2 unrolled, v.2 in vectors
-        the host stage (the fused consumer, or the copy out) writes the tile
+        the consumer (the fused consumer, or the copy out) writes the tile
 
 Alternatives: which axis is vectorised, the order of the middle level, which operands are packed and
 where, and blocks of the reduction (blocking.py). Short rows that are reduced are read across, one a lane.
@@ -40,7 +40,7 @@ from search_spaces.access import (
     vector_axes,
 )
 from search_spaces.cpu.accumulate import unroll_name, unrolled_accumulator
-from search_spaces.cpu.blocking import blocked_reduction, passes_by, thin_reductions
+from search_spaces.cpu.blocking import blocked_reduction, is_streaming_reduction, skinny_reductions
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
@@ -123,9 +123,9 @@ class MultiLevelTiling:
             tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
             return tiled if dots is None else [*tiled, dots]
         paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
-        thin = thin_reductions(sketch, stage, paneled[0], context) if paneled else []
-        if thin and passes_by(sketch, stage, paneled[0], context):
-            return thin
+        skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []
+        if skinny and is_streaming_reduction(sketch, stage, paneled[0], context):
+            return skinny
         partials = [_later(context, p, sketch, stage) for p in plans]
         inside = _inside_task(sketch, stage)
         if inside is not None:  # no panels: they would be made again for every task
@@ -134,7 +134,7 @@ class MultiLevelTiling:
                 return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
             partials += [_later(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
         more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
-        more += [*thin, inner_products(sketch, stage, context)]
+        more += [*skinny, inner_products(sketch, stage, context)]
         return [*partials, *(d for d in more if d is not None)]
 
 
@@ -162,17 +162,19 @@ def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
     its values stay in a cache; None if they are read elsewhere."""
     state, goes_on = sketch.state, is_continued(sketch.state, stage)
     whole = fused_consumer(state, stage) or stage
-    hosts = {state.root(r).name for r in state.consumers(whole)}
-    host = state.stage(hosts.pop()) if len(hosts) == 1 else None
-    if host is None or host.name not in dict(sketch.row_loops) or (whole is not stage and not goes_on):
+    consumers = {state.root(r).name for r in state.consumers(whole)}
+    consumer = state.stage(consumers.pop()) if len(consumers) == 1 else None
+    if consumer is None or consumer.name not in dict(sketch.row_loops) or (whole is not stage and not goes_on):
         return None
-    tasks = [x.name for x in host.loops if x.kind is ForKind.PARALLEL]
-    row = dict(sketch.row_loops)[host.name]
-    one_row = row not in (x.name for x in host.loops[len(tasks) :])
+    tasks = [x.name for x in consumer.loops if x.kind is ForKind.PARALLEL]
+    row = dict(sketch.row_loops)[consumer.name]
+    one_row = row not in (x.name for x in consumer.loops[len(tasks) :])
     if not tasks or (one_row and not goes_on):
         return None
     try:
-        return sketch.apply(ComputeAt(whole.name, host.name, tasks[-1])).finish(note=f"{whole.name}@{host.name}-tasks")
+        return sketch.apply(ComputeAt(whole.name, consumer.name, tasks[-1])).finish(
+            note=f"{whole.name}@{consumer.name}-tasks"
+        )
     except ScheduleError:
         return None
 
@@ -235,7 +237,7 @@ def _can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read
 def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
     v = stage.op.axes.index(axis)
     far = [r for r in reads if not r.fills_lanes(axis) and not has_indirect_lanes(r, axis)]
-    apart = [r for r in far if not _is_picked(r, stage, axis)]
+    apart = [r for r in far if not _needs_strided_load(r, stage, axis)]
     if any(panel_dim(r, stage, axis) is None for r in apart):
         copies = tuple(
             Copy(t, "root", any(r.load.buffer == t and panel_dim(r, stage, axis) is None for r in apart))
@@ -264,7 +266,7 @@ def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed
     return plans
 
 
-def _is_picked(read: Read, stage: Stage, axis: StageAxis) -> bool:
+def _needs_strided_load(read: Read, stage: Stage, axis: StageAxis) -> bool:
     """Whether lanes are picked from vectors, because no copy can bring them together."""
     return read.is_near(axis.name) and panel_dim(read, stage, axis) is transposable_dim(read, stage, axis) is None
 
@@ -277,10 +279,10 @@ class _Tiling:
     def apply(self, sketch: PartialSketch, stage: Stage) -> PartialSketch:
         reads = reads_of(sketch.state, stage)
         sketch, name, acc = fuse_consumer(sketch, stage)
-        host = sketch.state.stage(name)
-        sketch = self._tile_host(sketch, host)
+        consumer = sketch.state.stage(name)
+        sketch = self._tile_consumer(sketch, consumer)
         prefix = [x.name for x in sketch.state.stage(name).loops]
-        attach = prefix[len(prefix) - len(host.op.axes) - 1]
+        attach = prefix[len(prefix) - len(consumer.op.axes) - 1]
         if self.plan.words is not None:
             sketch = store_words(sketch, acc, self.plan.words)
         sketch = sketch.apply(ComputeAt(acc, name, attach, Scope.REGISTER.value))
@@ -292,59 +294,59 @@ class _Tiling:
         outer = prefix[max(0, prefix.index(first_middle) - 1)]
         return sketch.finish(name, acc, note=f"{stage.name}:{self.plan.note}").with_row_loop(name, outer)
 
-    def _factors(self, host: Stage, n: int) -> tuple[str, ...]:
-        """Names of the inner factors of host axis `n`: middle (if any) and register tile."""
-        axis = host.op.axes[n]
-        tile = f"{host.name}.{axis.name}.r"
-        return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{host.name}.{axis.name}.m", tile)
+    def _factors(self, consumer: Stage, n: int) -> tuple[str, ...]:
+        """Names of the inner factors of consumer axis `n`: middle (if any) and register tile."""
+        axis = consumer.op.axes[n]
+        tile = f"{consumer.name}.{axis.name}.r"
+        return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{consumer.name}.{axis.name}.m", tile)
 
-    def _tile_host(self, sketch: PartialSketch, host: Stage) -> PartialSketch:
+    def _tile_consumer(self, sketch: PartialSketch, consumer: Stage) -> PartialSketch:
         params: list[Param] = []
         steps: list[Step] = []
-        lanes = self.context.lanes_of(host)
-        for n, axis in enumerate(host.op.axes):
-            names, size, group = self._factors(host, n), extent(axis), f"{host.name}.{axis.name}"
-            steps.append(Split(host.name, axis.name, names))
+        lanes = self.context.lanes_of(consumer)
+        for n, axis in enumerate(consumer.op.axes):
+            names, size, group = self._factors(consumer, n), extent(axis), f"{consumer.name}.{axis.name}"
+            steps.append(Split(consumer.name, axis.name, names))
             if len(names) == 2:
                 params.append(tile_count(names[0], size, group))
             if n == self.plan.v:
                 params.append(vector_width(names[-1], size, lanes, group))
             else:
                 params.append(register_tile(names[-1], size, group))
-        others = [a.name for n, a in enumerate(host.op.axes) if n != self.plan.v]
-        v = host.op.axes[self.plan.v].name
-        levels = {a.name: len(self._factors(host, n)) for n, a in enumerate(host.op.axes)}
+        others = [a.name for n, a in enumerate(consumer.op.axes) if n != self.plan.v]
+        v = consumer.op.axes[self.plan.v].name
+        levels = {a.name: len(self._factors(consumer, n)) for n, a in enumerate(consumer.op.axes)}
         middle_order = [v, *others] if self.plan.panel_first else [*others, v]
-        outer = [f"{a.name}.0" for a in host.op.axes]
+        outer = [f"{a.name}.0" for a in consumer.op.axes]
         middle = [f"{a}.1" for a in middle_order if levels[a] == 2]
         inner = [f"{a}.{levels[a]}" for a in (*others, v)]
-        steps.append(Reorder(host.name, (*outer, *middle, *inner)))
-        if host.at is None:
-            steps.append(Parallel(host.name, tuple(outer)))
-        steps += [Unroll(host.name, x) for x in inner[:-1]]
-        steps.append(Vectorize(host.name, inner[-1]))
+        steps.append(Reorder(consumer.name, (*outer, *middle, *inner)))
+        if consumer.at is None:
+            steps.append(Parallel(consumer.name, tuple(outer)))
+        steps += [Unroll(consumer.name, x) for x in inner[:-1]]
+        steps.append(Vectorize(consumer.name, inner[-1]))
         return sketch.with_params(params).apply(*steps)
 
     def _copy(
-        self, sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...], copy: Copy, host: str, acc: str
+        self, sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...], copy: Copy, consumer: str, acc: str
     ) -> PartialSketch:
         number = self.plan.v if copy.along is None else copy.along
         axis = stage.op.axes[number]
-        host_stage = sketch.state.stage(host)
-        at = self._place(host_stage, copy.place)
+        consumer_stage = sketch.state.stage(consumer)
+        at = self._place(consumer_stage, copy.place)
         of_tensor = [r for r in reads if r.load.buffer == copy.tensor]
         if self.plan.words is not None:
             dim = next(d for r in of_tensor if (d := r.dim_of(axis.var)) is not None)
-            width = self._factors(host_stage, number)[-1]
+            width = self._factors(consumer_stage, number)[-1]
             words, sums = (made_of(sketch.state, copy.tensor, kind, acc) for kind in ("words", "sums"))
             sketch = store_sums(sketch, sums, axis.name, width, at)
             return store_in_panels(sketch, words, dim, width, at)
         if copy.rows is not None:
-            return self._copy_rows(sketch, stage, of_tensor[0], copy, acc, host_stage)
+            return self._copy_rows(sketch, stage, of_tensor[0], copy, acc, consumer_stage)
         if copy.transposed:
             dim = next(d for r in of_tensor if (d := transposable_dim(r, stage, axis)) is not None)
             return pack_transposed(sketch, copy.tensor, acc, dim, at, self.context)
-        width = self._factors(host_stage, number)[-1]
+        width = self._factors(consumer_stage, number)[-1]
         if copy.reindexed:
             moving = [a for a in stage.op.all_axes if a.var in of_tensor[0].axes]
             return pack_panels(sketch, copy.tensor, acc, moving.index(axis), width, at, reindexed=True)
@@ -353,21 +355,21 @@ class _Tiling:
         return pack_panels(sketch, copy.tensor, acc, dim, width, at)
 
     def _copy_rows(
-        self, sketch: PartialSketch, stage: Stage, read: Read, copy: Copy, acc: str, host: Stage
+        self, sketch: PartialSketch, stage: Stage, read: Read, copy: Copy, acc: str, consumer: Stage
     ) -> PartialSketch:
         tiled = row_tiles(read, stage, stage.op.axes[self.plan.v])
         assert copy.rows is not None
         assert tiled is not None
-        widths = self._factors(host, copy.rows)[-1], unroll_name(acc, stage.op.reduce_axes[-1].name)
-        return pack_rows(sketch, copy.tensor, acc, tiled.dims, widths, self._place(host, copy.place))
+        widths = self._factors(consumer, copy.rows)[-1], unroll_name(acc, stage.op.reduce_axes[-1].name)
+        return pack_rows(sketch, copy.tensor, acc, tiled.dims, widths, self._place(consumer, copy.place))
 
-    def _place(self, host: Stage, place: str) -> Place:
+    def _place(self, consumer: Stage, place: str) -> Place:
         """The loop that a copy is made in."""
         if place == "root":
             return None
-        if place == "task" and host.at is not None:
-            return host.at.stage, host.at.loop
-        v = host.op.axes[self.plan.v].name
-        if place == "panel" and len(self._factors(host, self.plan.v)) == 2:
-            return host.name, f"{v}.1"
-        return host.name, [x.name for x in host.loops if x.name.endswith(".0")][-1]
+        if place == "task" and consumer.at is not None:
+            return consumer.at.stage, consumer.at.loop
+        v = consumer.op.axes[self.plan.v].name
+        if place == "panel" and len(self._factors(consumer, self.plan.v)) == 2:
+            return consumer.name, f"{v}.1"
+        return consumer.name, [x.name for x in consumer.loops if x.name.endswith(".0")][-1]

@@ -50,7 +50,7 @@ LESS = 0.5  # what is written in between costs a store and a load of each row
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
-def beginnings(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
+def initial_sketches(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
     """The schedule as written, with places of 32 bits, operands that are converted or computed once and what is looked
     up for a reduction in a stage; the same with the windows that can be in two stages; and, where that is accepted,
     with the convolutions by Winograd's tiles of each size."""
@@ -151,7 +151,7 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
     return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
 
 
-class Transform:
+class WinogradTransform:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or sketch.state.is_output(stage):
             return False

@@ -4,7 +4,7 @@ First cheap stages and data movement vanish into their readers (`Inline`). Then 
 the inputs; the first rule that applies gives the alternatives.
 
     RowValue             what the reductions of a row share: computed again, or kept in shared memory
-    Host                 an elementwise stage waits for the reduction that will be fused into it
+    FusedConsumer                 an elementwise stage waits for the reduction that will be fused into it
     SplitTiledReduction  few output tiles, long reduction: tiles for parts of K and a kernel that adds them
     MultiLevelTiling     blocks, virtual threads, threads, register tile; operands through shared memory, filled ahead
     RowReduction         a block for a row or a few of an elementwise stage, or a thread for each
@@ -23,7 +23,7 @@ from autosched.schedule import initial_state
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
-from search_spaces.gpu.elementwise import Elementwise, Host, Inline
+from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.partial_sketch import Context, PartialSketch, SketchRule, grow, numbered
@@ -31,7 +31,7 @@ from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
     RowValue(),
-    Host(),
+    FusedConsumer(),
     SplitTiledReduction(),
     MultiLevelTiling(),
     RowReduction(),
@@ -51,7 +51,7 @@ def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RU
 
 
 def _leftovers(sketch: PartialSketch, context: Context) -> list[PartialSketch]:
-    """Hosts that no reduction was fused into after all."""
+    """Consumers that no reduction was fused into after all."""
     partials = [sketch]
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:

@@ -11,7 +11,7 @@ from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.gpu.binding import bind_blocks, size
-from search_spaces.gpu.domains import covering
+from search_spaces.gpu.domains import next_power_of_two
 from search_spaces.gpu.rows import (
     LONG_TEAM,
     MANY_POINTS,
@@ -19,9 +19,9 @@ from search_spaces.gpu.rows import (
     TeamReduction,
     parts_of_tiles,
     points,
-    team,
+    reduce_by_team,
 )
-from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, tile
+from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, tile_reduction
 from search_spaces.partial_sketch import Context, PartialSketch
 
 TEAM_PARTS = (8, 64)
@@ -48,7 +48,7 @@ class AtomicSplit:
             found = TeamReduction().apply(sketch, stage, context)
             for parts in TEAM_PARTS:
                 split, partial = _split(sketch, stage, axis, parts)
-                new = team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
+                new = reduce_by_team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
                 found.append(new.apply(Atomic(stage.name)))
             return found
         found = SplitTiledReduction().apply(sketch, stage, context)
@@ -56,7 +56,7 @@ class AtomicSplit:
         for parts in parts_of_tiles(stage, axis):
             split, partial = _split(sketch, stage, axis, parts)
             for plan in [p for p in plans(split, partial) if p.shared][:2] or [Plan()]:
-                new = tile(split, partial, plan, context).apply(Atomic(stage.name))
+                new = tile_reduction(split, partial, plan, context).apply(Atomic(stage.name))
                 found.append(new.finish(note=f"atomic{parts}"))
         return found
 
@@ -77,7 +77,7 @@ def _start(sketch: PartialSketch, stage: str, axes: tuple[StageAxis, ...]) -> Pa
     if not axes:
         return sketch
     *rows, last = axes
-    threads = min(START_THREADS, covering(size(last)))
+    threads = min(START_THREADS, next_power_of_two(size(last)))
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
     sketch = sketch.apply(Split(stage, last.name, (threads,)), *bind_blocks(stage, blocks, [size(a) for a in axes]))
     return sketch.apply(Bind(stage, f"{last.name}.1", "threadIdx.x"))

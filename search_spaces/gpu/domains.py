@@ -20,7 +20,7 @@ VECTORS = (1, 2, 4)
 VECTOR_BYTES = 16
 
 
-def covering(extent: int) -> int:
+def next_power_of_two(extent: int) -> int:
     """The smallest power of two that is not less."""
     return 1 << max(0, extent - 1).bit_length()
 
@@ -30,19 +30,21 @@ def powers(most: int) -> tuple[int, ...]:
 
 
 def threads(name: str, extent: int, group: str, most: int) -> Param:
-    return Param(name, powers(min(most, covering(extent))), "thread", group, covering(extent))
+    return Param(name, powers(min(most, next_power_of_two(extent))), "thread", group, next_power_of_two(extent))
 
 
 def vthreads(name: str, extent: int, group: str) -> Param:
-    return Param(name, powers(min(MOST_VTHREADS, extent)), "vthread", group, covering(extent))
+    return Param(name, powers(min(MOST_VTHREADS, extent)), "vthread", group, next_power_of_two(extent))
 
 
 def tile(name: str, extent: int, group: str, most: int = MOST_TILE) -> Param:
-    return Param(name, tuple(range(1, min(extent, most) + 1)), "tile", group, covering(extent))
+    return Param(name, tuple(range(1, min(extent, most) + 1)), "tile", group, next_power_of_two(extent))
 
 
 def vector(name: str, extent: int, group: str) -> Param:
-    return Param(name, tuple(v for v in VECTORS if v <= covering(extent)), "vector", group, covering(extent))
+    return Param(
+        name, tuple(v for v in VECTORS if v <= next_power_of_two(extent)), "vector", group, next_power_of_two(extent)
+    )
 
 
 def copied_vector(name: str, copy: Stage) -> Param:
@@ -54,14 +56,14 @@ def copied_vector(name: str, copy: Stage) -> Param:
 
 def team(name: str, length: int) -> Param:
     """Threads that share a reduction of `length`: whole warps, no more than twice its length."""
-    counts = tuple(t for t in (32, 64, 128, 256, 512, MOST_TEAM) if t <= max(32, covering(length)))
+    counts = tuple(t for t in (32, 64, 128, 256, 512, MOST_TEAM) if t <= max(32, next_power_of_two(length)))
     return Param(name, counts, "thread")
 
 
 def rows(name: str, count: int, length: int, least: int = 1) -> Param:
     """Rows of `length` that the threads of a block do beside one another: `least` or more, of `count`."""
     most = MOST_ROWS if length <= SHORT_ROWS else 1
-    counts = tuple(r for r in powers(min(most, covering(count))) if r >= least)
+    counts = tuple(r for r in powers(min(most, next_power_of_two(count))) if r >= least)
     return Param(name, counts or (least,), "thread")
 
 
@@ -69,17 +71,17 @@ def chunk(name: str, extent: int, group: str) -> Param:
     """Iterations of a reduction between two fills of the shared buffers."""
     if extent <= SMALL_REDUCTION:
         return Param(name, tuple(sorted({1, extent})), "tile", group, extent)
-    return Param(name, powers(min(MOST_CHUNK, extent)), "tile", group, covering(extent))
+    return Param(name, powers(min(MOST_CHUNK, extent)), "tile", group, next_power_of_two(extent))
 
 
 def unroll(name: str, extent: int, group: str) -> Param:
     counts = {u for u in (1, 2, 4, 8) if u <= extent} | ({extent} if extent <= SMALL_REDUCTION else set())
-    return Param(name, tuple(sorted(counts)), "unroll", group, covering(extent))
+    return Param(name, tuple(sorted(counts)), "unroll", group, next_power_of_two(extent))
 
 
 def stages(name: str, extent: int, group: str, asynchronous: bool) -> Param:
     """Chunks of a reduction for which shared buffers have room; what passes through registers needs two."""
-    return Param(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, covering(extent))
+    return Param(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
 
 
 def pad(name: str) -> Param:

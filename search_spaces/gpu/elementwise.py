@@ -1,7 +1,7 @@
 """Stages without a reduction.
 
 Inline         everything cheap vanishes into its readers, unless a tiled reduction reads it (Ansor's R2)
-Host           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+FusedConsumer           an elementwise stage that a reduction will be fused into waits for that reduction's rule
 Elementwise    the rest: threads along the last axis, vectors innermost; a transposed read through shared memory
 """
 
@@ -61,7 +61,7 @@ class Inline:
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
-class Host:
+class FusedConsumer:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
 
@@ -74,13 +74,13 @@ def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
         return False
     if fused_consumer(state, producer) is stage:
         return True
-    return not has_reuse(producer, reads_of(state, producer)) and leads(producer, stage)
+    return not has_reuse(producer, reads_of(state, producer)) and shares_leading_axes(producer, stage)
 
 
-def leads(producer: Stage, host: Stage) -> bool:
-    """Whether the producer's axes are as long as the host's leading axes, and fewer; one of length 1 is none."""
+def shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
+    """Whether the producer's axes are as long as the consumer's leading axes, and fewer; one of length 1 is none."""
     own = [size(a) for a in producer.op.axes if size(a) > 1]
-    return len(own) < len(host.op.axes) and own == [size(a) for a in host.op.axes[: len(own)]]
+    return len(own) < len(consumer.op.axes) and own == [size(a) for a in consumer.op.axes[: len(own)]]
 
 
 class Elementwise:

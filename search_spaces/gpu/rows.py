@@ -37,8 +37,8 @@ from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.elementwise import leads
-from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, point, tile
+from search_spaces.gpu.elementwise import shares_leading_axes
+from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, reduce_by_thread, tile_reduction
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
@@ -63,27 +63,29 @@ class RowReduction:
         return bool(self.apply(sketch, stage, context))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        host = _host(sketch, stage)
-        if host is None or not leads(stage, host):
+        consumer = _root_consumer(sketch, stage)
+        if consumer is None or not shares_leading_axes(stage, consumer):
             return []
         axis = lane_reduction(stage, reads_of(sketch.state, stage))
         lead = sum(size(a) > 1 for a in stage.op.axes)
-        loop = dict(sketch.row_loops).get(host.name)
+        loop = dict(sketch.row_loops).get(consumer.name)
         found: list[PartialSketch | None] = []
         if loop is not None:
-            found.append(_in_row(sketch, stage, host.name, loop, context))
-        elif host.name not in sketch.done:
+            found.append(_in_row(sketch, stage, consumer.name, loop, context))
+        elif consumer.name not in sketch.done:
             if axis is not None and extent(axis) >= WARP:
-                placed = _block_rows(sketch, host, lead)
-                found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+                placed = _block_rows(sketch, consumer, lead)
+                found.append(_in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context))
                 if lead and _length(stage) <= SEVERAL_ROWS:
-                    placed = _block_rows(sketch, host, lead, several=True)
-                    found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+                    placed = _block_rows(sketch, consumer, lead, several=True)
+                    found.append(
+                        _in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context)
+                    )
                 if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
                     found += TeamReduction().apply(sketch, stage, context)  # one block would take a row for long
             if lead and _length(stage) <= SHORT_ROW:
-                placed = _thread_rows(sketch, host, lead)
-                found.append(_in_row(placed, stage, host.name, last_thread_loop(placed, host.name), context))
+                placed = _thread_rows(sketch, consumer, lead)
+                found.append(_in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context))
         return [d for d in found if d is not None]
 
 
@@ -95,73 +97,73 @@ def points(stage: Stage) -> int:
     return math.prod(map(size, stage.op.axes))
 
 
-def _host(sketch: PartialSketch, stage: Stage) -> Stage | None:
+def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
     """The elementwise root stage in which all readers of `stage` are computed."""
     state = sketch.state
     if state.is_output(stage):
         return None
     roots = {state.root(reader).name for reader in state.consumers(stage)}
-    host = state.stage(roots.pop()) if len(roots) == 1 else None
-    return host if host is not None and host.op.reducer is None else None
+    consumer = state.stage(roots.pop()) if len(roots) == 1 else None
+    return consumer if consumer is not None and consumer.op.reducer is None else None
 
 
-def _block_rows(sketch: PartialSketch, host: Stage, lead: int, several: bool = False) -> PartialSketch:
+def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool = False) -> PartialSketch:
     """A block for each row, or for `several`; its threads along the last axis."""
-    name = host.name
-    *others, last = host.op.axes[lead:]
+    name = consumer.name
+    *others, last = consumer.op.axes[lead:]
     params = [domains.team(f"{name}.{last.name}.t", size(last))]
-    rows = [a.name for a in host.op.axes[:lead]]
+    rows = [a.name for a in consumer.op.axes[:lead]]
     beside: list[str] = []
     steps: list[Step] = [Split(name, last.name, (params[0].name,))]
     if several:
-        row = host.op.axes[lead - 1]
+        row = consumer.op.axes[lead - 1]
         params.append(domains.rows(f"{name}.{row.name}.t", size(row), size(last), 2))
         steps.append(Split(name, row.name, (params[1].name,)))
         rows, beside = [*rows[:-1], f"{row.name}.0"], [f"{row.name}.1"]
     rest = [f"{last.name}.1", *(a.name for a in others), f"{last.name}.0"]
     steps.append(Reorder(name, (*rows, *beside, *rest)))
     if rows:
-        steps += bind_blocks(name, rows, [size(a) for a in host.op.axes[:lead]])
+        steps += bind_blocks(name, rows, [size(a) for a in consumer.op.axes[:lead]])
     steps += bind_threads(name, [*beside, f"{last.name}.1"])
     sketch = sketch.with_params(params).apply(*steps)
     note = f"{name}:{'several' if several else 'block'}-rows"
     return sketch.finish(name, note=note).with_row_loop(name, f"{last.name}.1")
 
 
-def _thread_rows(sketch: PartialSketch, host: Stage, lead: int) -> PartialSketch:
+def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSketch:
     """A thread for each row."""
-    name = host.name
-    last = host.op.axes[lead - 1]
+    name = consumer.name
+    last = consumer.op.axes[lead - 1]
     threads = domains.threads(f"{name}.{last.name}.t", size(last), "", domains.MOST_X)
-    blocks = [*(a.name for a in host.op.axes[: lead - 1]), f"{last.name}.0"]
-    rest = [a.name for a in host.op.axes[lead:]]
+    blocks = [*(a.name for a in consumer.op.axes[: lead - 1]), f"{last.name}.0"]
+    rest = [a.name for a in consumer.op.axes[lead:]]
     steps: list[Step] = [Split(name, last.name, (threads.name,)), Reorder(name, (*blocks, f"{last.name}.1", *rest))]
-    steps += bind_blocks(name, blocks, [size(a) for a in host.op.axes[:lead]])
+    steps += bind_blocks(name, blocks, [size(a) for a in consumer.op.axes[:lead]])
     steps.append(Bind(name, f"{last.name}.1", "threadIdx.x"))
     sketch = sketch.with_params([threads]).apply(*steps).finish(name, note=f"{name}:thread-rows")
     return sketch.with_row_loop(name, f"{last.name}.1")
 
 
-def _in_row(sketch: PartialSketch, stage: Stage, host: str, loop: str, context: Context) -> PartialSketch | None:
+def _in_row(sketch: PartialSketch, stage: Stage, consumer: str, loop: str, context: Context) -> PartialSketch | None:
     """The stage computed in the row loop, by all threads of the block where the row is the block's."""
     try:
-        sketch = sketch.apply(ComputeAt(stage.name, host, loop))
+        sketch = sketch.apply(ComputeAt(stage.name, consumer, loop))
     except ScheduleError:
         return None  # a reader is elsewhere
-    root = sketch.state.stage(host)
+    root = sketch.state.stage(consumer)
     kernel = replace(sketch.state, stages=tuple(s for s in sketch.state.stages if sketch.state.root(s) is root))
     regions = infer_domains(kernel, stage.name)[stage.name].regions
     if any(regions[a.name].extent is not ONE for a in stage.op.axes):
         return None  # a row needs several values
-    if _block_has_row(sketch.state.stage(host), loop):
+    if _block_has_row(sketch.state.stage(consumer), loop):
         axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
         sketch = sketch.apply(CrossThread(stage.name, axis.name, context.warp))
     return sketch.finish(stage.name)
 
 
-def _block_has_row(host: Stage, loop: str) -> bool:
+def _block_has_row(consumer: Stage, loop: str) -> bool:
     """Whether the threads are along the row, not each at a row of its own."""
-    return host.loop(loop).parts[0][0] == host.op.axes[-1].name
+    return consumer.loop(loop).parts[0][0] == consumer.op.axes[-1].name
 
 
 class RowValue:
@@ -170,21 +172,21 @@ class RowValue:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or not stage.op.axes:
             return False
-        host = _host(sketch, stage)
-        return host is not None and host.name in dict(sketch.row_loops)
+        consumer = _root_consumer(sketch, stage)
+        return consumer is not None and consumer.name in dict(sketch.row_loops)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        host = _host(sketch, stage)
-        assert host is not None
-        loop = dict(sketch.row_loops)[host.name]
+        consumer = _root_consumer(sketch, stage)
+        assert consumer is not None
+        loop = dict(sketch.row_loops)[consumer.name]
         found = [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
-        alone = all(x.kind is not ForKind.THREAD_Y for x in host.loops)
-        same = [size(a) for a in stage.op.axes] == [size(a) for a in host.op.axes]
-        if is_copy(stage) or not same or not alone or not _block_has_row(host, loop):
+        alone = all(x.kind is not ForKind.THREAD_Y for x in consumer.loops)
+        same = [size(a) for a in stage.op.axes] == [size(a) for a in consumer.op.axes]
+        if is_copy(stage) or not same or not alone or not _block_has_row(consumer, loop):
             return found  # what a row's threads know of it, those of other rows in the block do not
         try:
             width = domains.copied_vector(f"{stage.name}.w", stage)
-            kept = sketch.apply(ComputeAt(stage.name, host.name, loop, "shared"), Cooperate(stage.name, width.name))
+            kept = sketch.apply(ComputeAt(stage.name, consumer.name, loop, "shared"), Cooperate(stage.name, width.name))
         except ScheduleError:
             return found
         return [*found, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
@@ -201,31 +203,31 @@ class TeamReduction:
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
         axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
-        found = [team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
+        found = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
         if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
             found.append(_split_team(sketch, stage, axis, context))
         if stage.op.axes and _length(stage) <= SHORT_ROW:
-            found.append(point(sketch, stage, note=f"{stage.name}:point"))
+            found.append(reduce_by_thread(sketch, stage, note=f"{stage.name}:point"))
         return found
 
 
-def team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
-    """A block for each point of the host, or for a few; threads share the reduction of a point over `axis`."""
-    sketch, host, acc = fuse_consumer(sketch, stage)
-    axes = sketch.state.stage(host).op.axes
+def reduce_by_team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
+    """A block for each point of the consumer, or for a few; threads share the reduction of a point over `axis`."""
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    axes = sketch.state.stage(consumer).op.axes
     length = size(stage.op.axis(axis))
-    params = [domains.team(f"{host}.team", length)]
+    params = [domains.team(f"{consumer}.team", length)]
     blocks = [a.name for a in axes]
     steps: list[Step] = []
     if axes and size(axes[-1]) > 1 and length <= domains.SHORT_ROWS:
         last = axes[-1].name
-        params.append(domains.rows(f"{host}.{last}.t", size(axes[-1]), length))
-        steps += [Split(host, last, (params[1].name,)), Bind(host, f"{last}.1", "threadIdx.y")]
+        params.append(domains.rows(f"{consumer}.{last}.t", size(axes[-1]), length))
+        steps += [Split(consumer, last, (params[1].name,)), Bind(consumer, f"{last}.1", "threadIdx.y")]
         blocks[-1] = f"{last}.0"
     if axes:
-        steps = [*steps[:1], *bind_blocks(host, blocks, [size(a) for a in axes]), *steps[1:]]
-    steps += [Team(host, params[0].name), ComputeAt(acc, host, "team"), CrossThread(acc, axis, context.warp)]
-    return sketch.with_params(params).apply(*steps).finish(host, acc, note=note)
+        steps = [*steps[:1], *bind_blocks(consumer, blocks, [size(a) for a in axes]), *steps[1:]]
+    steps += [Team(consumer, params[0].name), ComputeAt(acc, consumer, "team"), CrossThread(acc, axis, context.warp)]
+    return sketch.with_params(params).apply(*steps).finish(consumer, acc, note=note)
 
 
 def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: Context) -> PartialSketch:
@@ -234,8 +236,8 @@ def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: C
     parts = {p for p in (4, 8, 16, 32, 64, 128, 256, 512) if length // p >= 4 * WARP}
     part = Param(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
     sketch = sketch.with_params([part]).apply(Rfactor(stage.name, axis.name, part.name, "outer"))
-    sketch = team(sketch, sketch.state.stage(stage.name), f"{axis.name}.o", context)
-    return team(
+    sketch = reduce_by_team(sketch, sketch.state.stage(stage.name), f"{axis.name}.o", context)
+    return reduce_by_team(
         sketch, sketch.state.stage(f"{stage.name}.rf"), f"{axis.name}.i", context, note=f"{stage.name}:split-team"
     )
 
@@ -247,12 +249,12 @@ class PointReduction:
         return stage.op.reducer is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        found = [point(sketch, stage, note=f"{stage.name}:point")]
+        found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
         axis = max(stage.op.reduce_axes, key=size)
         if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
             parts = min(MOST_PARTS, size(axis) // WARP)
             split, partial = split_reduction(sketch, stage, axis, parts)
-            found.append(point(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
+            found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
         return found
 
 
@@ -270,12 +272,12 @@ class SplitTiledReduction:
         axis = max(stage.op.reduce_axes, key=size)
         lane = lane_reduction(stage, reads_of(sketch.state, stage))
         if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
-            found.append(team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
+            found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
         for parts in parts_of_tiles(stage, axis):
             split, partial = split_reduction(sketch, stage, axis, parts)
             inner = split.state.stage(partial)
             for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
-                new = tile(split, inner, plan, context)
+                new = tile_reduction(split, inner, plan, context)
                 found.append(new.finish(note=f"split-k{parts}"))
         return found
 
@@ -289,4 +291,4 @@ def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
 def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, str]:
     """The reduction over `axis` in parts, and the stage that computes them; they are combined point by point."""
     sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
-    return point(sketch, sketch.state.stage(stage.name)), f"{stage.name}.rf"
+    return reduce_by_thread(sketch, sketch.state.stage(stage.name)), f"{stage.name}.rf"

@@ -41,7 +41,7 @@ def _moves_together(reads: list[Read]) -> bool:
     return all(form == forms[0] for form in forms)
 
 
-def feed(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage | None:
+def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage | None:
     """The cheap elementwise stage that makes `buffer` for this reduction alone, if there is one."""
     state = sketch.state
     producer = state.producer(buffer)
@@ -76,7 +76,7 @@ def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, tar
     return sketch.with_params([stages]).apply(step)
 
 
-def share(
+def copy_to_shared(
     sketch: PartialSketch, buffer: str, reader: str, loop: str, fold: bool, innermost: int | None
 ) -> PartialSketch:
     """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
@@ -86,7 +86,7 @@ def share(
     """
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
-    producer = feed(sketch, sketch.state.stage(reader), buffer) if fold else None
+    producer = private_producer(sketch, sketch.state.stage(reader), buffer) if fold else None
     params: list[Param] = []
     sketch = sketch.apply(CacheRead(buffer, reader, tag))
     if producer is not None:

@@ -4,7 +4,7 @@
       accumulators in registers
         r.0                                            <- operands are copied to shared memory here, or ahead
           r.1:  r.2 unrolled:  a thread's points, unrolled: virtual threads times tile
-      the host stage (the fused consumer, or the copy out) writes the points
+      the consumer (the fused consumer, or the copy out) writes the points
 
 Alternatives: which operands go through shared memory, whether what makes them is computed in that copy, and whether
 the operand that is contiguous along the reduction is stored transposed.
@@ -29,7 +29,7 @@ from search_spaces.gpu.binding import (
     size,
     tiled_levels,
 )
-from search_spaces.gpu.shared import feed, pipeline, reused_operands, share, transposed_dimension
+from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
 
@@ -55,7 +55,7 @@ class MultiLevelTiling:
         return stage.op.reducer is not None and has_reuse(stage, reads_of(sketch.state, stage))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        return [tile(sketch, stage, plan, context) for plan in plans(sketch, stage)]
+        return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
 
 
 def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
@@ -64,7 +64,7 @@ def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
     batch = batch_axes(stage, reads)
     dims = {b: transposed_dimension(stage, [r for r in reads if r.load.buffer == b], batch) for b in shared}
     along_k = tuple((b, dim) for b, dim in dims.items() if dim is not None)
-    fed = any(feed(sketch, stage, r.load.buffer) is not None for r in reads)
+    fed = any(private_producer(sketch, stage, r.load.buffer) is not None for r in reads)
     found: list[Plan] = []
     if shared:
         found.append(Plan(shared))
@@ -82,23 +82,23 @@ def batch_axes(stage: Stage, reads: tuple[Read, ...]) -> frozenset[str]:
     return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in reads))
 
 
-def tile(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> PartialSketch:
+def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> PartialSketch:
     reads = reads_of(sketch.state, stage)
     batch = batch_axes(stage, reads)
     if not plan.shared and plan.fold:
         sketch = _fold_all(sketch, stage, reads)
-    sketch, host, acc = fuse_consumer(sketch, stage)
-    batch, uniform = (_on_host(sketch, host, stage, axes) for axes in (batch, _ends(stage)))
-    sketch = bind_levels(sketch, tiled_levels(host, sketch.state.stage(host).op.axes, batch, uniform))
-    sketch = sketch.apply(ComputeAt(acc, host, last_thread_loop(sketch, host), Scope.REGISTER.value))
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    batch, uniform = (_on_consumer(sketch, consumer, stage, axes) for axes in (batch, _ends(stage)))
+    sketch = bind_levels(sketch, tiled_levels(consumer, sketch.state.stage(consumer).op.axes, batch, uniform))
+    sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     sketch, loop = accumulate(sketch, sketch.state.stage(acc), chunks=bool(plan.shared))
     for buffer in plan.shared:
-        sketch = share(sketch, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
+        sketch = copy_to_shared(sketch, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
     if plan.shared:
         sketch = pipeline(sketch, acc, loop, main_axis(sketch.state.stage(acc)), context.target)
     if plan.shared and plan.fold:
         sketch = _fold_all(sketch, sketch.state.stage(acc), reads)
-    return sketch.finish(host, acc, note=f"{stage.name}:{plan.note}")
+    return sketch.finish(consumer, acc, note=f"{stage.name}:{plan.note}")
 
 
 def _ends(stage: Stage) -> frozenset[str]:
@@ -107,28 +107,28 @@ def _ends(stage: Stage) -> frozenset[str]:
     return frozenset(a.name for a in stage.op.axes if a.var in mentioned)
 
 
-def _on_host(sketch: PartialSketch, host: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
-    """The host's names of axes of the stage."""
-    pairs = zip(stage.op.axes, sketch.state.stage(host).op.axes, strict=True)
+def _on_consumer(sketch: PartialSketch, consumer: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
+    """The consumer's names of axes of the stage."""
+    pairs = zip(stage.op.axes, sketch.state.stage(consumer).op.axes, strict=True)
     return frozenset(b.name for a, b in pairs if a.name in axes)
 
 
 def _fold_all(sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...]) -> PartialSketch:
     """What makes operands that are read where they are is computed there."""
     for buffer in dict.fromkeys(r.load.buffer for r in reads):
-        producer = feed(sketch, stage, buffer)
+        producer = private_producer(sketch, stage, buffer)
         if producer is not None:
             sketch = sketch.apply(ComputeInline(producer.name))
     return sketch
 
 
-def point(sketch: PartialSketch, stage: Stage, note: str = "") -> PartialSketch:
+def reduce_by_thread(sketch: PartialSketch, stage: Stage, note: str = "") -> PartialSketch:
     """One thread for each point, or for a few of them; the reduction runs in the thread."""
-    sketch, host, acc = fuse_consumer(sketch, stage)
-    sketch = bind_levels(sketch, plain_levels(host, sketch.state.stage(host).op.axes))
-    sketch = sketch.apply(ComputeAt(acc, host, last_thread_loop(sketch, host), Scope.REGISTER.value))
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    sketch = bind_levels(sketch, plain_levels(consumer, sketch.state.stage(consumer).op.axes))
+    sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     sketch, _ = accumulate(sketch, sketch.state.stage(acc), chunks=False)
-    return sketch.finish(host, acc, note=note)
+    return sketch.finish(consumer, acc, note=note)
 
 
 def accumulate(sketch: PartialSketch, acc: Stage, chunks: bool) -> tuple[PartialSketch, str]:
@@ -166,4 +166,4 @@ def main_axis(acc: Stage) -> StageAxis:
     return next((a for a in reversed(axes) if size(a) > SMALL_AXIS), axes[-1])
 
 
-__all__ = ["Levels", "MultiLevelTiling", "Plan", "accumulate", "plans", "point", "tile"]
+__all__ = ["Levels", "MultiLevelTiling", "Plan", "accumulate", "plans", "reduce_by_thread", "tile_reduction"]
