@@ -1,35 +1,16 @@
-"""The CPU search space on one page.
+"""The CPU search space on one page. `sketches` does the following, in this order.
 
-First operands of small types that many points read get a stage that converts them (`Widen`), those with arithmetic on
-them one that computes them (`Factor`), elements that data choose for several points of a reduction one that finds them
-(`Reindex`), and the cheap elementwise stages and data movement vanish into their readers (`Inline`). Then stages are
-visited from the outputs to the inputs; the first rule that applies gives the alternatives.
-
-    PrepareWeights          what depends on weights alone is done ahead of time, at the root
-    WinogradTransform         Winograd's transforms: one dimension inside the nest of the other, all written out
-    FusedConsumer              an elementwise stage waits for the reduction that will be fused into it
-    PrefixScan              running reductions in blocks, row by row or stage by stage
-    Scatter          what the data send to each element: histograms, sums of segments
-    SplitReduction    few outputs, long reduction: K in blocks over threads (SplitTiledReduction: with tiles)
-    MultiLevelTiling  register tile, middle tile, parallel tile; fused epilogue; packed operands
-    LaneReduction     reductions along contiguous data, in vectors, row by row with what uses them
-    PlainReduction    any other reduction
-    Placement         padding and activations: for each task of their reader, at the root, or inline
-    Elementwise       the rest
-
-Operands that are contiguous along the reduction and that few outputs use are also multiplied in tiles of inner
-products (`inner_products.py`).
-
-Register tiles ask for large operands while they compute (`prefetch.py`).
-
-Where the last cache cannot hold the data and there is little arithmetic, each sketch also comes with outputs that are
-written around the caches (`streaming.py`).
-
-Windows whose rows serve several outputs also come in two stages, where that halves the operations (`Separate`); long
-ones are in stages already (`te.rewrites.windows`). What goes on with a stage of them has it computed for each of its
-tasks.
-
-Where the workload accepts Winograd's error, all of this comes once for each way to compute its 3x3 convolutions.
+1. `initial_sketches`: rewrites that go before all rules. Operands of small types that many points read are converted in
+   a stage of their own (`Widen`), arithmetic on an operand is done in one (`Factor`, `Once`), and so are indirect reads
+   of a reduction (`Reindex`). The result is one start. Windows whose rows serve several outputs give a second one, in
+   two stages (`Separate`); where Winograd's error is accepted, each size of his tiles gives one more.
+2. `Inline`: cheap elementwise stages and data movement vanish into their readers.
+3. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
+   alternatives; no rule calls another one. Each alternative goes on to the next stage.
+4. `_leftovers`: consumers that no reduction was fused to get a nest of their own.
+5. `prefetch_operands`: register tiles ask for large operands while they compute.
+6. `streaming_variants`: where the last cache cannot hold the data and there is little arithmetic, each sketch comes
+   once more, with outputs that are written around the caches.
 
 Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.
 """
@@ -38,7 +19,7 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights
+from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
 from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import PrefixScan
@@ -50,23 +31,36 @@ from search_spaces.partial_sketch import MAX_SKETCHES, Context, PartialSketch, S
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
+    # The stage is made of weights alone: computed ahead of time, at the root.
     PrepareWeights(),
+    # It selects rows of a small matrix, as Winograd's transforms do: short axes written out, in vectors of channels.
     WinogradTransform(),
+    # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
+    # A prefix scan in blocks: all stages row by row, or each stage on its own, parallel over blocks.
     PrefixScan(),
+    # A reduction whose data say where each element is added: one step for each element, in vectors.
     Scatter(),
+    # Few outputs, much work, contiguous data: blocks of the reduction over threads; and as LaneReduction.
     SplitReduction(),
+    # Few register tiles for many threads, long reduction: blocks of it over threads; and as MultiLevelTiling.
     SplitTiledReduction(),
+    # A reduction with reuse and an axis to vectorise: register, middle and parallel tiles, fused consumer, packed
+    # operands; blocks of the reduction, skinny products, inner products.
     MultiLevelTiling(),
+    # A reduction along contiguous data: in vectors, in the rows of its consumer; inner products, short rows across.
     LaneReduction(),
+    # Any other reduction: its loops as they are, in the rows of its consumer or parallel.
     PlainReduction(),
+    # Elementwise and read by scheduled stages (padding, an activation): in their tasks or rows, at the root, inlined.
     Placement(),
+    # Elementwise, an output: parallel rows or chunks, in vectors; a transposed read in tiles; short rows flattened.
     Elementwise(),
 )
 
-# ... of graphs with several reductions: each nest needs its alternatives, not all combinations of them. With more the
-# draft has fewer rows of each, and what it picks is no better (12 to 32 of an LSTM cell and a transformer block); with
-# 32 instead of 16 it finds 1 to 2 % more for graphs of two products.
+# How many sketches a graph with several reductions has at most. Each nest needs its alternatives, not all combinations
+# of them. With more sketches the search draws fewer rows of each, and what the analytic latency picks is no better (12
+# to 32 sketches of an LSTM cell and a transformer block). With 32 instead of 16 it is 1 to 2 % better for two products.
 MOST_OF_SEVERAL = 16
 
 
@@ -77,16 +71,16 @@ def sketches(
     context = Context(target, threads)
     several = sum(stage.reducer is not None for stage in dag.stages) > 1
     most = MOST_OF_SEVERAL if several else MAX_SKETCHES
-    grown = [d for start in initial_sketches(dag, context) for d in grow(start, Inline(), rules, context, most)]
-    partials = [prefetch_operands(_leftovers(d, context), context) for d in grown]
-    return numbered([d.complete() for d in (*partials, *streaming_variants(partials, dag, context))])
+    grown = [s for start in initial_sketches(dag, context) for s in grow(start, Inline(), rules, context, most)]
+    done = [prefetch_operands(_leftovers(s, context), context) for s in grown]
+    return numbered([s.complete() for s in (*done, *streaming_variants(done, dag, context))])
 
 
 def _leftovers(sketch: PartialSketch, context: Context) -> PartialSketch:
-    """Consumers that no reduction was fused into after all."""
+    """Consumers that no reduction was fused to after all, in nests of their own."""
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
-            sketch = Elementwise().apply(sketch, stage, context)[0]
+            sketch = own_nests(sketch, stage, context)[0]
     return sketch
 
 

@@ -92,7 +92,7 @@ class FusedConsumer:
         state = sketch.state
         if stage.op.reducer is not None:
             return False
-        if Placement().row_loop(sketch, stage) is not None and not feeds_continuation(state, stage):
+        if row_loop_of_readers(sketch, stage) is not None and not feeds_continuation(state, stage):
             return False
         producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
         if any(fused_consumer(state, s) is stage for s in producers):
@@ -125,7 +125,7 @@ class Placement:
             or any(map(switch_axes, readers))
         )
         attached = None if whole else self._attach(sketch, stage, context)
-        at_root = Elementwise().apply(sketch, stage, context)
+        at_root = own_nests(sketch, stage, context)
         if attached is None:
             return at_root
         if _computed_once(attached, stage):
@@ -140,16 +140,8 @@ class Placement:
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
-    def row_loop(self, sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
-        """The root stage that all readers are computed in, and its loop over rows or tasks."""
-        consumers = sketch.state.consumers(stage)
-        roots = {sketch.state.root(r).name for r in consumers}
-        loops = dict(sketch.row_loops)
-        consumer = roots.pop() if len(roots) == 1 else ""
-        return (consumer, loops[consumer]) if consumer in loops else None
-
     def _attach(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
-        place = self.row_loop(sketch, stage)
+        place = row_loop_of_readers(sketch, stage)
         if place is None:
             return None
         try:
@@ -167,51 +159,7 @@ class Elementwise:
         return stage.op.reducer is None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        found = [self._nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
-        if _has_short_rows(sketch, stage, context):
-            flat = sketch.apply(Flatten(stage.name))
-            found.append(self._nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
-        return found
-
-    def _nest(self, sketch: PartialSketch, stage: Stage, context: Context, note: str) -> PartialSketch:
-        name = stage.name
-        if not stage.op.axes:
-            return sketch.finish(name, note=note)
-        last = stage.op.axes[-1]
-        group = f"{name}.{last.name}"
-        lanes = context.lanes_of(stage)
-        vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=_whole_periods(stage, lanes))
-        tail = [a for a in switch_axes(stage) if a != last.name]
-        outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
-        read = None if tail else transposed_read(sketch, stage)
-        across = None if read is None else read[0]
-        params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
-        if extent(last) > 64 * lanes:
-            params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
-            factors.insert(0, params[0].name)
-            outer, middle = [*outer, f"{last.name}.0"], [f"{last.name}.1"]
-        elif across is not None or not outer:
-            outer, middle = [*outer, f"{last.name}.0"], []
-        else:  # several short rows are a task
-            rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
-            params.append(rows)
-            steps.append(Split(name, outer[-1], (rows.name,)))
-            middle.insert(0, f"{outer[-1]}.1")
-            outer[-1] = f"{outer[-1]}.0"
-        steps.append(Split(name, last.name, tuple(factors)))
-        if read is not None:
-            across, itemsize = read
-            tiles = _across_tiles(name, stage.op.axis(across), itemsize)
-            params += tiles
-            steps.append(Split(name, across, tuple(p.name for p in tiles)))
-            outer = [f"{across}.0" if a == across else a for a in outer]
-            middle += [f"{across}.1"] * (len(tiles) - 1)
-            tail = [f"{across}.{len(tiles)}"]
-        steps.append(Reorder(name, (*outer, *middle, *tail, f"{last.name}.{len(factors)}")))
-        if points(stage) > FEW_POINTS:
-            steps.append(Parallel(name, tuple(outer)))
-        steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
-        return sketch.with_params(params).apply(*steps).finish(name, note=note)
+        return own_nests(sketch, stage, context)
 
 
 class PrepareWeights:
@@ -229,6 +177,65 @@ class PrepareWeights:
         if len(stage.op.axes) > 1:
             steps.append(Parallel(stage.name, (stage.op.axes[0].name,)))
         return [sketch.apply(*steps).finish(stage.name)]
+
+
+def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
+    """The root stage that all readers are computed in, and its loop over rows or tasks."""
+    consumers = sketch.state.consumers(stage)
+    roots = {sketch.state.root(r).name for r in consumers}
+    loops = dict(sketch.row_loops)
+    consumer = roots.pop() if len(roots) == 1 else ""
+    return (consumer, loops[consumer]) if consumer in loops else None
+
+
+def own_nests(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """The stage in a nest of its own, and the same with its axes flattened where its rows are shorter than a vector."""
+    found = [_nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
+    if _has_short_rows(sketch, stage, context):
+        flat = sketch.apply(Flatten(stage.name))
+        found.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
+    return found
+
+
+def _nest(sketch: PartialSketch, stage: Stage, context: Context, note: str) -> PartialSketch:
+    name = stage.name
+    if not stage.op.axes:
+        return sketch.finish(name, note=note)
+    last = stage.op.axes[-1]
+    group = f"{name}.{last.name}"
+    lanes = context.lanes_of(stage)
+    vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=_whole_periods(stage, lanes))
+    tail = [a for a in switch_axes(stage) if a != last.name]
+    outer = [a.name for a in stage.op.axes[:-1] if a.name not in tail]
+    read = None if tail else transposed_read(sketch, stage)
+    across = None if read is None else read[0]
+    params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
+    if extent(last) > 64 * lanes:
+        params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
+        factors.insert(0, params[0].name)
+        outer, middle = [*outer, f"{last.name}.0"], [f"{last.name}.1"]
+    elif across is not None or not outer:
+        outer, middle = [*outer, f"{last.name}.0"], []
+    else:  # several short rows are a task
+        rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
+        params.append(rows)
+        steps.append(Split(name, outer[-1], (rows.name,)))
+        middle.insert(0, f"{outer[-1]}.1")
+        outer[-1] = f"{outer[-1]}.0"
+    steps.append(Split(name, last.name, tuple(factors)))
+    if read is not None:
+        across, itemsize = read
+        tiles = _across_tiles(name, stage.op.axis(across), itemsize)
+        params += tiles
+        steps.append(Split(name, across, tuple(p.name for p in tiles)))
+        outer = [f"{across}.0" if a == across else a for a in outer]
+        middle += [f"{across}.1"] * (len(tiles) - 1)
+        tail = [f"{across}.{len(tiles)}"]
+    steps.append(Reorder(name, (*outer, *middle, *tail, f"{last.name}.{len(factors)}")))
+    if points(stage) > FEW_POINTS:
+        steps.append(Parallel(name, tuple(outer)))
+    steps += [*(Unroll(name, x) for x in tail), Vectorize(name, f"{last.name}.{len(factors)}")]
+    return sketch.with_params(params).apply(*steps).finish(name, note=note)
 
 
 def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:

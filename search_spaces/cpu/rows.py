@@ -21,7 +21,7 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, has_reuse, lane_reduction, points, reads_of
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
-from search_spaces.cpu.tiling import MultiLevelTiling, short_rows_across
+from search_spaces.cpu.tiling import can_tile, short_rows_across, tiled_alternatives
 from search_spaces.fusion import fused_consumer
 from search_spaces.partial_sketch import Alternative, Context, PartialSketch
 
@@ -53,14 +53,14 @@ class SplitReduction:
         split = _finish_root(split, partial.name)
         split = _place(split, stage.name)
         alternatives = [split.finish(stage.name, partial.name, note=f"{stage.name}:split-k")]
-        return alternatives + LaneReduction().apply(sketch, stage, context)
+        return alternatives + lane_alternatives(sketch, stage, context)
 
 
 class SplitTiledReduction:
     """The same for reductions that are tiled: few register tiles for many threads, each with a long reduction."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None or context.threads == 1 or not MultiLevelTiling().applies(sketch, stage, context):
+        if stage.op.reducer is None or context.threads == 1 or not can_tile(sketch.state, stage, context):
             return False
         last = stage.op.reduce_axes[-1]
         return points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
@@ -71,8 +71,8 @@ class SplitTiledReduction:
         split = sketch.apply(Rfactor(stage.name, axis.name, block, "outer"))
         split = self._combine(split, split.state.stage(stage.name), context)
         partial = split.state.stage(f"{stage.name}.rf")
-        alternatives = MultiLevelTiling().apply(split, partial, context)
-        return [*alternatives, *MultiLevelTiling().apply(sketch, stage, context)]
+        alternatives = tiled_alternatives(split, partial, context)
+        return [*alternatives, *tiled_alternatives(sketch, stage, context)]
 
     def _combine(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
         """The sum of the blocks: vectors along the last axis, rows in parallel."""
@@ -96,20 +96,7 @@ class LaneReduction:
         return stage.op.reducer is not None and lane_reduction(stage, reads_of(sketch.state, stage)) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        axis = lane_reduction(stage, reads_of(sketch.state, stage))
-        assert axis is not None
-        placed = _place(sketch, stage.name)
-        is_root = placed.state.stage(stage.name).at is None
-        rows = _rows_of_a_task(stage, extent(axis), context) if is_root else 1
-        placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context, rows)
-        if is_root:
-            placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
-        lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
-        tiles = inner_products(sketch, stage, context) if has_reuse(stage, reads_of(sketch.state, stage)) else None
-        consumer = fused_consumer(sketch.state, stage)
-        alone = is_root or (consumer is not None and consumer.at is None)  # others stay with the rows that use them
-        across = short_rows_across(sketch, stage, context) if alone else None
-        return [lanes, *(d for d in (tiles, across) if d is not None)]
+        return lane_alternatives(sketch, stage, context)
 
 
 class PlainReduction:
@@ -123,6 +110,24 @@ class PlainReduction:
         if placed.state.stage(stage.name).at is None:
             placed = _finish_root(placed, stage.name)
         return [placed.finish(stage.name)]
+
+
+def lane_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """The reduction in lanes, in the rows of its consumer; inner products and short rows across, where they suit."""
+    axis = lane_reduction(stage, reads_of(sketch.state, stage))
+    assert axis is not None
+    placed = _place(sketch, stage.name)
+    is_root = placed.state.stage(stage.name).at is None
+    rows = _rows_of_a_task(stage, extent(axis), context) if is_root else 1
+    placed = lane_steps(placed, placed.state.stage(stage.name), axis.name, extent(axis), context, rows)
+    if is_root:
+        placed = _finish_root(placed, stage.name, 1 if rows > 1 else 0)
+    lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
+    tiles = inner_products(sketch, stage, context) if has_reuse(stage, reads_of(sketch.state, stage)) else None
+    consumer = fused_consumer(sketch.state, stage)
+    alone = is_root or (consumer is not None and consumer.at is None)  # others stay with the rows that use them
+    across = short_rows_across(sketch, stage, context) if alone else None
+    return [lanes, *(d for d in (tiles, across) if d is not None)]
 
 
 def lane_steps(

@@ -96,46 +96,59 @@ class MultiLevelTiling:
     """Reductions with an axis to vectorise over; the only rule for those with data reuse."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None:
-            return False
-        reads = reads_of(sketch.state, stage)
-        axes = vector_axes(stage, reads, context.lanes_of(stage)) if stage.op.axes else ()
-        if not axes:
-            return False
-        lane = lane_reduction(stage, reads)
-        if has_reuse(stage, reads) or lane is None or extent(lane) < context.lanes_of(stage):
-            return True
-        return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
+        return can_tile(sketch.state, stage, context)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
-        reads = reads_of(sketch.state, stage)
-        lanes = context.lanes_of(stage)
-        axes = vector_axes(stage, reads, lanes)
-        most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
-        axes = axes[:most]
-        short = short_last_axis(stage, reads, lanes)
-        axes = axes if short is None or short in axes else (*axes, short)
-        words = [(step, a) for a in axes if (step := tensorization(stage, reads, a, context)) is not None]
-        plans = [p for axis in axes for p in _plans(sketch.state, stage, reads, axis)]
-        if words:  # of the others one remains, for shapes that an instruction does not help
-            tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
-            dots = inner_products(sketch, stage, context)
-            tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
-            return tiled if dots is None else [*tiled, dots]
-        paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
-        skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []
-        if skinny and is_streaming_reduction(sketch, stage, paneled[0], context):
-            return skinny
-        partials = [_later(context, p, sketch, stage) for p in plans]
-        inside = _inside_task(sketch, stage)
-        if inside is not None:  # no panels: they would be made again for every task
-            at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
-            if at_root and is_continued(sketch.state, stage):
-                return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
-            partials += [_later(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
-        more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
-        more += [*skinny, inner_products(sketch, stage, context)]
-        return [*partials, *(d for d in more if d is not None)]
+        return tiled_alternatives(sketch, stage, context)
+
+
+def can_tile(state: State, stage: Stage, context: Context) -> bool:
+    """Whether the stage is a reduction with an axis to vectorise over, and lanes along the reduction are no better.
+
+    With reuse they never are; without it, only where neighbouring lanes are windows beside each other.
+    """
+    if stage.op.reducer is None:
+        return False
+    reads = reads_of(state, stage)
+    axes = vector_axes(stage, reads, context.lanes_of(stage)) if stage.op.axes else ()
+    if not axes:
+        return False
+    lane = lane_reduction(stage, reads)
+    if has_reuse(stage, reads) or lane is None or extent(lane) < context.lanes_of(stage):
+        return True
+    return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
+
+
+def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
+    """The plans for each axis to vectorise over; blocks of the reduction and inner products where they suit."""
+    reads = reads_of(sketch.state, stage)
+    lanes = context.lanes_of(stage)
+    axes = vector_axes(stage, reads, lanes)
+    most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
+    axes = axes[:most]
+    short = short_last_axis(stage, reads, lanes)
+    axes = axes if short is None or short in axes else (*axes, short)
+    words = [(step, a) for a in axes if (step := tensorization(stage, reads, a, context)) is not None]
+    plans = [p for axis in axes for p in _plans(sketch.state, stage, reads, axis)]
+    if words:  # of the others one remains, for shapes that an instruction does not help
+        tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
+        dots = inner_products(sketch, stage, context)
+        tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
+        return tiled if dots is None else [*tiled, dots]
+    paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
+    skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []
+    if skinny and is_streaming_reduction(sketch, stage, paneled[0], context):
+        return skinny
+    partials = [_later(context, p, sketch, stage) for p in plans]
+    inside = _inside_task(sketch, stage)
+    if inside is not None:  # no panels: they would be made again for every task
+        at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
+        if at_root and is_continued(sketch.state, stage):
+            return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
+        partials += [_later(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
+    more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
+    more += [*skinny, inner_products(sketch, stage, context)]
+    return [*partials, *(d for d in more if d is not None)]
 
 
 def _later(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:

@@ -1,16 +1,9 @@
-"""The GPU search space on one page.
+"""The GPU search space on one page. `sketches` does the following, in this order.
 
-First cheap stages and data movement vanish into their readers (`Inline`). Then stages are visited from the outputs to
-the inputs; the first rule that applies gives the alternatives.
-
-    RowValue             what the reductions of a row share: computed again, or kept in shared memory
-    FusedConsumer                 an elementwise stage waits for the reduction that will be fused into it
-    SplitTiledReduction  few output tiles, long reduction: tiles for parts of K and a kernel that adds them
-    MultiLevelTiling     blocks, virtual threads, threads, register tile; operands through shared memory, filled ahead
-    RowReduction         a block for a row or a few of an elementwise stage, or a thread for each
-    TeamReduction        contiguous data: the threads of a block share one point
-    PointReduction       any other reduction: a thread for each point
-    Elementwise          the rest
+1. `Inline`: cheap elementwise stages and data movement vanish into their readers.
+2. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
+   alternatives; no rule calls another one. Each alternative goes on to the next stage.
+3. `_leftovers`: consumers that no reduction was fused to get a kernel of their own.
 
 Rules of a user go before these: `sketches(dag, target, rules=(MyRule(), *RULES))`. One that is here to be asked for:
 
@@ -23,20 +16,28 @@ from autosched.schedule import initial_state
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
-from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline
+from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.partial_sketch import Context, PartialSketch, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
+    # The stage is elementwise, and only a scheduled row reads it: computed by each reader, or kept in shared memory.
     RowValue(),
+    # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
+    # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.
     SplitTiledReduction(),
+    # A reduction with reuse: blocks, threads, register tiles; operands through shared memory, filled ahead.
     MultiLevelTiling(),
+    # A reduction that gives each row of an elementwise stage one value: a block for a row or a few, or a thread.
     RowReduction(),
+    # A reduction along contiguous data: the threads of a block share one point.
     TeamReduction(),
+    # Any other reduction: a thread for each point; few long ones in two kernels.
     PointReduction(),
+    # Elementwise: threads along the last axis, in vectors; a transposed read through shared memory.
     Elementwise(),
 )
 
@@ -46,17 +47,17 @@ MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alt
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a GPU; at least one for every graph."""
     context = Context(target, 1)
-    partials = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
-    return numbered([done.complete() for d in partials for done in _leftovers(d, context)])
+    done = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
+    return numbered([full.complete() for s in done for full in _leftovers(s)])
 
 
-def _leftovers(sketch: PartialSketch, context: Context) -> list[PartialSketch]:
-    """Consumers that no reduction was fused into after all."""
-    partials = [sketch]
+def _leftovers(sketch: PartialSketch) -> list[PartialSketch]:
+    """Consumers that no reduction was fused to after all, in kernels of their own."""
+    done = [sketch]
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
-            partials = [new for d in partials for new in Elementwise().apply(d, d.state.stage(stage.name), context)]
-    return partials
+            done = [new for s in done for new in own_nests(s, s.state.stage(stage.name))]
+    return done
 
 
 __all__ = ["RULES", "AtomicSplit", "Context", "PartialSketch", "SketchRule", "sketches"]

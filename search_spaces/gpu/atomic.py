@@ -7,21 +7,24 @@ users who ask for it, `rules=(AtomicSplit(),)`; the rules beside it combine the 
 from __future__ import annotations
 
 from autosched.ir.atomics import atomic_operation
-from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage
+from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage, State
 from autosched.schedule.stage import StageAxis
-from search_spaces.access import extent, lane_reduction, reads_of
+from search_spaces.access import extent
 from search_spaces.gpu.binding import bind_blocks, size
 from search_spaces.gpu.domains import next_power_of_two
 from search_spaces.gpu.rows import (
     LONG_TEAM,
     MANY_POINTS,
-    SplitTiledReduction,
-    TeamReduction,
+    can_share_point,
+    can_split_tiles,
     parts_of_tiles,
     points,
     reduce_by_team,
+    split_tiled_alternatives,
+    team_alternatives,
+    team_axis,
 )
-from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, tile_reduction
+from search_spaces.gpu.tiling import Plan, can_tile, plans, tile_reduction
 from search_spaces.partial_sketch import Context, PartialSketch
 
 TEAM_PARTS = (8, 64)
@@ -34,35 +37,37 @@ class AtomicSplit:
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:
             return False
-        return SplitTiledReduction().applies(sketch, stage, context) or self._is_team(sketch, stage, context)
-
-    def _is_team(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        """A block has a point, and would take long for it."""
-        few = points(stage) < MANY_POINTS and extent(_team_axis(sketch, stage)) >= LONG_TEAM
-        tiled = MultiLevelTiling().applies(sketch, stage, context)
-        return few and not tiled and TeamReduction().applies(sketch, stage, context)
+        return can_split_tiles(sketch.state, stage) or _is_long_team(sketch.state, stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        if self._is_team(sketch, stage, context):
-            axis = _team_axis(sketch, stage)
-            found = TeamReduction().apply(sketch, stage, context)
-            for parts in TEAM_PARTS:
-                split, partial = _split(sketch, stage, axis, parts)
-                new = reduce_by_team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
-                found.append(new.apply(Atomic(stage.name)))
-            return found
-        found = SplitTiledReduction().apply(sketch, stage, context)
-        axis = max(stage.op.reduce_axes, key=size)
-        for parts in parts_of_tiles(stage, axis):
-            split, partial = _split(sketch, stage, axis, parts)
-            for plan in [p for p in plans(split, partial) if p.shared][:2] or [Plan()]:
-                new = tile_reduction(split, partial, plan, context).apply(Atomic(stage.name))
-                found.append(new.finish(note=f"atomic{parts}"))
-        return found
+        if _is_long_team(sketch.state, stage):
+            return [*team_alternatives(sketch, stage, context), *_atomic_teams(sketch, stage, context)]
+        return [*split_tiled_alternatives(sketch, stage, context), *_atomic_tiles(sketch, stage, context)]
 
 
-def _team_axis(sketch: PartialSketch, stage: Stage) -> StageAxis:
-    return lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
+def _is_long_team(state: State, stage: Stage) -> bool:
+    """Whether the threads of a block share a point, and would take long for it."""
+    few = points(stage) < MANY_POINTS and extent(team_axis(state, stage)) >= LONG_TEAM
+    return few and not can_tile(state, stage) and can_share_point(state, stage)
+
+
+def _atomic_teams(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    found, axis = [], team_axis(sketch.state, stage)
+    for parts in TEAM_PARTS:
+        split, partial = _split(sketch, stage, axis, parts)
+        new = reduce_by_team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
+        found.append(new.apply(Atomic(stage.name)))
+    return found
+
+
+def _atomic_tiles(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    found, axis = [], max(stage.op.reduce_axes, key=size)
+    for parts in parts_of_tiles(stage, axis):
+        split, partial = _split(sketch, stage, axis, parts)
+        for plan in [p for p in plans(split, partial) if p.shared][:2] or [Plan()]:
+            new = tile_reduction(split, partial, plan, context).apply(Atomic(stage.name))
+            found.append(new.finish(note=f"atomic{parts}"))
+    return found
 
 
 def _split(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, Stage]:
@@ -81,6 +86,3 @@ def _start(sketch: PartialSketch, stage: str, axes: tuple[StageAxis, ...]) -> Pa
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
     sketch = sketch.apply(Split(stage, last.name, (threads,)), *bind_blocks(stage, blocks, [size(a) for a in axes]))
     return sketch.apply(Bind(stage, f"{last.name}.1", "threadIdx.x"))
-
-
-__all__ = ["AtomicSplit"]

@@ -88,17 +88,22 @@ class Elementwise:
         return stage.op.reducer is None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        note = "" if sketch.state.is_output(stage) else f"{stage.name}@root"
-        if not stage.op.axes:
-            return [sketch.finish(stage.name, note=note)]
-        across = _transposed_axis(sketch, stage)
-        if across is None:
-            return [_plain(sketch, stage).finish(stage.name, note=note)]
-        tiled = _tiled(sketch, stage, across)
-        reads = [r for r in reads_of(sketch.state, stage) if r.strides[across] == 1 and not r.is_unit(_last(stage))]
-        shared = [_through_shared(tiled, stage.name, r) for r in reads[:1] if _is_alone(r, sketch, stage)]
-        notes = [f"{stage.name}:shared"] * len(shared) + [f"{stage.name}:direct"]
-        return [d.finish(stage.name, note=n) for d, n in zip([*shared, tiled], notes, strict=True)]
+        return own_nests(sketch, stage)
+
+
+def own_nests(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
+    """The stage in a kernel of its own; a transposed read through a tile in shared memory, or directly."""
+    note = "" if sketch.state.is_output(stage) else f"{stage.name}@root"
+    if not stage.op.axes:
+        return [sketch.finish(stage.name, note=note)]
+    across = _transposed_axis(sketch, stage)
+    if across is None:
+        return [_plain(sketch, stage).finish(stage.name, note=note)]
+    tiled = _tiled(sketch, stage, across)
+    reads = [r for r in reads_of(sketch.state, stage) if r.strides[across] == 1 and not r.is_unit(_last(stage))]
+    shared = [_through_shared(tiled, stage.name, r) for r in reads[:1] if _is_alone(r, sketch, stage)]
+    notes = [f"{stage.name}:shared"] * len(shared) + [f"{stage.name}:direct"]
+    return [d.finish(stage.name, note=n) for d, n in zip([*shared, tiled], notes, strict=True)]
 
 
 def _last(stage: Stage) -> str:

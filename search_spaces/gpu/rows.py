@@ -29,6 +29,7 @@ from autosched.schedule import (
     Rfactor,
     Split,
     Stage,
+    State,
     Step,
     Team,
 )
@@ -38,7 +39,7 @@ from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import shares_leading_axes
-from search_spaces.gpu.tiling import MultiLevelTiling, Plan, plans, reduce_by_thread, tile_reduction
+from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
@@ -58,35 +59,44 @@ class RowReduction:
     """All readers are in the rows of one elementwise stage, and one row needs one value."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None or MultiLevelTiling().applies(sketch, stage, context):
-            return False
-        return bool(self.apply(sketch, stage, context))
+        return stage.op.reducer is not None and bool(_in_rows(sketch, stage, context))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        found, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
         consumer = _root_consumer(sketch, stage)
-        if consumer is None or not shares_leading_axes(stage, consumer):
-            return []
-        axis = lane_reduction(stage, reads_of(sketch.state, stage))
-        lead = sum(size(a) > 1 for a in stage.op.axes)
-        loop = dict(sketch.row_loops).get(consumer.name)
-        found: list[PartialSketch | None] = []
-        if loop is not None:
-            found.append(_in_row(sketch, stage, consumer.name, loop, context))
-        elif consumer.name not in sketch.done:
-            if axis is not None and extent(axis) >= WARP:
-                placed = _block_rows(sketch, consumer, lead)
-                found.append(_in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context))
-                if lead and _length(stage) <= SEVERAL_ROWS:
-                    placed = _block_rows(sketch, consumer, lead, several=True)
-                    found.append(
-                        _in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context)
-                    )
-                if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
-                    found += TeamReduction().apply(sketch, stage, context)  # one block would take a row for long
-            if lead and _length(stage) <= SHORT_ROW:
-                placed = _thread_rows(sketch, consumer, lead)
-                found.append(_in_row(placed, stage, consumer.name, last_thread_loop(placed, consumer.name), context))
-        return [d for d in found if d is not None]
+        first = consumer is not None and consumer.name not in sketch.done  # of the row's reductions
+        if first and axis is not None and extent(axis) >= LONG_TEAM and points(stage) < MANY_POINTS:
+            found += team_alternatives(sketch, stage, context)  # one block would take a row for long
+        return found
+
+
+def _in_rows(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """The stage in the rows of its consumer, in each way to bind these; none where a row needs several values."""
+    consumer = _root_consumer(sketch, stage)
+    if consumer is None or not shares_leading_axes(stage, consumer):
+        return []
+    loop = dict(sketch.row_loops).get(consumer.name)
+    if loop is not None:
+        bound = [sketch]
+    else:
+        bound = [] if consumer.name in sketch.done else _bind_rows(sketch, stage, consumer)
+    loops = [loop or last_thread_loop(s, consumer.name) for s in bound]
+    tried = [_in_row(s, stage, consumer.name, x, context) for s, x in zip(bound, loops, strict=True)]
+    return [s for s in tried if s is not None]
+
+
+def _bind_rows(sketch: PartialSketch, stage: Stage, consumer: Stage) -> list[PartialSketch]:
+    """The consumer's rows over the device: blocks for rows that are long enough for a warp, threads for short ones."""
+    axis = lane_reduction(stage, reads_of(sketch.state, stage))
+    lead = sum(size(a) > 1 for a in stage.op.axes)
+    bound = []
+    if axis is not None and extent(axis) >= WARP:
+        bound.append(_block_rows(sketch, consumer, lead))
+        if lead and _length(stage) <= SEVERAL_ROWS:
+            bound.append(_block_rows(sketch, consumer, lead, several=True))
+    if lead and _length(stage) <= SHORT_ROW:
+        bound.append(_thread_rows(sketch, consumer, lead))
+    return bound
 
 
 def _length(stage: Stage) -> int:
@@ -196,19 +206,34 @@ class TeamReduction:
     """Along contiguous data: the threads of a block share one point."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        if stage.op.reducer is None:
-            return False
-        axis = lane_reduction(stage, reads_of(sketch.state, stage))
-        return not stage.op.axes or (axis is not None and extent(axis) >= WARP)
+        return can_share_point(sketch.state, stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
-        found = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
-        if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
-            found.append(_split_team(sketch, stage, axis, context))
-        if stage.op.axes and _length(stage) <= SHORT_ROW:
-            found.append(reduce_by_thread(sketch, stage, note=f"{stage.name}:point"))
-        return found
+        return team_alternatives(sketch, stage, context)
+
+
+def can_share_point(state: State, stage: Stage) -> bool:
+    """Whether the stage is a reduction that gives each thread of a warp something to do for one point."""
+    if stage.op.reducer is None:
+        return False
+    axis = lane_reduction(stage, reads_of(state, stage))
+    return not stage.op.axes or (axis is not None and extent(axis) >= WARP)
+
+
+def team_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """A block for each point; two kernels as well where few points are long, a thread for each where they are short."""
+    axis = team_axis(sketch.state, stage)
+    found = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
+    if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
+        found.append(_split_team(sketch, stage, axis, context))
+    if stage.op.axes and _length(stage) <= SHORT_ROW:
+        found.append(reduce_by_thread(sketch, stage, note=f"{stage.name}:point"))
+    return found
+
+
+def team_axis(state: State, stage: Stage) -> StageAxis:
+    """The reduction axis that the threads of a block share."""
+    return lane_reduction(stage, reads_of(state, stage)) or max(stage.op.reduce_axes, key=size)
 
 
 def reduce_by_team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
@@ -262,24 +287,34 @@ class SplitTiledReduction:
     """Few output tiles with a long reduction: blocks for its parts as well."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        if not MultiLevelTiling().applies(sketch, stage, context):
-            return False
-        longest = max(size(a) for a in stage.op.reduce_axes)
-        return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
+        return can_split_tiles(sketch.state, stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        found = MultiLevelTiling().apply(sketch, stage, context)
-        axis = max(stage.op.reduce_axes, key=size)
-        lane = lane_reduction(stage, reads_of(sketch.state, stage))
-        if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
-            found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
-        for parts in parts_of_tiles(stage, axis):
-            split, partial = split_reduction(sketch, stage, axis, parts)
-            inner = split.state.stage(partial)
-            for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
-                new = tile_reduction(split, inner, plan, context)
-                found.append(new.finish(note=f"split-k{parts}"))
-        return found
+        return split_tiled_alternatives(sketch, stage, context)
+
+
+def can_split_tiles(state: State, stage: Stage) -> bool:
+    """Whether a tiled reduction has too few tiles for a device, and is long enough for two parts."""
+    if not can_tile(state, stage):
+        return False
+    longest = max(size(a) for a in stage.op.reduce_axes)
+    return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
+
+
+def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """The tiles without parts; a matrix times a vector by teams as well; and the reduction in parts."""
+    found = tiled_alternatives(sketch, stage, context)
+    axis = max(stage.op.reduce_axes, key=size)
+    lane = lane_reduction(stage, reads_of(sketch.state, stage))
+    if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
+        found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
+    for parts in parts_of_tiles(stage, axis):
+        split, partial = split_reduction(sketch, stage, axis, parts)
+        inner = split.state.stage(partial)
+        for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
+            new = tile_reduction(split, inner, plan, context)
+            found.append(new.finish(note=f"split-k{parts}"))
+    return found
 
 
 def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:

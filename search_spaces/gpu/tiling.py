@@ -16,19 +16,11 @@ from dataclasses import dataclass
 
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars
-from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, Step, Unroll
+from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, State, Step, Unroll
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import Read, has_reuse, reads_of
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import (
-    SMALL_AXIS,
-    Levels,
-    bind_levels,
-    last_thread_loop,
-    plain_levels,
-    size,
-    tiled_levels,
-)
+from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
@@ -52,10 +44,18 @@ class MultiLevelTiling:
     """Reductions whose operands are read for several points."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is not None and has_reuse(stage, reads_of(sketch.state, stage))
+        return can_tile(sketch.state, stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
+        return tiled_alternatives(sketch, stage, context)
+
+
+def can_tile(state: State, stage: Stage) -> bool:
+    return stage.op.reducer is not None and has_reuse(stage, reads_of(state, stage))
+
+
+def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
 
 
 def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
@@ -164,6 +164,3 @@ def main_axis(acc: Stage) -> StageAxis:
     """The reduction axis that is unrolled: the last one that is not short."""
     axes = acc.op.reduce_axes
     return next((a for a in reversed(axes) if size(a) > SMALL_AXIS), axes[-1])
-
-
-__all__ = ["Levels", "MultiLevelTiling", "Plan", "accumulate", "plans", "reduce_by_thread", "tile_reduction"]
