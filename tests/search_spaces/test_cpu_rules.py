@@ -1,10 +1,9 @@
-"""A rule of one's own, written against the documented protocol, goes before the built-in ones."""
+"""Rules of one's own go before the built-in ones; the README of the package has one that is run (`test_readme.py`)."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 
 from autosched import te
@@ -12,52 +11,18 @@ from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
 from autosched.ir.visit import depth
 from autosched.lower import concretise, lower
-from autosched.schedule import Parallel, Reorder, Split, Stage, Unroll, Vectorize
+from autosched.schedule import Parallel, Stage
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.reference.inputs import make_inputs
-from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, PartialSketch, SketchRule, sketches
+from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, PartialSketch, sketches
 from search_spaces.partial_sketch import Alternative
-from search_spaces.space import Param, sample
 from tests.codegen.running import check_outputs, run
 from tests.helpers import exact
 from tests.schedule.graphs import dense_relu, matmul
 
 TARGET = parse_target("llvm -mcpu=haswell")
-
-
-class OuterProducts:
-    """Reductions with the reduction outermost: one row of C at a time is updated in vectors."""
-
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        return stage.op.reducer is not None and len(stage.op.axes) == 2
-
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
-        rows, columns = (a.name for a in stage.op.axes)
-        (k,) = (a.name for a in stage.op.reduce_axes)
-        lanes = context.lanes(4)
-        width = Param(f"{stage.name}.width", (lanes, 2 * lanes), "vector")
-        steps = (
-            Split(stage.name, columns, (width.name,)),
-            Reorder(stage.name, (rows, f"{columns}.0", k, f"{columns}.1")),
-            Parallel(stage.name, (rows,)),
-            Vectorize(stage.name, f"{columns}.1"),
-        )
-        plain = sketch.with_params([width]).apply(*steps).finish(stage.name, note="outer")
-        return [plain, plain.apply(Unroll(stage.name, k)).finish(note="unrolled")]
-
-
-def test_a_rule_of_ones_own_is_asked_first():
-    rule: SketchRule = OuterProducts()
-    for dag in (matmul(5, 13, 3), dense_relu(5, 13, 3)):
-        found = sketches(dag, TARGET, 2, rules=(rule, *RULES))
-        assert [s.name.split("/")[-2:] == ["outer", "unrolled"] for s in found].count(True) == len(found) // 2
-        for sketch in found:
-            assert "C.width" in [p.name for p in sketch.params]
-            for values in sample(sketch, 3, np.random.default_rng(0)):
-                row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
-                exact(dag, sketch.state, row)
 
 
 def test_alternatives_that_are_left_out_are_not_made():
