@@ -6,7 +6,8 @@ keeps its row-major order, so inputs and outputs are the same flat memory, seen 
 
 Dimensions d, d+1 of a tensor merge iff every access, the write of its producer included, indexes them by two constants
 or by two plain axes (a, b) that merge, where b covers dimension d+1 fully: a * extent(b) + b is the flat index. Axes
-a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but as such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
+a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but as
+such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
 Before that, all of `REWRITES` have their turn: a file each, a function of the DAG that returns it as it is where there
 is nothing to do.
