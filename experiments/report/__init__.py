@@ -1,4 +1,4 @@
-"""The tables of a page in Markdown, made from the files of `experiments/results/`.
+"""The tables of a page in Markdown, made from the files of `experiments/results/` and from tables in the code.
 
     python -m experiments.report [--check] [PAGE.md ...] [--results DIRECTORY]
 
@@ -7,6 +7,7 @@ A page has a table where it has these two lines, and what is between them is wri
     <!-- generated: NAME -->
     <!-- end -->
 
-`experiments.report.sections` lists the names. With --check nothing is written: the command says which table is not what
-the files say, and ends with exit code 1. Without a page it is README.md and experiments/README.md. Nothing is measured.
+`experiments.report.sections` lists the names. With --check nothing is written: the command says which table is out of
+date, and ends with exit code 1. Without a page it goes through those in the repository that have tables.
+Nothing is measured.
 """

@@ -13,15 +13,15 @@ from autosched.session.export import write_whole
 from experiments.report.pages import Difference, blocks_of, rewritten
 from experiments.report.sections import lines_of
 
-EXPERIMENTS = Path(__file__).resolve().parents[1]
-PAGES = (EXPERIMENTS.parent / "README.md", EXPERIMENTS / "README.md")
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = tuple(ROOT / folder / "README.md" for folder in ("", "experiments", "cost_model"))
 
 
 def told(page: Path, difference: Difference) -> str:
     """What --check says of a table."""
     return (
-        f"{page}:{difference.block.line}: table `{difference.block.name}` is not what the results say\n"
-        f"  here:     {difference.here}\n  results:  {difference.made}"
+        f"{page}:{difference.block.line}: table `{difference.block.name}` is out of date\n"
+        f"  here:  {difference.here}\n  made:  {difference.made}"
     )
 
 
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m experiments.report", description=experiments.report.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    pages = ", ".join(str(page.relative_to(EXPERIMENTS.parent)) for page in PAGES)
+    pages = ", ".join(str(page.relative_to(ROOT)) for page in PAGES)
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE.md", help=f"default: {pages}")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a table differs")
-    parser.add_argument("--results", type=Path, default=EXPERIMENTS / "results", metavar="DIRECTORY")
+    parser.add_argument("--results", type=Path, default=ROOT / "experiments" / "results", metavar="DIRECTORY")
     args = parser.parse_args(argv)
     try:
         differing = [bring_up_to_date(page, args.results, args.check) for page in args.pages or PAGES]

@@ -1,4 +1,4 @@
-"""The tables that a page can have: name, the files that they are made of, and how."""
+"""The tables that a page can have: name, the result files that they are made of, and how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, models
+from experiments.report import contests, cycles, features, models
 from experiments.report.results import Lines, load
 
 
@@ -40,6 +40,8 @@ _ALL = (
     Section("opt-ins", ("opt_ins",), contests.opt_ins),
     Section("cost-model", ("cost_model_quality",), models.quality),
     Section("throughput", ("search_throughput",), models.throughput),
+    Section("cpu-features", (), features.cpu),
+    Section("gpu-features", (), features.gpu),
 )
 SECTIONS = {section.name: section for section in _ALL}
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, models
+from cost_model.cpu.features import FEATURES, Feature
+from cost_model.gpu.features import GPU_FEATURES
+from experiments.report import contests, cycles, features, models
 from experiments.report.__main__ import PAGES, main
 from experiments.report.markdown import lowest, spread, table
 from experiments.report.pages import END, blocks_of, rewritten
@@ -287,6 +289,22 @@ def test_throughput() -> None:
     assert "`conv2d`: 15 sketches, 1,000 candidates, of which 0.50 are legal." in lines
 
 
+def test_features_that_differ_in_a_number_share_a_row() -> None:
+    some = ("access0_bytes", "access1_bytes"), ("into_l1",), ("intensity_1k", "intensity_64k", "other")
+    found = [Feature(name, "bytes", f"formula {n}") for n, names in enumerate(some) for name in names]
+    assert features.listing(found)[2:] == [
+        "| `access*_bytes` (2) | bytes | formula 0 |", "| `into_l1` | bytes | formula 1 |",
+        "| `intensity_*k` (2), `other` | bytes | formula 2 |", "", "*6 features.*",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "table_of"), [(features.cpu(), FEATURES), (features.gpu(), GPU_FEATURES)])
+def test_every_feature_is_counted_once(lines: list[str], table_of: tuple[Feature, ...]) -> None:
+    names = [line.split(" | ")[0] for line in lines[2:-2]]
+    counted = [int(n or 1) for cell in names for n in re.findall(r"`(?: \((\d+)\))?(?:, |$)", cell)]
+    assert sum(counted) == len(table_of)
+
+
 # Markdown and marks
 
 
@@ -351,7 +369,7 @@ def test_a_check_finds_what_a_run_mends(page: Path, capsys: pytest.CaptureFixtur
     before = page.read_text()
     assert main([*argv, "--check"]) == 1
     assert page.read_text() == before
-    assert f"{page}:3: table `torch-compile` is not what the results say" in capsys.readouterr().out
+    assert f"{page}:3: table `torch-compile` is out of date" in capsys.readouterr().out
     assert main(argv) == 0
     assert "| `gmm:2` | N=1, 2 threads | 100.0 | 200.0 | 300.0 | 1.50 |" in page.read_text().splitlines()
     assert main([*argv, "--check"]) == 0
@@ -359,7 +377,7 @@ def test_a_check_finds_what_a_run_mends(page: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main([*argv, "--check"]) == 1
     assert (
-        "| 100.0 | 1.50 |\n  results:  | `gmm:2` | N=1, 2 threads | 100.0 | 200.0 | 300.0 | 1.50 |"
+        "| 100.0 | 1.50 |\n  made:  | `gmm:2` | N=1, 2 threads | 100.0 | 200.0 | 300.0 | 1.50 |"
         in capsys.readouterr().out
     )
 
@@ -408,32 +426,43 @@ def test_every_table_is_on_a_page_and_every_file_in_a_table() -> None:
     assert files == {path.stem for path in (ROOT / "experiments" / "results").glob("*.json")}
 
 
-TEXT_OF_PAGE = PAGE.read_text(encoding="utf-8")
+TEXTS = {path: path.read_text(encoding="utf-8") for path in PAGES[1:]}  # tests/experiments/test_readme.py has the first
 COMMANDS = [
     line
-    for block in re.findall(r"^```\n(.*?)^```$", TEXT_OF_PAGE, re.MULTILINE | re.DOTALL)
+    for text in TEXTS.values()
+    for block in re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
+    if line.startswith(("python ", "experiments/"))
 ]
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_of_the_page_have_their_options(line: str) -> None:
+def test_commands_of_the_pages_have_their_options(line: str) -> None:
     words = shlex.split(line)
     if words[0] == "python":
         place = ROOT / words[2].replace(".", "/")
-        sources = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else [place / "__main__.py"]
+        source = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__main__.py"
     else:
         assert (ROOT / words[0]).is_file()
-        sources = [(ROOT / words[0]).with_name("__main__.py")]
-    text = sources[0].read_text(encoding="utf-8")
+        source = (ROOT / words[0]).with_name("__main__.py")
+    text = source.read_text(encoding="utf-8")
     assert [word for word in words if word.startswith("--") and f'"{word}"' not in text] == []
 
 
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.parent.name)
+def test_places_that_a_page_names_are_there(page: Path) -> None:
+    names = set(re.findall(r"`((?:[a-z_]+/)+[\w.]*|[a-z_]+\.(?:py|md))`", TEXTS[page]))
+    near = {name for name in names if not name.startswith("autosched/")}
+    assert near
+    assert not [name for name in near if not (page.parent / name).exists() and not (ROOT / name).exists()]
+
+
 def test_links_of_the_page_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", TEXT_OF_PAGE)
+    text = TEXTS[PAGE]
+    links = re.findall(r"\]\(([^)]+)\)", text)
     headings = {
         re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-")
-        for h in re.findall(r"^#+ (.*)$", TEXT_OF_PAGE, re.MULTILINE)
+        for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     }
     assert len(links) > 10
     for link in links:
