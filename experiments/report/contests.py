@@ -24,7 +24,7 @@ from experiments.scoreboard.table import (
 )
 from experiments.tuning import geomean, microseconds, number
 
-LIBRARIES = tuple(peer for peer in PEERS if peer != METASCHEDULE)
+LIBRARIES = (TORCH, NUMPY)
 LIMITS = ("arithmetic", "memory")
 LOWEST = 12  # so many cases below FLOOR are named
 
@@ -67,14 +67,17 @@ def against_best(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 def headline(*all_results: Results) -> Lines:
     """A row for each machine, batch and number of threads."""
-    header = ("processor", "batch, threads", "cases", "the best peer over ours", "slower", "slowest", "disturbed")
+    header = (
+        "processor", "batch, threads", "cases", "with MetaSchedule", "the best peer over ours", "slower in", "slowest",
+        "disturbed",
+    )  # fmt: skip
     rows, sources = [], []
     for results in all_results:
         noisy = set(disturbed(results.rows))
         for panel, some in panels(results.rows).items():
             disturbances = str(sum(label_of(row) in noisy for row in some))
-            machine = f"`{results.processor}`", panel_name(panel), str(len(some))
-            rows.append((*machine, *against_best(some), disturbances))
+            sizes = str(len(some)), str(len(ratios(some, METASCHEDULE)))
+            rows.append((f"`{results.processor}`", panel_name(panel), *sizes, *against_best(some), disturbances))
         sources += ["", results.source(results.rows, (TORCH, NUMPY))]
     return [*table(header, rows), *sources]
 
@@ -83,7 +86,7 @@ def board(results: Results) -> Lines:
     """What peers take over what we take, for each batch and number of threads, and the cases in which we are slower."""
     header = (
         "batch, threads", "cases", "disturbed", "PyTorch", "NumPy", "the better of both", "MetaSchedule",
-        "the best peer", "slower", "slowest", "GFLOP/s of FMAs", "date", "revision",
+        "the best peer", "slower in", "slowest", "GFLOP/s of FMAs", "date", "revision",
     )  # fmt: skip
     noisy, lines = set(disturbed(results.rows)), []
     for panel, some in panels(results.rows).items():

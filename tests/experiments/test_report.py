@@ -83,13 +83,13 @@ def test_board_where_nobody_is_faster() -> None:
 def test_headline_has_a_row_for_each_machine_and_setting() -> None:
     first, second = (
         results("a", rows=[row("gmm:0", torch=200.0), row("gmm:0", batch=16, torch=50.0)]),
-        results("b", rows=[row("gmm:0", threads=2, torch=150.0)]),
+        results("b", rows=[row("gmm:0", threads=2, torch=150.0, metaschedule=160.0)]),
     )
     lines = contests.headline(first, second)
     assert lines[2:5] == [
-        "| `znver9` | N=1, 1 thread | 1 | **2.00** | 0 | `gmm:0` 2.000 | 0 |",
-        "| `znver9` | N=16, 1 thread | 1 | **0.50** | 1 | `gmm:0` 0.500 | 0 |",
-        "| `znver9` | N=1, 2 threads | 1 | **1.50** | 0 | `gmm:0` 1.500 | 0 |",
+        "| `znver9` | N=1, 1 thread | 1 | 0 | **2.00** | 0 | `gmm:0` 2.000 | 0 |",
+        "| `znver9` | N=16, 1 thread | 1 | 0 | **0.50** | 1 | `gmm:0` 0.500 | 0 |",
+        "| `znver9` | N=1, 2 threads | 1 | 1 | **1.50** | 0 | `gmm:0` 1.500 | 0 |",
     ]
     assert [line for line in lines if "From" in line] == [lines[6], lines[8]]
 
