@@ -141,6 +141,15 @@ def defined(path: Path) -> set[str]:
     return names
 
 
+PLACED = re.compile(r"`(\w+)`\s(?:of|in)\s`([\w/.]+\.py)`")
+
+
+@pytest.mark.parametrize(("name", "place"), sorted({found for page in PAGES for found in PLACED.findall(page.prose)}))
+def test_names_are_in_the_files_that_are_named_with_them(name, place):
+    files = [path for path in repository() if path.endswith(f"/{place}")]
+    assert any(name in defined(ROOT / path[1:]) for path in files)
+
+
 @pytest.mark.parametrize("row", ARCHITECTURE.rows("word"), ids=lambda row: row[0])
 def test_words_of_the_glossary_are_where_it_says(row):
     _, meaning, where = row
