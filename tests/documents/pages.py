@@ -46,6 +46,12 @@ class Page:
         return [part for part in parts if part.split(" ")[0] in ("autosched", "python", "pip", "ruff", "mypy", "git")]
 
     @property
+    def operands(self) -> list[str]:
+        """Files and folders of the repository that commands name, without the functions behind a colon."""
+        words = [word.partition(":")[0] for command in self.commands for word in command.split()]
+        return [word for word in words if word.split("/")[0] in FOLDERS and "/" in word and "NAME" not in word]
+
+    @property
     def spans(self) -> list[str]:
         """What stands between backticks in the prose."""
         return CODE.findall(self.prose)

@@ -32,8 +32,6 @@ MODULES = r"python -m ((?:experiments|tests)[\w.]*)"
 # Long searches are cut short, and what is for an NVIDIA GPU runs on an OpenCL device.
 CUTS = {"trials=64": "trials=2", "1024": "64", '"cuda"': '"opencl"'}
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
 
 def of_pages(found: str) -> pytest.MarkDecorator:
     """A case for each (page, one of its `found`)."""
@@ -95,7 +93,7 @@ def test_modules_that_are_run_exist_and_have_the_options(line):
     spec = find_spec(module)
     assert spec is not None
     assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__")
-    known = sources(module.split(".")[0])
+    known = sources("experiments" if module.startswith("experiments") else "/".join(module.split(".")[:2]))
     assert not [option for option in OPTION.findall(line) if f'"{option}"' not in known]
 
 
@@ -117,6 +115,11 @@ def repository() -> tuple[str, ...]:
 def test_files_that_are_named_exist(page, one):
     """From the top, or as the end of a path: a table that has named a folder goes on within it."""
     assert any(path.endswith(f"/{one}") for path in repository())
+
+
+@of_pages("operands")
+def test_files_that_commands_name_exist(page, one):
+    assert (ROOT / one).exists()
 
 
 @of_pages("links")
