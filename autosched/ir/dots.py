@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Cast, Expr, Load
-from autosched.ir.half import HALVES, bits
 
 WORD_BITS = 32
 FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
@@ -158,30 +157,22 @@ def problem(e: Word | Dot) -> str | None:
 
 def packed(values: list[object], dtype: str) -> int:
     """The word of some numbers of `dtype`, as an int32."""
-    size = WORD_BITS // len(values)
+    row, size = DTYPES[dtype], WORD_BITS // len(values)
     total = 0
     for n, value in enumerate(values):
-        field = bits(float(value), dtype) if dtype in HALVES else int(value) % (1 << size)  # type: ignore[arg-type, call-overload]
+        field = row.to_bits(float(value)) if row.is_float else int(value) % (1 << size)  # type: ignore[arg-type, call-overload]
         total |= field << (n * size)
     return total - (1 << WORD_BITS) if total >> (WORD_BITS - 1) else total
 
 
 def unpacked(word: int, dtype: str, count: int) -> list[int | float]:
     """The numbers of a word."""
-    size = WORD_BITS // count
+    row, size = DTYPES[dtype], WORD_BITS // count
     fields = [(word >> (n * size)) & ((1 << size) - 1) for n in range(count)]
-    if dtype in HALVES:
-        return [_number(field, dtype) for field in fields]
+    if row.is_float:
+        return [row.from_bits(field) for field in fields]
     half = 1 << (size - 1)
-    return [f - 2 * half if dtype.startswith("int") and f >= half else f for f in fields]
-
-
-def _number(field: int, dtype: str) -> float:
-    import numpy as np
-
-    from autosched.ir.half import numpy_dtype
-
-    return float(np.array(field, np.uint16).view(numpy_dtype(dtype)))
+    return [f - 2 * half if row.kind == "i" and f >= half else f for f in fields]
 
 
 def factors(value: Expr, accumulator: str) -> tuple[Load, Load] | None:

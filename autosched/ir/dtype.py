@@ -29,7 +29,7 @@ class Dtype:
     exponent_bits: int = 0
     wider: str | None = None  # the dtype that is computed in, where numbers are only stored in this one
     has_infinity: bool = True  # of a float; else the highest exponent is one of numbers, but for a NaN of all ones
-    package: str = "numpy"  # that has the type for arrays
+    in_ml_dtypes: bool = False  # the type for arrays, which NumPy lacks
     dlpack_code: int | None = None  # DLDataTypeCode, where NumPy's kind does not tell it
 
     @cached_property
@@ -108,17 +108,12 @@ class Dtype:
     def numpy_dtype(self) -> np.dtype[Any]:
         import numpy as np
 
-        if self.is_numpys:
+        if not self.in_ml_dtypes:
             return np.dtype(self.name)
         import ml_dtypes
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
         return found
-
-    @property
-    def is_numpys(self) -> bool:
-        """Whether NumPy alone has it: files and other libraries hold the bits of other types, as `bits_dtype`."""
-        return self.package == "numpy"
 
     @property
     def bits_dtype(self) -> str:
@@ -152,7 +147,7 @@ class Dtype:
         import numpy as np
 
         with np.errstate(over="ignore"):
-            return np.asarray(value).astype(self.numpy_dtype)
+            return np.asarray(self.numpy_dtype.type(value))
 
 
 # In the order of promotion.
@@ -165,11 +160,23 @@ DTYPES: Mapping[str, Dtype] = {
         Dtype("int32", "i", 32),
         Dtype("int64", "i", 64),
         Dtype("float16", "f", 16, exponent_bits=5, wider="float32"),
-        Dtype("bfloat16", "f", 16, exponent_bits=8, wider="float32", package="ml_dtypes", dlpack_code=4),
+        Dtype("bfloat16", "f", 16, exponent_bits=8, wider="float32", in_ml_dtypes=True, dlpack_code=4),
         Dtype("float32", "f", 32, exponent_bits=8),
         Dtype("float64", "f", 64, exponent_bits=11),
     )
 }
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The type for arrays of this name, which may also be one that only NumPy knows."""
+    import numpy as np
+
+    return DTYPES[name].numpy_dtype if name in DTYPES else np.dtype(name)
+
+
+def is_foreign(kind: np.dtype[Any]) -> bool:
+    """Whether a type for arrays is not NumPy's own: files and other libraries take the bits of its elements only."""
+    return kind.isbuiltin == 2  # "user-defined", as types that other packages register are
 
 
 def promote(a: str, b: str) -> str:

@@ -4,7 +4,8 @@
          | Binary(op, a, b) | Call(fn, args) | Select(cond, a, b) | Cast(a, dtype)
          | Load(buffer, indices, dtype)
 
-float16 and bfloat16 are stored, loaded, selected and cast from and to float32; `binary` and `call` widen them.
+Numbers of a small float (float16, bfloat16) are stored, loaded, selected and cast from and to the dtype that they are
+computed in; `binary` and `call` widen them.
 
 Nodes are immutable and interned: structurally equal nodes are the same object, so `is`, `==` and
 `hash` are constant-time and shared subtrees stay shared. Loop variables and indices are int64.
@@ -24,7 +25,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
-from autosched.ir.half import HALVES, nearest
 from autosched.ir.interning import KNOWN, N, interned
 from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
 
@@ -275,10 +275,10 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
         return value
     if type(value) is int and dtype == INDEX:
         return Const(value, INDEX)
-    kind = DTYPES[dtype].kind
-    if kind == "f":
-        return Const(nearest(value, dtype) if dtype in HALVES else float(value), dtype)
-    if kind == "b":
+    row = DTYPES[dtype]
+    if row.is_float:
+        return Const(row.nearest(value) if row.is_stored_only else float(value), dtype)
+    if row.kind == "b":
         return Const(bool(value), dtype)
     if isinstance(value, float) and not value.is_integer():
         raise ExpressionError(
@@ -333,7 +333,7 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
     a, b = (lhs, rhs) if isinstance(lhs, Expr) and isinstance(rhs, Expr) else _unify(widened(lhs), widened(rhs))
     dtype = a.dtype
-    if dtype != b.dtype or dtype in HALVES:
+    if dtype != b.dtype or DTYPES[dtype].is_stored_only:
         a, b = _unify(widened(a), widened(b))
         dtype = a.dtype
     kind = DTYPES[dtype].kind
@@ -440,8 +440,9 @@ def cast(a: Expr, dtype: str) -> Expr:
     dtype = known_dtype(dtype)
     if isinstance(a, Const) and not (isinstance(a.value, float) and not DTYPES[dtype].is_float):
         return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
-    by_way = (a.dtype in HALVES or dtype in HALVES) and "float32" not in (a.dtype, dtype)
-    return Cast(Cast(a, "float32") if by_way and a.dtype != "float32" else a, dtype)
+    for step in (DTYPES[a.dtype].computes_in, DTYPES[dtype].computes_in, dtype):
+        a = a if a.dtype == step else Cast(a, step)
+    return a
 
 
 def _wrapped(value: int, dtype: str) -> int:
@@ -453,8 +454,8 @@ def _wrapped(value: int, dtype: str) -> int:
 
 
 def widened(a: Any) -> Any:
-    """A float16 or bfloat16 as the float32 that arithmetic is done in; everything else as it is."""
-    return cast(a, "float32") if isinstance(a, Expr) and a.dtype in HALVES else a
+    """A number of a dtype without arithmetic in the one that it is computed in; everything else as it is."""
+    return cast(a, DTYPES[a.dtype].computes_in) if isinstance(a, Expr) else a
 
 
 def imin(a: ExprLike, b: ExprLike) -> Expr:

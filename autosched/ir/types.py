@@ -28,7 +28,6 @@ from autosched.ir.expr import (
     Select,
     Var,
 )
-from autosched.ir.half import HALVES
 from autosched.ir.symbolic import type_name
 
 NO_RANGES: Mapping[Expr, tuple[int, int]] = MappingProxyType({})
@@ -120,7 +119,7 @@ def _within(bounds: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
 
 
 def _operation_problem(op: str, dtype: str) -> str | None:
-    if dtype in HALVES:
+    if dtype in DTYPES and DTYPES[dtype].is_stored_only:
         return f"{op} of {dtype}, in which there is no arithmetic"
     kind = DTYPES[dtype].kind if dtype in DTYPES else "?"
     if op in COMPARISON:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.dtype import DTYPES
+from autosched.ir.dtype import DTYPES, is_foreign
 from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
 from autosched.runtime.spec import ArraySpec, largest
@@ -144,7 +144,7 @@ class DataSet:
 
 def open_array(path: Path, spec: ArraySpec) -> Array:
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if spec.dtype == "bfloat16" and array.dtype == np.uint16:  # see `problem.plain`
+    if is_foreign(spec.numpy_dtype) and array.dtype == DTYPES[spec.dtype].bits_dtype:  # see `problem.plain`
         array = array.view(spec.numpy_dtype)
     if array.shape != tuple(spec.shape) or array.dtype != spec.numpy_dtype:
         raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.ir.dtype import DTYPES
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import DTYPES, is_foreign
 from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
@@ -121,8 +120,8 @@ def limit_file(directory: Path, name: str, j: int, part: str, tile: int) -> Path
 
 
 def plain(array: Array) -> Array:
-    """`array` as a file can hold it: of a type that is not NumPy's own (bfloat16), the bits."""
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+    """`array` as a file can hold it: of a type that is not NumPy's own, the bits."""
+    return array.view(f"u{array.dtype.itemsize}") if is_foreign(array.dtype) else array
 
 
 def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
@@ -132,7 +131,7 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
     correct kernel rounds to; an infinite value admits only itself; an expected NaN gives NaN limits. An infinite bound
     admits everything (a NaN too, which no limits can say: see `check`).
     """
-    kind = numpy_dtype(dtype)
+    kind = DTYPES[dtype].numpy_dtype
     if not DTYPES[dtype].is_float:
         return _integer_limits(value, bound, kind)
     wide = value.astype(np.float64)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from autosched.errors import DeviceError, UsageError
+from autosched.ir.dtype import is_foreign
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_interruptibly, load_object
 from autosched.runtime.results import Spare, Spares
@@ -189,8 +190,12 @@ def torch_of(arrays: Sequence[object]) -> Any:
 def like_inputs(arrays: Sequence[object], results: Sequence[Array]) -> list[Any]:
     """torch tensors for a caller whose inputs all are."""
     torch = torch_of(arrays)
-    if torch is None:
-        return list(results)
-    plain = [result.view(np.int16) if result.dtype.kind == "V" else result for result in results]
-    tensors = [torch.from_numpy(array) for array in plain]
-    return [t if p is r else t.view(torch.bfloat16) for t, p, r in zip(tensors, plain, results, strict=True)]
+    return list(results) if torch is None else [_as_tensor(torch, result) for result in results]
+
+
+def _as_tensor(torch: Any, result: Array) -> Any:
+    """By the bits where the type is torch's but not NumPy's own."""
+    if not is_foreign(result.dtype):
+        return torch.from_numpy(result)
+    bits = torch.from_numpy(result.view(f"i{result.dtype.itemsize}"))
+    return bits.view(getattr(torch, result.dtype.name))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UsageError
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ class ArraySpec:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        return numpy_dtype(self.dtype)
+        return DTYPES[self.dtype].numpy_dtype
 
     @cached_property
     def nbytes(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import is_foreign, numpy_dtype
 from autosched.runtime.results import result_memory
 from autosched.runtime.spec import ArraySpec
 
@@ -143,17 +143,17 @@ class _Held:
         self.capsule, self.__array_interface__ = capsule, interface
 
 
-def _bfloat_array(value: Any) -> Array:
-    """A view of a DLPack tensor of bfloat16, which NumPy cannot take; of another type as NumPy takes it."""
+def _foreign_array(value: Any) -> Array:
+    """A view of a DLPack tensor of a type that NumPy cannot take; of another type as NumPy takes it."""
     from autosched.runtime.gpu import dlpack
 
     capsule = value.__dlpack__()
     found = dlpack.look_into(capsule)
-    if found.dtype != numpy_dtype("bfloat16"):
+    if not is_foreign(found.dtype):
         return np.from_dlpack(value)
-    strides = None if found.strides is None else tuple(2 * s for s in found.strides)
-    data = (found.address, found.read_only)
-    held = _Held(capsule, {"shape": found.shape, "typestr": "<u2", "data": data, "strides": strides, "version": 3})
+    size, data = found.dtype.itemsize, (found.address, found.read_only)
+    strides, bits = None if found.strides is None else tuple(size * s for s in found.strides), f"<u{size}"
+    held = _Held(capsule, {"shape": found.shape, "typestr": bits, "data": data, "strides": strides, "version": 3})
     return np.asarray(held).view(found.dtype)
 
 
@@ -167,7 +167,7 @@ def as_numpy(spec: ArraySpec, value: Any) -> Array:
     if is_torch(value):
         if is_lazy(value):
             raise UsageError(f"{spec.name} is a {kind} whose memory does not hold its elements; give its clone()")
-        if spec.dtype != "bfloat16":
+        if not is_foreign(spec.numpy_dtype):
             with suppress(RuntimeError, TypeError):  # DLPack will say why
                 array: Array = value.numpy()  # no copy, in a quarter of the time of DLPack
                 return array
@@ -178,7 +178,7 @@ def as_numpy(spec: ArraySpec, value: Any) -> Array:
                     f"{spec.name} is a {kind} in device memory, but the kernel runs on the CPU; "
                     f'give at.to_device({spec.name}, device="cpu")'
                 )
-            return _bfloat_array(value) if spec.dtype == "bfloat16" else np.from_dlpack(value)
+            return _foreign_array(value) if is_foreign(spec.numpy_dtype) else np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"{spec.name} is a {kind} that cannot be shared through DLPack: {error}") from error
     if hasattr(value, "__array_interface__"):

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
-from autosched.ir.half import HALVES
+from autosched.ir.dtype import DTYPES
 from autosched.target import Target, parse_target
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def check_dtypes(dag: ComputeDAG, target: Target) -> None:
     from autosched.te.tensor import postorder
 
     inside = {e.dtype for op in dag.stages for e in postorder(op.body)}
-    for dtype in sorted(({t.dtype for t in dag.tensors.values()} | inside) & HALVES):
-        if target.kind != "cpu":
-            raise UsageError(f"{dtype} is not supported on {target.kind} yet: use float32 there, or the target cpu")
+    for dtype in sorted({t.dtype for t in dag.tensors.values()} | inside):
+        if target.kind != "cpu" and DTYPES[dtype].is_stored_only:
+            instead = f"use {DTYPES[dtype].computes_in} there, or the target cpu"
+            raise UsageError(f"{dtype} is not supported on {target.kind} yet: {instead}")
 
 
 def _processor(found: Target, threads: int | None, runs: bool) -> Device:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
+from autosched.ir.dtype import DTYPES
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:
@@ -38,11 +39,7 @@ if TYPE_CHECKING:
 
 GPU_KINDS = ("cuda", "cubin", "opencl")
 SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h", "cuda": ".cu", "cubin": ".cubin", "opencl": ".cl"}
-C_TYPES = {
-    "float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
-    "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t",
-    "bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t",  # C has no type for the bits of these
-}  # fmt: skip
+C_FLOATS = {"float32": "float", "float64": "double"}
 # Programs that can link, in the order of preference, with what they need besides the object.
 LINKERS = (
     ("cc", ("-lm", "-lpthread")),
@@ -101,7 +98,7 @@ class Deployable:
         for n, (name, spec) in enumerate(zip(names, (*self.inputs, *self.outputs), strict=True)):
             is_input = n < len(self.inputs)
             role = ("weight" if spec.name in self.weights else "in ") if is_input else "out"
-            found.append(Argument(f"{'const ' if is_input else ''}{C_TYPES[spec.dtype]} *", name, spec, role))
+            found.append(Argument(f"{'const ' if is_input else ''}{_c_type(spec.dtype)} *", name, spec, role))
         return tuple(found)
 
     @property
@@ -266,6 +263,12 @@ _RESERVED = {
     "union", "unsigned", "using", "virtual", "void", "volatile", "while", "and", "or", "not", "xor", "asm", "int8_t",
     "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t",
 }  # fmt: skip
+
+
+def _c_type(dtype: str) -> str:
+    """The type of an element; an unsigned integer of its bits where C has none."""
+    row = DTYPES[dtype]
+    return C_FLOATS.get(dtype) or f"{dtype if row.is_integer else row.bits_dtype}_t"
 
 
 def _comment(text: str) -> str:

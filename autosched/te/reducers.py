@@ -118,7 +118,7 @@ def _axes(axis: Any, what: str) -> tuple[AxisVar, ...]:
 class TupleReducer:
     """A reducer made by `reducer`; call it with one operand or a tuple of operands and `axis=`.
 
-    Operands of float16 and bfloat16 are reduced in float32.
+    Operands of small floats are reduced in float32.
     """
 
     name: str

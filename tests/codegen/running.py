@@ -15,7 +15,6 @@ from autosched.codegen.llvm.kernel import emit
 from autosched.codegen.source import KernelSource
 from autosched.ir.dots import INTRINSICS
 from autosched.ir.dtype import DTYPES
-from autosched.ir.half import numpy_dtype
 from autosched.ir.stmt import For, ForKind, walk
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import CODEGEN_LEVEL, load_object
@@ -111,7 +110,7 @@ def run(source: KernelSource, dag: ComputeDAG, inputs: Mapping[str, Array], targ
     code = machine_code(without_comments(source.ir), target)
     kernel = load_object(code, source.name, source.threads)
     given = [Guarded(inputs[t.name]) for t in dag.inputs]
-    made = [Guarded(np.full(t.shape, POISON[DTYPES[t.dtype].kind], numpy_dtype(t.dtype))) for t in dag.outputs]
+    made = [Guarded(np.full(t.shape, POISON[DTYPES[t.dtype].kind], DTYPES[t.dtype].numpy_dtype)) for t in dag.outputs]
     workspace = Guarded(np.full(-(-max(source.workspace_bytes, 1) // 64) * 64, 255, np.uint8))
     packed = [Guarded(np.full(source.packed_bytes, 255, np.uint8))] if source.packed_bytes else []
     buffers = (*given, *made, *packed)

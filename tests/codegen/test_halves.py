@@ -11,7 +11,7 @@ import autosched as at
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import UsageError
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import DTYPES
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Vectorize, initial_state
@@ -51,10 +51,10 @@ def test_conversions_are_numpys(dtype: str, vectorised: bool) -> None:
     state = initial_state(dag)
     state = state.apply(Vectorize("C", "i"), Vectorize("D", "i")) if vectorised else state
     with np.errstate(all="ignore"):
-        narrowed = numbers.astype(numpy_dtype(dtype))
-        widened = EVERY.view(numpy_dtype(dtype)).astype(np.float32)
+        narrowed = numbers.astype(DTYPES[dtype].numpy_dtype)
+        widened = EVERY.view(DTYPES[dtype].numpy_dtype).astype(np.float32)
     for target in targets():
-        c, d = run(build(state, target, 1), dag, {"A": EVERY.view(numpy_dtype(dtype)), "B": numbers}, target)
+        c, d = run(build(state, target, 1), dag, {"A": EVERY.view(DTYPES[dtype].numpy_dtype), "B": numbers}, target)
         np.testing.assert_array_equal(c, widened)
         same = d.view(np.uint16) == narrowed.view(np.uint16)
         same |= np.isnan(d.astype(np.float32)) & np.isnan(numbers)
@@ -131,10 +131,10 @@ def test_gpus_refuse_them(target: str) -> None:
 def test_tensors_of_other_libraries() -> None:
     """A DLPack tensor of bfloat16 is read and written where it lies."""
     kernel = at.compile("relu", shape=(3, 5), dtype="bfloat16")
-    given = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5).astype(numpy_dtype("bfloat16"))
+    given = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5).astype(DTYPES["bfloat16"].numpy_dtype)
     expected = np.maximum(given.astype(np.float32), 0)
     np.testing.assert_array_equal(kernel(given).astype(np.float32), expected)
-    out = np.zeros((3, 5), numpy_dtype("bfloat16"))
+    out = np.zeros((3, 5), DTYPES["bfloat16"].numpy_dtype)
     kernel(Shared(given), out=Shared(out))
     np.testing.assert_array_equal(out.astype(np.float32), expected)
     with pytest.raises(UsageError, match="must be bfloat16"):
@@ -145,7 +145,7 @@ def test_subnormal_operands_may_count_as_zero() -> None:
     """As VDPBF16PS takes them: 2^-130 * 2^100 is 2^-30, or nothing."""
     dag, _ = registry.build("matmul", (2, 16, 2), {"out_dtype": "float32"}, dtype="bfloat16")
     a, b = np.full((2, 2), 2.0**-130), np.full((2, 16), 2.0**100)
-    inputs = {"A": a.astype(numpy_dtype("bfloat16")), "B": b.astype(numpy_dtype("bfloat16"))}
+    inputs = {"A": a.astype(DTYPES["bfloat16"].numpy_dtype), "B": b.astype(DTYPES["bfloat16"].numpy_dtype)}
     (expected,) = evaluate(dag, inputs)
     exact = np.full((2, 16), 2.0**-29)
     assert within(expected, exact).all()

@@ -22,7 +22,6 @@ from autosched.codegen.llvm.vocabulary import (
 )
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
-from autosched.ir.half import HALVES
 from autosched.target import Target
 
 _NAN = literal(math.nan, "float64")  # in LLVM's text the same for float32
@@ -69,7 +68,7 @@ class Arithmetic:
             return None
         before = (v if k is None else v._replace(name=k[0]) for k, v in zip(known, operands, strict=True))
         found = operation(*before)
-        fenced = self.fence(found) if DTYPES[found.dtype].is_float and found.dtype not in HALVES else found
+        fenced = self.fence(found) if DTYPES[found.dtype].is_float and not DTYPES[found.dtype].is_stored_only else found
         name = self.writer.reordered(value_type(found.dtype, found.lanes), found.name, fenced.name, orders.pop())
         return found._replace(name=name)
 
@@ -116,12 +115,12 @@ class Arithmetic:
     def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
         apart = DTYPES[a.dtype].is_float and not is_known
-        if apart and a.lanes > 1 and a.dtype not in HALVES and masks_are_vectors(self.target):
+        if apart and a.lanes > 1 and masks_are_vectors(self.target):
             return self._chained(op, a, b)
         result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
         if not apart:
             return result
-        if has_avx512(self.target) and a.lanes * DTYPES[a.dtype].nbytes % 64 == 0 and a.dtype not in HALVES:
+        if has_avx512(self.target) and a.lanes * DTYPES[a.dtype].nbytes % 64 == 0:
             w = self.writer
             return Val(emit_or_nan(a.dtype, a.lanes, result.name, b.name, w.fresh, w.emit), a.dtype, a.lanes)
         return self.select(self.binary("ne", b, b), b, result)
@@ -264,9 +263,9 @@ class Arithmetic:
     def cast(self, a: Val, dtype: str) -> Val:
         if a.dtype == dtype:
             return a
-        if a.dtype in HALVES:
+        if DTYPES[a.dtype].is_stored_only:
             return widen(self, a)
-        if dtype in HALVES:
+        if DTYPES[dtype].is_stored_only:
             return narrow(self, a, dtype)
         source, kind = DTYPES[a.dtype].kind, DTYPES[dtype].kind
         old, new = value_type(a.dtype, a.lanes), value_type(dtype, a.lanes)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from autosched.codegen.llvm.vocabulary import value_type
 from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Form, Intrinsic
 from autosched.ir.dtype import DTYPES
-from autosched.ir.half import HALVES
 
 if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
@@ -101,7 +100,7 @@ def _part(m: Arithmetic, word: Val, dtype: str, n: int, depth: int) -> Val:
     if dtype == "bfloat16":
         top = m.binary("bitand", up, m.number(-(1 << size), "int32"))
         return m.converted("bitcast", top, "float", "float32")
-    assert dtype not in HALVES, f"there is no dot product of {dtype}"
+    assert not DTYPES[dtype].is_float, f"there is no dot product of {dtype}"
     down = m.number(WORD_BITS - size, "int32")
     if DTYPES[dtype].kind == "i":
         return m.binary("shr", up, down)

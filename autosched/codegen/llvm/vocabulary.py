@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from functools import cache
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.half import HALVES, bits
 
 # dtype -> (type of a value, type in memory)
 TYPES: dict[str, tuple[str, str]] = {
@@ -75,8 +74,8 @@ def suffix(dtype: str, lanes: int = 1) -> str:
 def literal(value: bool | int | float, dtype: str) -> str:
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype in HALVES:
-        return str(bits(value, dtype))
+    if DTYPES[dtype].is_stored_only:
+        return str(DTYPES[dtype].to_bits(value))
     if dtype not in ("float32", "float64"):
         return str(int(value))
     number = float(value)

@@ -15,9 +15,9 @@ from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import DTYPES
 from autosched.ir.interpreter.blocks import BlockMachine, runs_in_blocks
-from autosched.ir.interpreter.machine import FLOAT32, InterpretError, Machine, Order
+from autosched.ir.interpreter.machine import InterpretError, Machine, Order
 from autosched.ir.interpreter.memory import Memory, index_text, shape_of
 from autosched.ir.interpreter.scalars import Value
 from autosched.ir.stmt import Buffer, Func
@@ -61,12 +61,14 @@ def _elements(buffer: Buffer, inputs: Mapping[str, np.ndarray]) -> list[Value]:
     if buffer.name not in inputs:
         raise InterpretError(f"the input {buffer.name} is missing; given are {', '.join(inputs) or 'none'}")
     array, shape = inputs[buffer.name], shape_of(buffer)
-    if array.shape != shape or array.dtype != numpy_dtype(buffer.dtype):
+    if array.shape != shape or array.dtype != DTYPES[buffer.dtype].numpy_dtype:
         raise InterpretError(
             f"the input {buffer.name} is {buffer.dtype}{list(shape)} but got {array.dtype}{list(array.shape)}"
         )
     flat = np.ascontiguousarray(array).reshape(-1)
-    return list(flat.astype("float32")) if buffer.dtype in FLOAT32 else list(flat.tolist())
+    if DTYPES[buffer.dtype].computes_in == "float32":
+        return list(flat.astype("float32"))
+    return list(flat.tolist())
 
 
 def _finished(memory: Memory) -> np.ndarray:
@@ -74,4 +76,4 @@ def _finished(memory: Memory) -> np.ndarray:
     if missing is not None:
         index = index_text(np.unravel_index(missing, memory.shape))
         raise InterpretError(f"the output element {memory.buffer.name}{index} is never written")
-    return np.array(memory.data, dtype=numpy_dtype(memory.buffer.dtype)).reshape(memory.shape)
+    return np.array(memory.data, dtype=DTYPES[memory.buffer.dtype].numpy_dtype).reshape(memory.shape)

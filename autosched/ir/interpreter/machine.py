@@ -15,7 +15,6 @@ import numpy as np
 from autosched.ir.dots import Dot, Word, packed, unpacked
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.ir.half import HALVES
 from autosched.ir.interpreter.memory import Clock, Memory, Use, index_text, shape_of
 from autosched.ir.interpreter.scalars import (
     Function,
@@ -31,7 +30,6 @@ from autosched.ir.printer import headline
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Prefetch, Reducer, Seq, Stmt, Store
 from autosched.ir.verify import PRIVATE, IRError
 
-FLOAT32 = frozenset({"float32", *HALVES})  # dtypes whose values are np.float32 here
 Thunk: TypeAlias = Callable[[], Value]
 Address: TypeAlias = Callable[[], int]
 Action: TypeAlias = Callable[[], None]
@@ -226,7 +224,7 @@ class Machine:
         env = self.env
         match e:
             case Const(value, dtype):
-                constant = np.float32(value) if dtype in FLOAT32 else value
+                constant = np.float32(value) if DTYPES[dtype].computes_in == "float32" else value
                 return lambda: constant
             case Var(name, _):
                 slot = self.slots[name]

@@ -5,7 +5,7 @@ float32 rounds after each operation, float64 is IEEE double, integers wrap, comp
 are NaN where an operand is; `round` goes to even; `shr` of a signed integer is arithmetic; `floordiv`,
 `mod` and `ceildiv` round as Python does. Casts of a float to an integer truncate.
 
-A float32 is a np.float32, and so is a float16 or bfloat16, which is only stored and cast; float64, the
+A float32 is a np.float32, and so is a number of a small float, which is only stored and cast; float64, the
 integers and bool are Python's float, int and bool. The caller ignores NumPy's floating-point warnings (`np.errstate`).
 """
 
@@ -20,7 +20,6 @@ import numpy as np
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON
-from autosched.ir.half import HALVES, nearest
 
 Value: TypeAlias = Any
 Function: TypeAlias = Callable[[Value], Value]
@@ -60,15 +59,16 @@ def operation(op: str, dtype: str) -> Operation:
 
 def conversion(source: str, dtype: str) -> Function:
     """The cast from `source` to `dtype`; floats that do not fit an integer raise ArithmeticError."""
-    kind = DTYPES[dtype].kind
-    if kind == "b":
+    row = DTYPES[dtype]
+    if row.kind == "b":
         return bool
+    if row.is_stored_only:
+        wide = conversion(row.computes_in, row.computes_in)
+        return lambda x: wide(row.nearest(x))
     if dtype == "float64":
         return float
     if dtype == "float32":
         return np.float32 if source != "int64" else _float32_of_int
-    if dtype in HALVES:
-        return lambda x: np.float32(nearest(x, dtype))
     wrap = wrapping(dtype)
     if not DTYPES[source].is_float:
         return lambda x: wrap(int(x))

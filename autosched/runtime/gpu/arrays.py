@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autosched.errors import DeviceError, UsageError
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
 from autosched.runtime.gpu.devices import DRIVERS, shared_device

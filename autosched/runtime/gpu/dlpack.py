@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.ir.half import numpy_dtype
+from autosched.ir.dtype import DTYPES, is_foreign
 
 CPU, CUDA, CUDA_HOST, OPENCL, CUDA_MANAGED = 1, 2, 3, 4, 13  # DLDeviceType
 DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cpu", OPENCL: "opencl", CUDA_MANAGED: "cuda"}
@@ -24,7 +24,6 @@ NO_ORDER = -1  # the consumer's stream when it asks for no synchronisation
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by NumPy's kind
 _KINDS = {code: kind for kind, code in _CODES.items()}
-_BFLOAT = 4  # kDLBfloat, for which NumPy has no kind
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -112,7 +111,7 @@ def export(found: Tensor, owner: object, versioned: bool) -> Any:
         step *= found.shape[axis]
     tensor = made.tensor
     tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = found.address, found.device, found.number, n
-    code = _BFLOAT if found.dtype.name == "bfloat16" else _CODES[found.dtype.kind]
+    code = DTYPES[found.dtype.name].dlpack_code if is_foreign(found.dtype) else _CODES[found.dtype.kind]
     tensor.code, tensor.bits, tensor.lanes = code, 8 * found.dtype.itemsize, 1
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
@@ -136,8 +135,8 @@ def look_into(capsule: Any) -> Tensor:
 
 
 def _read(tensor: _Tensor, read_only: bool) -> Tensor:
-    is_bfloat = (tensor.code, tensor.bits) == (_BFLOAT, 16)
-    if not (is_bfloat or tensor.code in _KINDS) or tensor.lanes != 1 or tensor.bits % 8:
+    foreign = next((x for x in DTYPES.values() if (x.dlpack_code, x.bits) == (tensor.code, tensor.bits)), None)
+    if not (foreign or tensor.code in _KINDS) or tensor.lanes != 1 or tensor.bits % 8:
         kind = f"type {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
         raise ValueError(f"its elements (in DLPack {kind}) are not known here")
     n = tensor.ndim
@@ -146,7 +145,7 @@ def _read(tensor: _Tensor, read_only: bool) -> Tensor:
         device=tensor.device_type,
         number=tensor.device_id,
         shape=tuple(tensor.shape[:n]),
-        dtype=numpy_dtype("bfloat16") if is_bfloat else np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}"),
+        dtype=foreign.numpy_dtype if foreign else np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}"),
         strides=tuple(tensor.strides[:n]) if tensor.strides else None,
         read_only=read_only,
     )

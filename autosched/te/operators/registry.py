@@ -3,7 +3,8 @@
 The first fourteen are the operator set of the auto-scheduling literature (Ansor, OSDI 2020, section 7.1);
 their arguments are positional, in the order of the shape tuples.
 
-float16 and bfloat16 are computed in float32 and rounded once, at the end; with out_dtype=float32 they are not rounded.
+Small floats (float16, bfloat16) are computed in float32 and rounded once, at the end; with out_dtype=float32 they are
+not rounded.
 Products of int8 and uint8 are int32. w_dtype is another type for the second operand of matmul, dense and conv2d.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import UsageError
-from autosched.ir.half import HALVES
+from autosched.ir.dtype import DTYPES
 from autosched.te.dag import ComputeDAG
 from autosched.te.operators import conv, elementwise, gemm, normalise, pool
 from autosched.te.operators.transposed import t2d
@@ -25,7 +26,7 @@ from autosched.te.operators.window import stored
 from autosched.te.operators.winograd import winograd
 from autosched.te.tensor import Tensor
 
-FLOATS = ("float32", "float64", "float16", "bfloat16")
+FLOATS = tuple(sorted((d for d, row in DTYPES.items() if row.is_float), key=lambda d: DTYPES[d].is_stored_only))
 NUMBERS = (*FLOATS, "int8", "uint8", "int32", "int64")
 EVERYTHING = (*NUMBERS, "bool")
 
@@ -211,11 +212,12 @@ def _outputs(
         if "w_dtype" not in inspect.signature(workload.function).parameters:
             raise UsageError(f"{workload.name} has no argument 'w_dtype'; its operands are of one type")
         _check_dtype(workload.name, "w_dtype", weights["w_dtype"], workload.dtypes)
-    narrow = dtype in HALVES
+    computed = DTYPES[dtype].computes_in
     if "out_dtype" in types:
-        _check_dtype(workload.name, f"out_dtype for {dtype}", types["out_dtype"], (dtype, "float32")[: 1 + narrow])
+        accepted = tuple(dict.fromkeys((dtype, computed)))
+        _check_dtype(workload.name, f"out_dtype for {dtype}", types["out_dtype"], accepted)
     result = workload.function(*args.values(), dtype=dtype, **weights)
-    if not narrow or types.get("out_dtype") == "float32":
+    if types.get("out_dtype", dtype) == computed:
         return result
     return tuple(stored(t, dtype) for t in result) if isinstance(result, tuple) else stored(result, dtype)
 

@@ -65,12 +65,12 @@ def check_divides(what: str, groups: int, **channels: int) -> None:
 
 
 def widen(x: Expr) -> Expr:
-    """Bytes are multiplied in int32: an int8 product does not fit in int8. float16 and bfloat16 become float32."""
-    return x.astype("int32") if DTYPES[x.dtype].nbytes == 1 else widened(x)
+    """Bytes are multiplied in int32: an int8 product does not fit in int8. A small float becomes float32."""
+    return x.astype("int32") if DTYPES[x.dtype].nbytes == 1 and not DTYPES[x.dtype].is_float else widened(x)
 
 
 def stored(tensor: Tensor, dtype: str) -> Tensor:
-    """The float32 `tensor` rounded once to `dtype`, float16 or bfloat16."""
+    """The `tensor` rounded once to `dtype`, which is smaller than the one it is computed in."""
     if tensor.dtype == dtype:
         return tensor
     whole = replace(tensor, view=None)

@@ -94,7 +94,7 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val])
     if not isinstance(expr, Load):
         return None
     source = tensors[expr.buffer]
-    if expr.dtype == "bfloat16" and rules.has_subnormals(source.value):
+    if rules.may_lose(source.value, expr.dtype):
         return None
     if source.err is not None and np.isinf(source.err).any():
         return None  # which of the sums have such a term is not known here
@@ -121,27 +121,27 @@ def _exact_cast(source: str, target: str) -> bool:
 
 def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Val:
     """The output of `shape`, with its error bound; integers wrap around in `dtype`."""
-    if not rules.is_float(dtype):
+    if not DTYPES[dtype].is_float:
         return Val(_integers(c, shape, dtype))
     # Integers are cast before they are multiplied: their products wrap around.
     a, b = (Val(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
     value = np.zeros(tuple(shape))
     _multiply(c, a.value, b.value, value)
-    factor = (2.0 * c.terms + 1.0) * rules.UNIT[dtype]
+    factor = (2.0 * c.terms + 1.0) * rules.unit(dtype)
     size_a, size_b = np.abs(a.value), np.abs(b.value)
     if a.err is None and b.err is None:
         integers = rules.integral(a.value) and rules.integral(b.value)
-        if integers and c.terms * _largest(size_a) * _largest(size_b) <= rules.EXACT_INTEGER[dtype]:
+        if integers and c.terms * _largest(size_a) * _largest(size_b) <= DTYPES[dtype].largest_exact_integer:
             return Val(value)
         err = _magnitudes(c, shape, size_a, size_b)
-        if integers and float(err.max()) <= rules.EXACT_INTEGER[dtype]:
+        if integers and float(err.max()) <= DTYPES[dtype].largest_exact_integer:
             return Val(value)
         err *= factor
     else:
         err = _magnitudes(c, shape, factor * size_a + rules.error_of(a), size_b)
         if b.err is not None:
             err += _magnitudes(c, shape, size_a + rules.error_of(a), b.err)
-    err += 2.0 * c.terms * rules.TINY[dtype]
+    err += 2.0 * c.terms * DTYPES[dtype].underflow
     return Val(value, rules.tamed(value, err, dtype))
 
 
@@ -168,7 +168,7 @@ def _magnitudes(c: Contraction, shape: Sequence[int], a: Array, b: Array) -> Arr
     out = np.zeros(tuple(shape), dtype=kind)
     _multiply(c, a.astype(kind), b.astype(kind), out)
     slack = 2.0**-22 if kind == "float32" else 2.0**-51
-    lost = 2.0 * c.terms * (rules.TINY["float32"] if kind == "float32" else 0.0)
+    lost = 2.0 * c.terms * (DTYPES["float32"].underflow if kind == "float32" else 0.0)
     return out.astype("float64") * (1.0 + (c.terms + 2.0) * slack) + lost
 
 

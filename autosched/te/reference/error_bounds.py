@@ -33,21 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.half import HALVES, numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# The reference computes in float64, so for float64 its own rounding is counted as well: twice the unit.
-# Casts to float16 and bfloat16 are all that rounds in these two; of float16, nobody flushes what underflows.
-UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-52}
-TINY = {"float16": 2.0**-25, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
-EXACT_INTEGER = {"float32": 2.0**24, "float64": 2.0**53}
-_LARGEST = {
-    "float16": 65504.0,
-    "bfloat16": 2.0**128 - 2.0**120,
-    "float32": float(np.finfo(np.float32).max),
-    "float64": float(np.finfo(np.float64).max),
-}
+EXACT = "float64"  # what the reference computes in
 _FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
 _NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
 
@@ -60,19 +49,21 @@ class Val:
     err: Array | None = None
 
 
-def is_float(dtype: str) -> bool:
-    return DTYPES[dtype].is_float
+def unit(dtype: str) -> float:
+    """The relative error that one rounding in `dtype` may leave between a kernel and the reference, whose own rounding
+    is counted as well where it computes in that type itself."""
+    return DTYPES[dtype].unit_roundoff * (2.0 if dtype == EXACT else 1.0)
 
 
 def working_type(dtype: str) -> str:
     """The NumPy type that values of `dtype` are evaluated in: floats in float64, everything else in itself."""
-    return "float64" if is_float(dtype) else dtype
+    return EXACT if DTYPES[dtype].is_float else dtype
 
 
 def constant(value: bool | int | float, dtype: str) -> Val:
     """A constant as the kernel sees it: rounded to its dtype."""
-    if is_float(dtype):
-        return Val(np.asarray(numpy_dtype(dtype).type(value), dtype="float64"))
+    if DTYPES[dtype].is_float:
+        return Val(np.asarray(DTYPES[dtype].numpy_dtype.type(value), dtype="float64"))
     return Val(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
 
 
@@ -92,9 +83,10 @@ def error_of(x: Val) -> Array:
 def _exact(value: Array, dtype: str) -> bool:
     """Whether a correctly rounded operation on exact operands, `value` in float64, has no error in `dtype`."""
     head = value.flat[:64]
-    if dtype == "float64":
-        return integral(head) and integral(value) and bool(np.abs(value).max(initial=0.0) <= EXACT_INTEGER[dtype])
-    kind = numpy_dtype(dtype)
+    if dtype == EXACT:
+        most = DTYPES[dtype].largest_exact_integer
+        return integral(head) and integral(value) and bool(np.abs(value).max(initial=0.0) <= most)
+    kind = DTYPES[dtype].numpy_dtype
     return all(np.array_equal(part, part.astype(kind).astype("float64")) for part in (head, value))
 
 
@@ -105,11 +97,11 @@ def integral(value: Array) -> bool:
 def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0, of: Sequence[Val] = ()) -> Val:
     """The result of an operation in `dtype` that rounds `units` times; `err` is what the errors of its operands `of`
     became."""
-    if not is_float(dtype):
+    if not DTYPES[dtype].is_float:
         return Val(value, err)
     if err is None and units == 1.0 and _exact(value, dtype):
         return Val(value)
-    total = np.abs(value) * (units * UNIT[dtype]) + TINY[dtype]
+    total = np.abs(value) * (units * unit(dtype)) + DTYPES[dtype].underflow
     if err is not None:
         total = total + err
     return Val(value, tamed(value, total, dtype, *(x.err for x in of)))
@@ -118,11 +110,12 @@ def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0, of:
 def tamed(value: Array, err: Array, dtype: str, *origins: Array | None) -> Array:
     """`err`, infinite where the dtype may overflow; non-finite values are expected as they are, but where one of the
     operands' errors (`origins`) is infinite."""
-    if float(err.sum()) < UNIT[dtype] * _LARGEST[dtype] / 16:  # NaN and infinity fail this as well
+    largest = DTYPES[dtype].largest
+    if float(err.sum()) < unit(dtype) * largest / 16:  # NaN and infinity fail this as well
         return err
     shape = np.broadcast_shapes(value.shape, err.shape)
     value, err = np.broadcast_to(value, shape), np.broadcast_to(err, shape)
-    err = np.where(np.isnan(err) | (np.abs(value) + err > _LARGEST[dtype]), np.inf, err)
+    err = np.where(np.isnan(err) | (np.abs(value) + err > largest), np.inf, err)
     counts = np.isfinite(value)
     for origin in origins:
         if origin is not None:
@@ -169,7 +162,7 @@ def _div(a: Val, b: Val, dtype: str) -> Val:
 
 def _pow(a: Val, b: Val, dtype: str) -> Val:
     value = np.power(a.value, b.value)
-    if not is_float(dtype):
+    if not DTYPES[dtype].is_float:
         return Val(value)
     size = np.abs(a.value)
     grown = np.abs(np.power(size + error_of(a), b.value) - np.power(size, b.value))
@@ -181,7 +174,7 @@ def _pow(a: Val, b: Val, dtype: str) -> Val:
     if a.err is None and b.err is None:
         err = None
     log_size = np.abs(np.log(np.where(size > 0, size, 1.0)) * b.value)
-    own = np.abs(value) * (_FAST + 2.0 * log_size) * UNIT[dtype]  # by way of exp(b log a)
+    own = np.abs(value) * (_FAST + 2.0 * log_size) * unit(dtype)  # by way of exp(b log a)
     return rounded(value, errors(err, own), dtype, _FAST, (a, b))
 
 
@@ -323,7 +316,7 @@ def call(fn: str, x: Val, dtype: str) -> Val:
     value = np.asarray(function(x.value))
     err = None if x.err is None else propagate(x, value, x.err)
     if fn in ("sin", "cos"):  # the reduction of the argument leaves an absolute error
-        err = errors(err, np.asarray(_FAST * UNIT[dtype]))
+        err = errors(err, np.asarray(_FAST * unit(dtype)))
     return rounded(value, err, dtype, units, (x,))
 
 
@@ -357,26 +350,31 @@ def select(cond: Val, a: Val, b: Val) -> Val:
     return Val(value, err)
 
 
-def has_subnormals(value: Array) -> bool:
-    """Whether some numbers are too small for bfloat16's normal ones, which processors may take for zero."""
+def may_lose(value: Array, source: str) -> bool:
+    """Whether some numbers of `source` are subnormal ones that processors may take for zero where they are widened."""
+    row = DTYPES[source]
+    if not (row.is_stored_only and row.flushes):
+        return False
     size = np.abs(value)
-    return bool(((size > 0) & (size < TINY["bfloat16"])).any())
+    return bool(((size > 0) & (size < row.smallest_normal)).any())
 
 
 def cast(x: Val, source: str, target: str) -> Val:
     """Conversion between dtypes; floats become integers by truncation, anything becomes a bool by != 0."""
     if target == "bool":
         return _compare(np.not_equal)(x, Val(np.zeros((), x.value.dtype)), source)
-    if not is_float(target):
-        if is_float(source):
+    if not DTYPES[target].is_float:
+        if DTYPES[source].is_float:
             cut = _step(np.trunc, x, x.value)
             return Val(cut.value.astype(target), cut.err)
         return Val(x.value.astype(target), x.err)
-    value = x.value.astype("float64")
-    if source == "bfloat16" and has_subnormals(x.value):
-        lost = np.where(np.abs(value) < TINY[source], np.abs(value), 0.0)
+    value, row = x.value.astype("float64"), DTYPES[target]
+    if may_lose(x.value, source):
+        lost = np.where(np.abs(value) < DTYPES[source].smallest_normal, np.abs(value), 0.0)
         return Val(value, errors(x.err, lost))
-    if target in HALVES:  # err may be as large as the rounding, so what is rounded is v + err
-        return rounded(value, None if x.err is None else x.err * (1.0 + UNIT[target]), target, of=(x,))
-    narrows = (not is_float(source) and DTYPES[source].nbytes >= 4) or (source == "float64" and target == "float32")
+    if not row.has_infinity:
+        value = np.where(np.isinf(value), np.nan, value)
+    if row.is_stored_only:  # err may be as large as the rounding, so what is rounded is v + err
+        return rounded(value, None if x.err is None else x.err * (1.0 + unit(target)), target, of=(x,))
+    narrows = DTYPES[source].bits > row.bits if DTYPES[source].is_float else DTYPES[source].nbytes >= 4
     return rounded(value, x.err, target, of=(x,)) if narrows else Val(value, x.err)

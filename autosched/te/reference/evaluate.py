@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Const, Expr, Select
-from autosched.ir.half import numpy_dtype
 from autosched.ir.stmt import Reducer
 from autosched.te.compute import placeholder
 from autosched.te.dag import ComputeDAG
@@ -111,7 +111,7 @@ def _widened(result: Val, errors: Sequence[Array | None]) -> Val:
 
 
 def _input(tensor: Tensor, array: Array) -> Val:
-    if array.shape != tensor.shape or array.dtype != numpy_dtype(tensor.dtype):
+    if array.shape != tensor.shape or array.dtype != DTYPES[tensor.dtype].numpy_dtype:
         raise ValueError(
             f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
         )
@@ -165,13 +165,13 @@ def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
     if kind != "sum":
         return Val(value, None if err is None else up_to(err, np.maximum, 0))
     err = None if err is None else up_to(err, np.add, 0)
-    if not rules.is_float(dtype):
+    if not DTYPES[dtype].is_float:
         return Val(value, err)
     size = up_to(np.abs(term.value), np.add, 0)
-    if err is None and rules.integral(term.value) and float(size.max()) <= rules.EXACT_INTEGER[dtype]:
+    if err is None and rules.integral(term.value) and float(size.max()) <= DTYPES[dtype].largest_exact_integer:
         return Val(value)
     terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
-    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
     return Val(value, rules.tamed(value, own if err is None else own + err, dtype, err))
 
 
@@ -269,7 +269,7 @@ def _whole(op: ComputeOp, parts: Iterator[tuple[Val, ...]]) -> list[bool]:
     found = [True] * len(op.body)
     for part in parts:
         known = zip(found, part, op.body, strict=True)
-        found = [w and (not rules.is_float(b.dtype) or rules.integral(x.value)) for w, x, b in known]
+        found = [w and (not DTYPES[b.dtype].is_float or rules.integral(x.value)) for w, x, b in known]
         if not any(found):
             break
     return found
@@ -294,7 +294,7 @@ def _flat(x: Val, shape: tuple[int, ...], flat: tuple[int, ...]) -> Val:
 def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp) -> Val:
     dtype = op.body[0].dtype
     total = np.zeros(space, rules.working_type(dtype))
-    if not rules.is_float(dtype):
+    if not DTYPES[dtype].is_float:
         errors: Array | None = None
         for (part,) in parts:
             total += _over(np.add, part.value, dtype)
@@ -307,10 +307,10 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
         exact = exact and part.err is None and rules.integral(part.value)
         if part.err is not None:
             err += _over(np.add, part.err)
-    if exact and float(size.max(initial=0.0)) <= rules.EXACT_INTEGER[dtype]:
+    if exact and float(size.max(initial=0.0)) <= DTYPES[dtype].largest_exact_integer:
         return Val(total)
     terms = math.prod(a.extent for a in op.reduce_axes)
-    own = size * (2.0 * terms * rules.UNIT[dtype]) + terms * rules.TINY[dtype]
+    own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
     return Val(total, rules.tamed(total, err + own, dtype, err))
 
 

@@ -33,7 +33,6 @@ import numpy.typing as npt
 from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load
-from autosched.ir.half import HALVES, numpy_dtype
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import loads
 from autosched.te.dag import ComputeDAG
@@ -48,7 +47,6 @@ _STRUCTURED_MAX = 31
 _INTEGERS_MAX = 4
 _NORMAL_INTEGER_MAX = 8
 _SPECIAL = (math.nan, math.inf, -math.inf, -0.0)
-_DENORMAL = {"float16": 2.0**-20, "bfloat16": 2.0**-130, "float32": 2.0**-140, "float64": 2.0**-1060}
 _FEW_SPECIAL = 64  # elements for a special one where each result depends on one, 8 times the reduction's length else
 _FEW = 64  # places inside of a dimension for one outside, on each side
 _CHUNK = 1 << 16  # elements made at a time, so that the hash stays in cache
@@ -78,9 +76,15 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
         if tensor.name in positive:
             array = _made_positive(tensor, array, kind)
         elif special and DTYPES[tensor.dtype].is_float:
-            _make_special(array, 0.0 if divides else _DENORMAL[tensor.dtype], special, rng)
+            _make_special(array, 0.0 if divides else _denormal(tensor.dtype), special, rng)
         arrays[tensor.name] = array
     return arrays
+
+
+def _denormal(dtype: str) -> float:
+    """A number in the middle of a float's subnormal ones."""
+    row = DTYPES[dtype]
+    return row.smallest_subnormal * float(2 ** (row.fraction_bits // 2))
 
 
 def _special_share(dag: ComputeDAG) -> int:
@@ -195,10 +199,10 @@ def _made_positive(tensor: Tensor, array: npt.NDArray[Any], kind: str) -> npt.ND
 
 
 def _normal(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[Any]:
-    if tensor.dtype in ("float32", *HALVES):
-        return np.asarray(rng.standard_normal(tensor.shape, dtype=np.float32).astype(numpy_dtype(tensor.dtype)))
-    if tensor.dtype == "float64":
-        return np.asarray(rng.standard_normal(tensor.shape))
+    row = DTYPES[tensor.dtype]
+    if row.is_float:
+        drawn_in = np.float32 if row.computes_in == "float32" else np.float64
+        return np.asarray(rng.standard_normal(tensor.shape, dtype=drawn_in).astype(row.numpy_dtype, copy=False))
     return _integers(tensor, rng, _NORMAL_INTEGER_MAX)
 
 
@@ -207,7 +211,7 @@ def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArr
     if kind == "b":
         return rng.integers(0, 2, tensor.shape).astype(bool)
     low = 0 if kind == "u" else -limit
-    return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(numpy_dtype(tensor.dtype))
+    return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(DTYPES[tensor.dtype].numpy_dtype)
 
 
 def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDArray[Any]:
@@ -215,7 +219,7 @@ def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDA
     kind = DTYPES[tensor.dtype].kind
     sizes = np.arange(1, limit + 1)
     choices = [False, True] if kind == "b" else sizes if kind == "u" else np.concatenate([-sizes, sizes])
-    dtype = numpy_dtype(tensor.dtype)
+    dtype = DTYPES[tensor.dtype].numpy_dtype
     table = np.resize(np.asarray(choices).astype(dtype), 1 << 16)
     count, start = math.prod(tensor.shape), ((seed * 1_000_003 + position) & 0xFFFF_FFFF) << 32
     values = np.empty(count, dtype=dtype)
