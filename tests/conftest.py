@@ -20,7 +20,9 @@ if ROOT not in sys.path:
 pytest.register_assert_rewrite("tests.helpers")
 
 from autosched.cli.main import main  # noqa: E402
+from autosched.ir.dtype import DTYPES  # noqa: E402
 from autosched.runtime.gpu.opencl import ENVIRONMENT  # noqa: E402
+from tests.float8 import NEW  # noqa: E402
 from tests.quick import has_quick, is_quick  # noqa: E402
 
 for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl themselves
@@ -52,6 +54,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, 10, 10)
+
+
+@pytest.fixture
+def float8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more dtypes, as rows of the table."""
+    for row in NEW:
+        monkeypatch.setitem(DTYPES, row.name, row)
 
 
 @pytest.fixture(scope="session", autouse=True)

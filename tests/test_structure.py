@@ -71,6 +71,15 @@ EXCEPTIONS = {
     ("autosched.ir.stmt", "autosched.ir.printer"),
 }
 TOP_LEVEL = {*CODE, "tests", "pyproject.toml", "README.md", "LICENSE"}
+SMALL_FLOATS = ("float16", "bfloat16")
+# What knows one small float from another: the table of dtypes, LLVM's words and conversions, dot products.
+SMALL_FLOATS_HOMES = {
+    "autosched/ir/dtype.py",
+    "autosched/ir/dots.py",
+    "autosched/codegen/llvm/vocabulary.py",
+    "autosched/codegen/llvm/small_floats.py",
+    "autosched/codegen/llvm/dots.py",
+}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {
@@ -408,3 +417,46 @@ def test_mutation_testing_names_files_that_are_there():
     named = [*mutmut["source_paths"], *mutmut["only_mutate"], *mutmut["pytest_add_cli_args_test_selection"]]
     assert named
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+# Dtypes
+
+
+def names_a_small_float(node: ast.AST) -> bool:
+    """Whether `node` is about float16 or bfloat16 in particular, by its name or by its size."""
+    if isinstance(node, ast.Constant):
+        return node.value in SMALL_FLOATS
+    if isinstance(node, ast.Attribute):
+        return node.attr in SMALL_FLOATS
+    if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute):
+        size = {"bits": 16, "nbytes": 2, "itemsize": 2}.get(node.left.attr, 0)
+        return size > 0 and any(
+            isinstance(x, ast.Constant) and x.value == size for c in node.comparators for x in ast.walk(c)
+        )
+    return False
+
+
+def test_small_floats_are_told_apart_in_few_places():
+    """All others ask the row of DTYPES, so that another one is another row."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in python_files(*CODE)
+        if any(map(names_a_small_float, ast.walk(tree_of(path))))
+    }
+    assert found == SMALL_FLOATS_HOMES
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("x.dtype == 'bfloat16'", True),
+        ("torch.float16", True),
+        ("HALVES = {'float16'}", True),
+        ("DTYPES[d].nbytes == 2", True),
+        ("DTYPES[d].bits in (8, 16)", True),
+        ("DTYPES[d].nbytes == 4", False),
+        ("'float16 is no number of its own'", False),
+    ],
+)
+def test_the_finder_of_small_floats_itself(source, found):
+    assert any(map(names_a_small_float, ast.walk(ast.parse(source)))) == found

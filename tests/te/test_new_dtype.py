@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.ir.dtype import DTYPES, Dtype, promote
+from autosched.ir.dtype import Dtype, promote
 from autosched.ir.expr import Binary, Cast, Load, Var, binary, cast, const, select
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.printer import expr_text, func_text
@@ -20,17 +20,11 @@ from autosched.te import ComputeDAG
 from autosched.te.operators.window import stored, widen
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import KINDS, make_inputs
-from tests.float8 import E4M3, E5M2
+from tests.float8 import E4M3, E5M2, NEW
 from tests.helpers import ROOT, exact
 
-NEW = (E4M3, E5M2)
+pytestmark = pytest.mark.usefixtures("float8")
 EACH = pytest.mark.parametrize("row", NEW, ids=lambda row: row.name)
-
-
-@pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for row in NEW:
-        monkeypatch.setitem(DTYPES, row.name, row)
 
 
 def elementwise(row: Dtype) -> ComputeDAG:

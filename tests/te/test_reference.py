@@ -12,6 +12,7 @@ from autosched.te import ComputeDAG, Tensor
 from autosched.te.operators import conv, gemm, normalise
 from autosched.te.operators.winograd import winograd
 from autosched.te.reference import blas as reference_blas
+from autosched.te.reference import error_bounds
 from autosched.te.reference import evaluate as reference
 from autosched.te.reference.evaluate import Reference, evaluate, within
 from autosched.te.reference.inputs import make_inputs
@@ -37,6 +38,14 @@ def sequential_matmul(a: Array, b: Array, order: Array) -> Array:
     for k in order:
         total = total + a[:, k, None] * b[k]
     return total
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("float32", 2.0**-24), ("float64", 2.0**-52)]
+)
+def test_a_rounding_of_float64_is_counted_twice(dtype: str, unit: float) -> None:
+    """The reference, which computes in it, rounds as well."""
+    assert error_bounds.unit(dtype) == unit
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 100])
