@@ -55,6 +55,11 @@ class Dtype:
         return self.name if self.wider is None else self.wider
 
     @property
+    def accumulates_in(self) -> str:
+        """The dtype of sums and products of its numbers: those of narrow integers would overflow at once."""
+        return "int32" if self.bits < 32 and not self.is_float else self.computes_in
+
+    @property
     def abbreviation(self) -> str:
         """f64, bf16, i8, u8: a number's suffix in printed code."""
         return self.name.replace("uint", "u").replace("int", "i").replace("float", "f")

@@ -196,15 +196,15 @@ def _tells_dtype(e: Expr) -> bool:
 
 
 def _const_text(value: bool | int | float, dtype: str, outer: int, known: bool) -> str:
-    known_as = DTYPES[dtype]
-    if known_as.is_float:
+    row = DTYPES[dtype]
+    if row.is_float:
         text = str(np.float32(value)) if dtype == "float32" else repr(float(value))
         default = "float32"
     else:
         text = str(value)
-        default = "bool" if known_as.kind == "b" else "int64"
+        default = "bool" if row.kind == "b" else "int64"
     if dtype != default and not known:
-        text += f"_{known_as.abbreviation}"
+        text += f"_{row.abbreviation}"
     return _wrap(text, PREFIX["neg"][1], outer) if text.startswith("-") else text
 
 

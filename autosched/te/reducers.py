@@ -17,9 +17,6 @@ from autosched.ir.stmt import Reducer
 from autosched.ir.symbolic import no_comparison, scalar
 from autosched.te.tensor import AxisVar, Tensor, postorder
 
-# Sums and products of narrow types would overflow at once; they accumulate in int32.
-_ACCUMULATOR = {"bool": "int32", "int8": "int32", "uint8": "int32"}
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -212,7 +209,7 @@ def prod(expr: Any, axis: Any = None) -> Expr:
 
 def _accumulate(builtin: TupleReducer, expr: Any, axis: Any) -> Expr:
     source = to_expr(expr, f"te.{builtin.name}")
-    result: Expr = builtin(cast(source, _ACCUMULATOR.get(source.dtype, source.dtype)), axis)
+    result: Expr = builtin(cast(source, DTYPES[source.dtype].accumulates_in), axis)
     return result
 
 

@@ -27,7 +27,7 @@ from autosched.te.operators.winograd import winograd
 from autosched.te.tensor import Tensor
 
 FLOATS = tuple(sorted((d for d, row in DTYPES.items() if row.is_float), key=lambda d: DTYPES[d].is_stored_only))
-NUMBERS = (*FLOATS, "int8", "uint8", "int32", "int64")
+NUMBERS = (*FLOATS, *(d for d, row in DTYPES.items() if row.is_integer))
 EVERYTHING = (*NUMBERS, "bool")
 
 _LEAST = {"pad": 0, "count_include_pad": 0}  # every other argument is at least 1

@@ -9,7 +9,7 @@ from typing import Any
 from autosched import te
 from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Expr, widened
+from autosched.ir.expr import Expr
 from autosched.te.tensor import Tensor
 
 NHWC = "NHWC"
@@ -65,8 +65,8 @@ def check_divides(what: str, groups: int, **channels: int) -> None:
 
 
 def widen(x: Expr) -> Expr:
-    """Bytes are multiplied in int32: an int8 product does not fit in int8. A small float becomes float32."""
-    return x.astype("int32") if DTYPES[x.dtype].nbytes == 1 and not DTYPES[x.dtype].is_float else widened(x)
+    """A factor of a sum of products in the dtype of the sum: that of two bytes does not fit a byte."""
+    return x.astype(DTYPES[x.dtype].accumulates_in)
 
 
 def stored(tensor: Tensor, dtype: str) -> Tensor:
