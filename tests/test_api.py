@@ -30,7 +30,7 @@ from autosched.errors import (
 )
 from autosched.measure import Failure, Measurer
 from autosched.session.task import nearest_shapes
-from autosched.store import Database
+from autosched.store import Database, Finding, TargetRow
 from autosched.store import Workload as WorkloadRow
 from autosched.te import Tensor
 from autosched.tuner.policy import SearchSetup
@@ -340,8 +340,8 @@ def test_a_record_of_another_processor_is_not_run_here(tmp_path: Path) -> None:
         record = database.record(result.record_id or 0)
         task = database.workload(record.workload)
         fingerprint = at.parse_target(foreign).fingerprint
-        run = database.start_run(task.hash, task.name, task.spec, fingerprint, "{}", 1, 0)
-        number = database.append(run, record.sketch, record.steps, record.values, 0, 1e-6)
+        run = database.start_run(task, TargetRow(fingerprint, "{}"), 1, 0)
+        number = database.append(run, record.sketch, record.steps, record.values, 0, Finding(1e-6))
     assert at.show(number, db, "asm", workload=added, target=foreign)
     with pytest.raises(DeviceError, match="cannot be measured on this machine"):
         at.verify(number, db, workload=added, target=foreign)

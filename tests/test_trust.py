@@ -16,7 +16,7 @@ import autosched as at
 from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError, RecordWarning, StoreError, UsageError, VerificationError
 from autosched.session.device import find_device
-from autosched.store import Database
+from autosched.store import Database, Finding, TargetRow, Workload
 from autosched.store.signing import key_path
 from autosched.tuner.definition import define
 from tests.test_api import IR, M, N, added, hand_written
@@ -55,8 +55,12 @@ def add(db: Path, kind: int, seconds: float, lanes: int = LANES, target: str = "
     """A record of this installation, whoever that is now, which says that it took `seconds`."""
     problem, fingerprint = define(added), at.parse_target(target).fingerprint
     with Database(db) as database:
-        run = database.start_run(problem.dag.content_hash, problem.name, problem.spec, fingerprint, "{}", 1, 0)
-        row = database.append(run, "flat", json.dumps([["Split", lanes, kind]]), {"a": lanes, "b": kind}, 0, seconds)
+        run = database.start_run(
+            Workload(problem.dag.content_hash, problem.name, problem.spec), TargetRow(fingerprint, "{}"), 1, 0
+        )
+        row = database.append(
+            run, "flat", json.dumps([["Split", lanes, kind]]), {"a": lanes, "b": kind}, 0, Finding(seconds)
+        )
         database.certify(row, seconds, (seconds, seconds))
     return row
 
@@ -196,7 +200,7 @@ def test_a_failed_verification_withdraws_the_record(db: Path) -> None:
 def test_a_record_that_passes_after_a_failure_counts_again(db: Path) -> None:
     row = add(db, RIGHT, 1e-6)
     with Database(db) as database:
-        database.append_to(database.record(row), None, (), "hang", "the machine was busy")
+        database.append_to(database.record(row), Finding(None, (), "hang", "the machine was busy"))
     assert at.best(added, threads=1, db=db) == []
     at.verify(row, db, workload=added)
     assert [r.id for r in at.best(added, threads=1, db=db)] == [row]
@@ -304,7 +308,7 @@ def test_failures_of_others_keep_nothing_from_being_tried(
     with Database(db) as database:
         key = (define(added).dag.content_hash, find_device("cpu", 1).target.fingerprint, 1)
         for record in database.records(*key):
-            database.append_to(record, None, (), "crash", "so they say")
+            database.append_to(record, Finding(None, (), "crash", "so they say"))
     assert (first.trials, at.best(added, threads=1, db=db)) == (12, [])
     become_another_installation(monkeypatch, tmp_path)
     again = at.tune(added, trials=12, threads=1, db=db, resume=True)

@@ -100,6 +100,7 @@ def start_run(
     What was not verified here is no record to beat: it only says where to look first.
     """
     from autosched.schedule import steps_to_json
+    from autosched.store import TargetRow, Workload
     from autosched.tuner.recorder import DatabaseRecorder
 
     def steps(candidate: Candidate) -> str:
@@ -109,12 +110,13 @@ def start_run(
     resumed = tuple(database.records(*key)) if resume else ()
     known = database.best(*key, n=None)
     ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
-    target_json = json.dumps(asdict(device.target), sort_keys=True)
     workload_hash, fingerprint, threads = key
     near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
     relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
     others = (claims[:BEST_OF_RELATIVE], *relatives)
-    run_id = database.start_run(workload_hash, problem.name, problem.spec, fingerprint, target_json, threads, seed)
+    workload = Workload(workload_hash, problem.name, problem.spec)
+    target = TargetRow(fingerprint, json.dumps(asdict(device.target), sort_keys=True))
+    run_id = database.start_run(workload, target, threads, seed)
     return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
 
 

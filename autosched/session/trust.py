@@ -58,15 +58,15 @@ def _says_something(answer: Measurement | Failure) -> bool:
 
 def _write_down(found: Sequence[tuple[Record, Measurement | Failure]], db: Path | str | None) -> None:
     from autosched.measure import Failure
-    from autosched.store import Database
+    from autosched.store import Database, Finding
 
     try:
         with Database(db, create=False) as database:
             for record, answer in found:
                 if isinstance(answer, Failure):
-                    database.append_to(record, None, (), answer.kind, answer.message)
+                    database.append_to(record, Finding(None, (), answer.kind, answer.message))
                 else:
-                    database.append_to(record, answer.seconds, answer.samples, None)
+                    database.append_to(record, Finding(answer.seconds, answer.samples))
     except StoreError as error:
         tell(f"what was found of {_numbers([r for r, _ in found])} is not recorded: {error}")
 

@@ -18,9 +18,11 @@ from autosched.store.records import (
     MAX_MESSAGE,
     RUN_STATES,
     Candidate,
+    Finding,
     Outcome,
     Record,
     Run,
+    TargetRow,
     Workload,
     canonical_steps,
     checked_outcome,
@@ -94,21 +96,12 @@ class Database:
 
     # Writing
 
-    def start_run(
-        self,
-        workload_hash: str,
-        name: str,
-        spec_json: str,
-        target_fingerprint: str,
-        target_json: str,
-        threads: int,
-        seed: int,
-    ) -> int:
+    def start_run(self, workload: Workload, target: TargetRow, threads: int, seed: int) -> int:
         """Registers a search and what it is about; returns the run's id."""
+        uid, key = uuid.uuid4().hex, (workload.hash, target.fingerprint, threads)
         with self._write():
-            task = Workload(workload_hash, name, spec_json)
-            rows.insert_task(self._connection, task, target_fingerprint, target_json)
-            run = Run(0, uuid.uuid4().hex, workload_hash, target_fingerprint, threads, seed, now(), None, RUN_STATES[0])
+            rows.insert_task(self._connection, workload, target)
+            run = Run(0, uid, *key, seed, now(), None, RUN_STATES[0])
             return rows.insert_run(self._connection, run)
 
     def finish_run(self, run_id: int, status: str = "finished") -> None:
@@ -119,42 +112,27 @@ class Database:
             self._connection.execute("UPDATE runs SET status = ?, finished = ? WHERE id = ?", (status, now(), run_id))
 
     def append(
-        self,
-        run_id: int,
-        sketch: str,
-        steps_json: str,
-        values: Mapping[str, int],
-        round: int,
-        seconds: float | None,
-        samples: Sequence[float] = (),
-        failure: str | None = None,
-        message: str = "",
+        self, run_id: int, sketch: str, steps_json: str, values: Mapping[str, int], round: int, finding: Finding
     ) -> int:
-        """Adds one outcome of a candidate, found by a worker here, and returns the record's id.
+        """Adds what a worker here has found of a candidate, and returns the record's id.
 
-        `seconds` is the median time, or None with a `failure` class. A candidate of the same identity (workload,
-        target, threads, sketch, steps) keeps its id and gets one more outcome.
+        A candidate of the same identity (workload, target, threads, sketch, steps) keeps its id and gets one more
+        outcome.
         """
-        seconds = None if seconds is None else float(seconds)
-        times = tuple(float(s) for s in samples)
         steps, plain = canonical_steps(steps_json), checked_values(values)
         run = self._run(run_id)
         candidate = Candidate(
             0, run_id, run.workload, run.target, run.threads, sketch, steps, plain, int(round), created := now()
         )
-        outcome = self._signed(candidate, Outcome(0, run_id, seconds, times, None, failure, message, created))
+        outcome = self._signed(candidate, _outcome(run_id, finding, created))
         with self._write():
             candidate_id = rows.insert_candidate(self._connection, candidate)
             rows.insert_outcome(self._connection, candidate_id, outcome)
         return candidate_id
 
-    def append_to(
-        self, record: Record, seconds: float | None, samples: Sequence[float], failure: str | None, message: str = ""
-    ) -> None:
+    def append_to(self, record: Record, finding: Finding) -> None:
         """Adds to a record what a worker here has found of it now; otherwise as `append`."""
-        times = tuple(float(s) for s in samples)
-        outcome = Outcome(0, record.run_id, seconds, times, None, failure, message, now())
-        signed = self._signed(record, outcome)
+        signed = self._signed(record, _outcome(record.run_id, finding, now()))
         with self._write():
             rows.insert_outcome(self._connection, record.id, signed)
 
@@ -356,7 +334,7 @@ class Database:
 
     def _merge_line(self, line: jsonl.Line) -> None:
         """Adds what is new of a line. Its run numbers are positions in `line.runs`."""
-        rows.insert_task(self._connection, line.workload, line.candidate.target, line.target_json)
+        rows.insert_task(self._connection, line.workload, TargetRow(line.candidate.target, line.target_json))
         run_ids = {run.id: rows.insert_run(self._connection, run) for run in line.runs}
         candidate = replace(line.candidate, run_id=run_ids[line.candidate.run_id])
         candidate_id = rows.insert_candidate(self._connection, candidate)
@@ -366,3 +344,10 @@ class Database:
             own = replace(outcome, order=0, run_id=run_ids[outcome.run_id])
             if replace(own, signature=None) not in known:
                 rows.insert_outcome(self._connection, candidate_id, own)
+
+
+def _outcome(run_id: int, finding: Finding, created: str) -> Outcome:
+    """A finding as the next outcome of its candidate. NumPy's numbers would not go into the database."""
+    seconds = None if finding.seconds is None else float(finding.seconds)
+    times = tuple(float(s) for s in finding.samples)
+    return Outcome(0, run_id, seconds, times, None, finding.failure, finding.message, created)

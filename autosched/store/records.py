@@ -49,6 +49,25 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class TargetRow:
+    """A row of the table `targets`: what kernels are for, by its fingerprint, and its description as JSON."""
+
+    fingerprint: str
+    json: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a worker finds of a candidate: the median `seconds` with its `samples`, or a `failure` class with its
+    message."""
+
+    seconds: float | None
+    samples: Sequence[float] = ()
+    failure: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Run:
     """One search. `uid` names it across databases; one that was killed stays `running` (see RUN_STATES)."""
 

@@ -13,6 +13,7 @@ from autosched.store.records import (
     Candidate,
     Outcome,
     Run,
+    TargetRow,
     Workload,
     canonical_json,
     checked_outcome,
@@ -131,10 +132,10 @@ def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
     return [lost_outcome(place)] if place >= 0 else []
 
 
-def insert_task(connection: sqlite3.Connection, workload: Workload, target: str, target_json: str) -> None:
+def insert_task(connection: sqlite3.Connection, workload: Workload, target: TargetRow) -> None:
     row = (workload.hash, workload.name, workload.spec)
     connection.execute("INSERT OR IGNORE INTO workloads VALUES (?, ?, ?, ?)", (*row, digest(*row)))
-    pair = (target, target_json)
+    pair = (target.fingerprint, target.json)
     connection.execute("INSERT OR IGNORE INTO targets VALUES (?, ?, ?)", (*pair, digest(*pair)))
 
 

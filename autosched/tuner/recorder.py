@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autosched.measure.results import FAULTS
+from autosched.store.records import Finding, canonical_steps
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.task import Task
 
@@ -37,8 +38,6 @@ class DatabaseRecorder:
         says nothing of the candidate: it could not be built, which is a fault of the code generator, or its worker was
         killed by somebody.
         """
-        from autosched.store.records import canonical_steps
-
         counted = [r for r in self.resumed if r.verified and r.failure not in TRIED_AGAIN]
         found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
         return [
@@ -59,10 +58,7 @@ class DatabaseRecorder:
             self.steps(trial.candidate),
             self.task.values(trial.candidate),
             trial.round,
-            trial.seconds,
-            trial.samples,
-            trial.failure,
-            trial.message,
+            Finding(trial.seconds, trial.samples, trial.failure, trial.message),
         )
 
     def certify(self, record_id: int, seconds: float, ci: tuple[float, float]) -> None:

@@ -79,27 +79,28 @@ def run(
     watch = Stopwatch(clock, clock() if settings.started is None else settings.started, settings.budget_s)
     watch.parts["prepare"] = watch.elapsed()
     search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
-    progress = Progress()
-    audience = Audience(callbacks, task, settings.trials, progress, watch)
-    session = _Session(task, settings, measurer, recorder, search, Jobs(task), progress, watch, audience, read_peak)
-    result = session.run()
+    audience = Audience(callbacks, task, settings.trials, Progress(), watch)
+    result = _Session(task, settings, measurer, recorder, search, audience, read_peak).run()
     audience.hears_of_end(result)
     return result
 
 
 @dataclass
 class _Session:
+    """The session at work. How far it is, its audience sees as it does itself."""
+
     task: Task
     settings: Settings
     measurer: Measurer
     recorder: Recorder
     search: Search[Any]
-    jobs: Jobs
-    progress: Progress
-    watch: Stopwatch
     audience: Audience
     read_peak: Callable[[], float | None] | None
-    taught: int = 0  # trials that the cost model knows
+
+    def __post_init__(self) -> None:
+        self.progress, self.watch = self.audience.progress, self.audience.watch
+        self.jobs = Jobs(self.task)
+        self.taught = 0  # trials that the cost model knows
 
     def run(self) -> Result:
         interrupted = False

@@ -11,7 +11,7 @@ from autosched import api
 from autosched.cli.plot import Curve, _verified_curve
 from autosched.cli.stored import StoredTask
 from autosched.errors import RecordWarning
-from autosched.store import Database, command, default_path
+from autosched.store import Database, Finding, TargetRow, Workload, command, default_path
 from autosched.store.signing import installation_key, key_path
 
 
@@ -37,7 +37,7 @@ def test_best_says_what_is_unverified(cli: Any, foreign: Path) -> None:
 
 def test_best_puts_the_unverified_last(cli: Any, foreign: Path) -> None:
     with Database(foreign) as database:
-        database.append_to(database.record(4), 1.0, (1.0,), None)
+        database.append_to(database.record(4), Finding(1.0, (1.0,)))
     found = cli("best", "matmul", "-n", "9", "--db", foreign, "--json").json["records"]
     assert [(r["record_id"], r["verified"]) for r in found] == [(4, True), (2, False), (3, False), (1, False)]
     assert cli("best", "matmul", "--db", foreign).out.count("unverified") == 0
@@ -61,7 +61,7 @@ def test_a_curve_is_of_verified_records_where_there_are_any(foreign: Path) -> No
         key = (run.workload, run.target, run.threads)
         task = StoredTask(run.workload, "matmul", (64, 32, 16), "float32", None, run.target, 2)
         claimed = _verified_curve(task, database.records(*key))
-        database.append_to(database.record(4), 9e-6, (9e-6,), None)
+        database.append_to(database.record(4), Finding(9e-6, (9e-6,)))
         ours = _verified_curve(task, database.records(*key))
     assert (len(claimed.points), claimed.label) == (5, "matmul (64,32,16), 2 threads, unverified")
     assert ours == Curve(task, [(1, 9e-6)], True)
@@ -89,8 +89,8 @@ def test_commands_name_the_database_again(cli: Any, db: Path, tmp_path: Path) ->
     missing = tmp_path / "a b.db"
     assert f"`autosched tune --db '{missing}'` makes one" in cli("best", "--db", missing).err
     with Database(db) as database:
-        run = database.start_run("a" * 64, "conv2d", "{}", "t", "{}", 1, 0)
-        database.append(run, "s", "[]", {}, 0, None, (), "crash")
+        run = database.start_run(Workload("a" * 64, "conv2d", "{}"), TargetRow("t", "{}"), 1, 0)
+        database.append(run, "s", "[]", {}, 0, Finding(None, (), "crash"))
     assert f"run `autosched tune conv2d{named}" in cli("plot", "conv2d", "--db", db).err
     content = bytearray(db.read_bytes())
     content[content.index(b"signal 11")] ^= 1

@@ -14,7 +14,7 @@ import pytest
 from autosched.errors import ScheduleError, StoreError
 from autosched.lower import lower
 from autosched.schedule import Split, initial_state, steps_from_json, steps_to_json
-from autosched.store import Database
+from autosched.store import Database, Finding, TargetRow, Workload
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
@@ -51,15 +51,17 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
             names = [tuple(p.name for p in s.params) for s in sketches]
             model = CostModel([lower(s.state) for s in sketches], names, TARGET, 1)
             target_json = json.dumps(asdict(TARGET))
-            run = found.start_run(dag.content_hash, "gmm", json.dumps(spec), TARGET.fingerprint, target_json, 1, 0)
+            run = found.start_run(
+                Workload(dag.content_hash, "gmm", json.dumps(spec)), TargetRow(TARGET.fingerprint, target_json), 1, 0
+            )
             for i, sketch in enumerate(sketches):
                 rows = space.sample(sketch, ROWS // len(sketches), rng)
                 for row, draft in zip(rows, model.draft(i, rows), strict=True):
                     values = dict(zip(names[i], row.tolist(), strict=True))
                     seconds = float(draft * 2 ** rng.normal(1.0, 0.2))
-                    found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 0, seconds)
-            found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 1, None, (), "hang")
-            found.append(run, "of long ago", '[["Split","matmul","j",[4]]]', {"x": 4}, 1, 1.0)
+                    found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 0, Finding(seconds))
+            found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 1, Finding(None, (), "hang"))
+            found.append(run, "of long ago", '[["Split","matmul","j",[4]]]', {"x": 4}, 1, Finding(1.0))
     return path
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults import ends
 from tests.faults.place import Place, check_records, rows
-from tests.store.tasks import TASK, add
+from tests.store.tasks import add, start
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_lost_row_and_a_damaged_one_break_the_bounds(tmp_path: Path) -> None:
 
     path = tmp_path / "records.db"
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         for n in range(3):
             add(database, run, n)
     promised = rows(path)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autosched.store import Database
+from autosched.store import Database, TargetRow, Workload
 
 
 @pytest.fixture
@@ -19,4 +19,6 @@ def database(path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def run(database: Database) -> int:
-    return database.start_run("w" * 64, "matmul", '{"workload":"matmul"}', "cpu-x", '{"kind":"cpu"}', 2, 7)
+    return database.start_run(
+        Workload("w" * 64, "matmul", '{"workload":"matmul"}'), TargetRow("cpu-x", '{"kind":"cpu"}'), 2, 7
+    )

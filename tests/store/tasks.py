@@ -1,6 +1,6 @@
 """The task that the store's tests write records of."""
 
-from autosched.store import Database
+from autosched.store import Database, Finding, TargetRow, Workload
 
 TASK = ("w" * 64, "cpu-x", 2)
 
@@ -9,6 +9,13 @@ def steps(n: int) -> str:
     return f'[["split", "C", {n}]]'
 
 
+def start(database: Database) -> int:
+    """A run of `TASK`."""
+    return database.start_run(Workload(TASK[0], "w", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+
+
 def add(database: Database, run: int, n: int, seconds: float | None = 1e-3, failure: str | None = None) -> int:
     samples = () if seconds is None else (seconds, seconds)
-    return database.append(run, "sketch0", steps(n), {"C.i": n}, 0, seconds, samples, failure, "" if seconds else "why")
+    return database.append(
+        run, "sketch0", steps(n), {"C.i": n}, 0, Finding(seconds, samples, failure, "" if seconds else "why")
+    )

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from autosched.errors import StoreError
-from autosched.store import Database, default_path
-from tests.store.tasks import TASK, add, steps
+from autosched.store import Database, Finding, TargetRow, Workload, default_path
+from tests.store.tasks import TASK, add, start, steps
 
 
 def test_a_record_is_read_as_it_was_written(database: Database, run: int) -> None:
     values = {"b": np.int64(8), "a": 4}
-    row = database.append(run, "s", '[ {"b": 1, "a": [2]} ]', values, 3, 2e-3, (2e-3, 3e-3))
+    row = database.append(run, "s", '[ {"b": 1, "a": [2]} ]', values, 3, Finding(2e-3, (2e-3, 3e-3)))
     record = database.record(row)
     assert (record.id, record.run_id, record.workload, record.target, record.threads) == (row, run, *TASK)
     assert record.steps == '[{"a":[2],"b":1}]'
@@ -30,7 +30,7 @@ def test_failures_are_kept_with_class_and_message(database: Database, run: int) 
 
 def test_equal_candidates_share_a_row_and_keep_both_measurements(database: Database, run: int) -> None:
     first = add(database, run, 1, 2e-3)
-    again = database.append(run, "sketch0", '[["split",   "C", 1]]', {"C.i": 1}, 9, 1e-3)
+    again = database.append(run, "sketch0", '[["split",   "C", 1]]', {"C.i": 1}, 9, Finding(1e-3))
     assert again == first
     assert add(database, run, 2) != first
     assert len(database.records(*TASK)) == 2
@@ -62,7 +62,7 @@ def test_ties_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
     winners = set()
     for name, order in (("a", (1, 2, 3)), ("b", (3, 2, 1))):
         with Database(tmp_path / name) as database:
-            run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+            run = start(database)
             for n in order:
                 add(database, run, n)
             winners.add(database.best(*TASK)[0].steps)
@@ -71,7 +71,7 @@ def test_ties_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
 
 def test_tasks_are_kept_apart(database: Database, run: int) -> None:
     add(database, run, 1)
-    other = database.start_run(TASK[0], "matmul", "{}", TASK[1], "{}", 1, 0)
+    other = database.start_run(Workload(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), 1, 0)
     assert add(database, other, 1) != 1
     assert len(database.records(TASK[0], TASK[1], 1)) == 1
     assert database.records("other", TASK[1], TASK[2]) == []
@@ -109,14 +109,14 @@ def test_impossible_times_are_refused(database: Database, run: int, seconds: flo
 )
 def test_steps_are_bounded_data(database: Database, run: int, text: str, sentence: str) -> None:
     with pytest.raises(StoreError, match=sentence):
-        database.append(run, "s", text, {}, 0, 1.0)
+        database.append(run, "s", text, {}, 0, Finding(1.0))
 
 
 def test_neither_or_both_of_time_and_failure_are_refused(database: Database, run: int) -> None:
     with pytest.raises(StoreError, match="both or neither"):
-        database.append(run, "s", "[]", {}, 0, None)
+        database.append(run, "s", "[]", {}, 0, Finding(None))
     with pytest.raises(StoreError, match="both or neither"):
-        database.append(run, "s", "[]", {}, 0, 1.0, (), "crash")
+        database.append(run, "s", "[]", {}, 0, Finding(1.0, (), "crash"))
 
 
 def test_unknown_ids_are_one_sentence(database: Database) -> None:
@@ -130,7 +130,7 @@ def test_unknown_ids_are_one_sentence(database: Database) -> None:
 
 def test_rows_survive_reopening(path: Path) -> None:
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         row = add(database, run, 1)
     with Database(path, create=False) as database:
         assert database.record(row).steps == '[["split","C",1]]'

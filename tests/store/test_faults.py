@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from autosched.errors import StoreError
-from autosched.store import Database
+from autosched.store import Database, Finding
 from autosched.store.records import digest
 from autosched.store.rows import CANDIDATE_COLUMNS
 from autosched.store.schema import SCHEMA_VERSION
-from tests.store.tasks import TASK, add
+from tests.store.tasks import TASK, add, start
 
 WRITER = """
 import sys
 from pathlib import Path
-from autosched.store import Database
+from autosched.store import Database, Finding, TargetRow, Workload
 with Database(Path(sys.argv[1])) as database:
-    run = database.start_run("w" * 64, "matmul", "{}", "cpu-x", "{}", 2, 0)
+    run = database.start_run(Workload("w" * 64, "matmul", "{}"), TargetRow("cpu-x", "{}"), 2, 0)
     for n in range(int(sys.argv[3])):
         key = int(sys.argv[2]) * 1_000_000 + n
-        row = database.append(run, "s", f"[{key}]", {"n": n}, 0, 1e-3, (1e-3,))
+        row = database.append(run, "s", f"[{key}]", {"n": n}, 0, Finding(1e-3, (1e-3,)))
         print(row, key, flush=True)
 """
 
@@ -113,7 +113,7 @@ def test_bad_rows_are_skipped_and_counted(path: Path, database: Database, run: i
 def test_random_byte_flips_never_crash(tmp_path: Path) -> None:
     original = tmp_path / "original.db"
     with Database(original) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         truth = {}
         for n in range(60):
             row = add(database, run, n)
@@ -140,7 +140,7 @@ def test_random_byte_flips_never_crash(tmp_path: Path) -> None:
 
 def test_what_can_be_reached_of_a_damaged_file_is_exported(tmp_path: Path, path: Path) -> None:
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         for n in range(200):
             add(database, run, n)
     content = bytearray(path.read_bytes())
@@ -220,14 +220,14 @@ READER = """
 import sys
 from pathlib import Path
 from autosched.errors import StoreError
-from autosched.store import Database
+from autosched.store import Database, TargetRow, Workload
 path = Path(sys.argv[1])
 with Database(path, create=False) as database:
     assert database.check().ok
     (best,) = database.best("w" * 64, "cpu-x", 2)
     assert database.export_jsonl(sys.argv[2]) == 3
     try:
-        database.start_run("w", "w", "{}", "x", "{}", 1, 0)
+        database.start_run(Workload("w", "w", "{}"), TargetRow("x", "{}"), 1, 0)
     except StoreError as error:
         print(error)
 try:
@@ -266,7 +266,7 @@ def test_reading_needs_nothing_to_be_written(tmp_path: Path, way: str) -> None:
     directory.mkdir()
     path = directory / "records.db"
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         for n in range(3):
             add(database, run, n)
         left = directory / "left.db"
@@ -289,7 +289,7 @@ def test_reading_needs_nothing_to_be_written(tmp_path: Path, way: str) -> None:
 def test_a_full_disk_is_told_as_full(tmp_path: Path, path: Path) -> None:
     """The write-ahead log's index cannot be made, which SQLite calls an I/O error."""
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         add(database, run, 1)
     program = f"""
 import resource
@@ -313,7 +313,7 @@ with Database({str(path)!r}, create=False) as database:
 
 def test_a_file_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, path: Path) -> None:
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         truth = {(n := add(database, run, i)): database.record(n).steps for i in range(300)}
     content = path.read_bytes()
     path.write_bytes(content[:-8192])
@@ -449,7 +449,7 @@ def test_a_damaged_failure_does_not_revive_its_kernel(path: Path, database: Data
 def test_a_failure_that_a_flipped_bit_gives_to_another_candidate(path: Path) -> None:
     """SQLite's index still knows whose it is."""
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         for n in range(30):
             add(database, run, n)
         add(database, run, 28, None, "wrong_result")
@@ -481,10 +481,12 @@ def test_what_was_measured_after_a_lost_outcome_counts(path: Path, database: Dat
 
 def test_an_export_does_not_revive_what_has_a_damaged_failure(tmp_path: Path, path: Path) -> None:
     with Database(path) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         add(database, run, 1)
         add(database, run, 2)
-        database.append(run, "sketch0", '[["split", "C", 1]]', {"C.i": 1}, 0, None, (), "wrong_result", "element 77")
+        database.append(
+            run, "sketch0", '[["split", "C", 1]]', {"C.i": 1}, 0, Finding(None, (), "wrong_result", "element 77")
+        )
     flip(path, b"element 77")
     with Database(path) as database, Database(tmp_path / "other.db") as other:
         assert database.export_jsonl(tmp_path / "out.jsonl") == 1
@@ -496,7 +498,7 @@ def test_an_export_does_not_revive_what_has_a_damaged_failure(tmp_path: Path, pa
 def test_random_cuts_and_insertions_never_crash(tmp_path: Path) -> None:
     original = tmp_path / "original.db"
     with Database(original) as database:
-        run = database.start_run(TASK[0], "w", "{}", TASK[1], "{}", TASK[2], 0)
+        run = start(database)
         truth = {(row := add(database, run, n)): database.record(row) for n in range(60)}
     content, rng, n_read, sentences = original.read_bytes(), random.Random(4), 0, []
     for case in range(24):
