@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autosched.errors import NoValidCandidate, UsageError
-from autosched.session.device import Device, find_device, peak_gflops
+from autosched.session.device import find_device
 from autosched.session.records import explain, export, show, stored_kernel, verify
 from autosched.session.request import Request
 from autosched.session.task import Space, make_task, start_run, task_key
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from autosched.codegen import Source
-    from autosched.measure import Measurer
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.store import Record
@@ -213,16 +212,9 @@ def _search(
                     measurer,
                     start_run(database, request, task, sketches, settings.seed, resume),
                     callbacks,
-                    read_peak=lambda: _read_peak(device, problem.dtype, measurer),
+                    read_peak=lambda: device.hardware.peak(device, problem.dtype, measurer),
                 )
     return task, result
-
-
-def _read_peak(device: Device, dtype: str, measurer: Measurer) -> float | None:
-    """A GPU's is measured by the worker that holds it, in single precision."""
-    if device.target.kind == "cpu":
-        return peak_gflops(device, dtype)
-    return measurer.peak_gflops() if dtype == "float32" else None
 
 
 def _estimate(request: Request, space: Space, directory: Path | None, begun: float) -> Result:

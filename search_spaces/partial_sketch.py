@@ -38,7 +38,7 @@ class Context:
     @property
     def warp(self) -> int:
         """Threads that can exchange values in registers; 0 where the target's language has no functions for it."""
-        return self.target.gpu.warp if self.target.kind == "cuda" and self.target.gpu is not None else 0
+        return self.target.gpu.warp if self.target.backend.has_shuffles and self.target.gpu is not None else 0
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_kinds() -> None:
-    for kind in deploy.SUFFIXES:
+    for kind in deploy.FILE_KINDS:
         deploy.check_kind(kind)
-    with pytest.raises(UsageError, match="exported as object, so, c-header"):
+    with pytest.raises(UsageError, match="exported as so, object, c-header"):
         deploy.check_kind("exe")
 
 

@@ -17,8 +17,8 @@ CODE = ("autosched", "search_spaces", "cost_model", "experiments")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
-# Lowest first; each may import itself and all before it. `errors` and `target` are the bottom.
-BOTTOM = ("autosched.errors", "autosched.target")
+# Lowest first; each may import itself and all before it. `errors`, `backends` and `target` are the bottom.
+BOTTOM = ("autosched.errors", "autosched.backends", "autosched.target")
 CHAIN = (
     *BOTTOM,
     "autosched.ir",
@@ -44,7 +44,7 @@ BESIDE = {
     "cost_model": (*BOTTOM, "autosched.ir", "autosched.lower"),
     # What the library's verbs are made of.
     "autosched.session": (),
-    "autosched.session.device": JOINED,
+    "autosched.session.device": (*JOINED, "autosched.session.roofline"),
     "autosched.session.request": (*JOINED, "autosched.session.device"),
     "autosched.session.task": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.export": JOINED,

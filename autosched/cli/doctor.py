@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autosched.backends import gpu_kinds
 from autosched.cli import options
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ OPTIONAL = {
     "pycuda": "CUDA devices by way of pycuda: pip install 'autosched[pycuda]'",
     "pyopencl": "OpenCL devices: pip install 'autosched[opencl]'",
 }
-GPU_KINDS = ("cuda", "opencl")
 STREAM_BYTES = 256 << 20  # beyond the last-level caches of a core's share
 NOISY = 0.05  # a spread of equal work above this makes measurements long
 
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     target = parse_target(options.target_text(args))
     findings = [
-        *(_processor(target, args.threads) if target.kind == "cpu" else _gpu_rates(target.kind)),
-        *(_gpu(kind) for kind in GPU_KINDS),
+        *(_gpu_rates(target.kind) if target.backend.is_gpu else _processor(target, args.threads)),
+        *(_gpu(kind) for kind in gpu_kinds()),
         _timer_noise(),
         *_packages(),
         _cache(),

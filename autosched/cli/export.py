@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from autosched.backends import exports
 from autosched.cli import options
-
-KINDS = ("so", "object", "c-header", "cuda", "cubin", "opencl")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "export", help="write a record's kernel as files", description="Writes a record's kernel as files of its own."
     )
-    parser.add_argument("--kind", choices=KINDS, default="so", help="default: so, a shared library")
+    parser.add_argument("--kind", choices=exports(), default="so", help="default: so, a shared library")
     parser.add_argument("--out", type=Path, metavar="PATH", help="file to write (default: named after the workload)")
     options.add_record(parser)
     parser.set_defaults(run=run)

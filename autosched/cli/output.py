@@ -66,7 +66,9 @@ def device_text(target: str, threads: int) -> str:
 
 def is_gpu(target: str) -> bool:
     """By what a target is called, or by its fingerprint."""
-    return target.startswith(("cuda", "opencl"))
+    from autosched.backends import gpu_kinds
+
+    return target.startswith(gpu_kinds())
 
 
 def clock_text(seconds: float | None) -> str:

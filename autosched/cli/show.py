@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from autosched.backends import forms
 from autosched.cli import options
-
-FORMS = ("steps", "ir", "passes", "llvm", "asm", "cuda", "opencl")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("show", help="show a record's schedule or code", description="Shows one record.")
-    parser.add_argument("--as", dest="form", choices=FORMS, default="ir", help="default: ir, the loop nest")
+    parser.add_argument("--as", dest="form", choices=forms(), default="ir", help="default: ir, the loop nest")
     options.add_record(parser)
     parser.set_defaults(run=run)
 

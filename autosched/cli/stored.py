@@ -90,7 +90,7 @@ def _target(args: argparse.Namespace) -> str:
     if text is None:
         return ""
     target = parse_target(text)
-    if target.kind == "cpu":
+    if not target.backend.is_gpu:
         return target.fingerprint
     return f"{target.kind}-{target.arch}-" if args.arch else f"{target.kind}-"
 

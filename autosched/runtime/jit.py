@@ -177,7 +177,7 @@ def _llvm() -> Any:
 def _machine(target: Target, level: int = CODEGEN_LEVEL) -> Any:
     """LLVM's target machine: position-independent code, as JITLink and shared objects need."""
     llvm = _llvm()
-    if target.kind != "cpu":
+    if target.backend.is_gpu:
         raise TargetError(f"LLVM compiles for processors, but the target is {target.kind}")
     if target.arch != host_arch():
         llvm.initialize_all_targets()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from autosched.backends import BACKENDS
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import Scope
 from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
@@ -148,9 +149,10 @@ def replay(dag: ComputeDAG, text: str, params: Collection[str] = ()) -> State:
 
 
 def check_target(state: State, kind: str) -> None:
-    """Raises ScheduleError for steps that a target of this kind ("cpu", "cuda", "opencl") has no use for."""
-    foreign, meant = (_FOR_GPUS, "GPUs") if kind == "cpu" else (_FOR_PROCESSORS, "processors")
+    """Raises ScheduleError for steps that a target of this kind, one of BACKENDS, has no use for."""
+    is_gpu = BACKENDS[kind].is_gpu
+    foreign, meant = (_FOR_PROCESSORS, "processors") if is_gpu else (_FOR_GPUS, "GPUs")
     for step in state.steps:
-        is_shared = kind == "cpu" and isinstance(step, ComputeAt) and step.scope == Scope.SHARED.value
+        is_shared = not is_gpu and isinstance(step, ComputeAt) and step.scope == Scope.SHARED.value
         if isinstance(step, foreign) or is_shared:
             raise ScheduleError(f"the step {step} is for {meant}, but the target is {kind}")

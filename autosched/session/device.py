@@ -1,17 +1,23 @@
-"""What kernels are made for: a target with a number of threads, and what it can do at most."""
+"""What kernels are made for: a target with a number of threads. What a session asks of it is in a row of HARDWARE."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import DTYPES
+from autosched.session import roofline
 from autosched.target import Target, parse_target
 
 if TYPE_CHECKING:
+    from autosched.measure import Measurer
     from autosched.te.dag import ComputeDAG
+    from search_spaces.partial_sketch import SketchRule
+    from search_spaces.space import Sketch
 
 PEAK_SHARE = {"float32": 1.0, "float64": 0.5}  # of the single-precision peak; other types have none
 
@@ -21,6 +27,28 @@ class Device:
     target: Target
     threads: int
 
+    @property
+    def hardware(self) -> Hardware:
+        return HARDWARE[self.target.kind]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a session asks of processors, or of GPUs.
+
+    `find(target, its text, threads, whether code is to run)`: the device that a target means, see `find_device`.
+    `check_present(target)` raises DeviceError where code for it cannot run on this machine.
+    `sketches(graph, device, rules of the user)`: its search space.
+    `peak(device, dtype, measurer)`: GFLOP/s that it can do at most, measured now; None for a type that has none.
+    `roof(device, bytes, dtype)`: its rates, measured now; None where the device is elsewhere.
+    """
+
+    find: Callable[[Target, str, int | None, bool], Device]
+    check_present: Callable[[Target], None]
+    sketches: Callable[[ComputeDAG, Device, Sequence[SketchRule]], tuple[Sketch, ...]]
+    peak: Callable[[Device, str, Measurer], float | None]
+    roof: Callable[[Device, int, str], roofline.Roof | None]
+
 
 def find_device(target: str | None, threads: int | None, *, runs: bool = True) -> Device:
     """The device that `target` names: a processor with all its cores unless `threads` says how many, or a GPU.
@@ -28,35 +56,30 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
     Raises DeviceError, if `runs`, for one that is not of this machine, and UsageError for a bad number of threads.
     """
     found = parse_target(target)
-    return _processor(found, threads, runs) if found.kind == "cpu" else _gpu(found, target or "", threads, runs)
-
-
-def check_runs_here(target: Target) -> None:
-    """Raises DeviceError for a processor whose code this machine cannot execute."""
-    if not target.runs_here:
-        lacks = ", ".join(target.missing_features) or f"the architecture {target.arch}"
-        raise DeviceError(
-            f"kernels for {target.mcpu} ({target.arch}) cannot be measured on this machine, which lacks {lacks}; "
-            "use cpu"
-        )
+    return HARDWARE[found.kind].find(found, target or "", threads, runs)
 
 
 def check_dtypes(dag: ComputeDAG, target: Target) -> None:
     """Raises UsageError for a type that kernels for `target` cannot have."""
     from autosched.te.tensor import postorder
 
+    if target.backend.has_halves:
+        return
     inside = {e.dtype for op in dag.stages for e in postorder(op.body)}
     for dtype in sorted({t.dtype for t in dag.tensors.values()} | inside):
-        if target.kind != "cpu" and DTYPES[dtype].is_stored_only:
+        if DTYPES[dtype].is_stored_only:
             instead = f"use {DTYPES[dtype].computes_in} there, or the target cpu"
             raise UsageError(f"{dtype} is not supported on {target.kind} yet: {instead}")
 
 
-def _processor(found: Target, threads: int | None, runs: bool) -> Device:
+# Processors
+
+
+def _find_processor(found: Target, text: str, threads: int | None, runs: bool) -> Device:
     from autosched.runtime.pool import MAX_THREADS
 
     if runs:
-        check_runs_here(found)
+        _check_runs_here(found)
     number: object = threads
     if number is None:
         return Device(found, min(found.cores, MAX_THREADS))
@@ -65,7 +88,42 @@ def _processor(found: Target, threads: int | None, runs: bool) -> Device:
     return Device(found, int(number))
 
 
-def _gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:
+def _check_runs_here(target: Target) -> None:
+    if not target.runs_here:
+        lacks = ", ".join(target.missing_features) or f"the architecture {target.arch}"
+        raise DeviceError(
+            f"kernels for {target.mcpu} ({target.arch}) cannot be measured on this machine, which lacks {lacks}; "
+            "use cpu"
+        )
+
+
+def _processor_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
+    from search_spaces import cpu
+
+    return cpu.sketches(dag, device.target, device.threads, (*rules, *cpu.RULES))
+
+
+def _processor_peak(device: Device, dtype: str) -> float | None:
+    if dtype not in PEAK_SHARE:
+        return None
+
+    from autosched.measure.host import device_lock
+    from autosched.runtime.peak import measure_fma_gflops
+
+    with device_lock("cpu"):
+        return PEAK_SHARE[dtype] * measure_fma_gflops(device.target, device.threads)
+
+
+def _processor_roof(device: Device, n_bytes: int, dtype: str) -> roofline.Roof | None:
+    if not device.target.runs_here:
+        return None
+    return roofline.measure_roof(device.target, device.threads, n_bytes, _processor_peak(device, dtype))
+
+
+# GPUs
+
+
+def _find_gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:
     if threads is not None:
         raise UsageError(f"threads are those of a processor, but the target is {found.kind}: leave them out")
     if not runs:
@@ -82,13 +140,39 @@ def _gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:
     return Device(found.with_gpu(facts), 1)
 
 
-def peak_gflops(device: Device, dtype: str) -> float | None:
-    """What the processor can do at most, measured now; None for integer types."""
-    if dtype not in PEAK_SHARE:
-        return None
+def _check_is_here(target: Target) -> None:
+    here = find_device(target.kind, None).target.fingerprint
+    if here != target.fingerprint:
+        raise DeviceError(
+            f"the record's device is {target.fingerprint}, but this machine has {here}: tune here with "
+            f"--target {target.kind}"
+        )
 
-    from autosched.measure.host import device_lock
-    from autosched.runtime.peak import measure_fma_gflops
 
-    with device_lock("cpu"):
-        return PEAK_SHARE[dtype] * measure_fma_gflops(device.target, device.threads)
+def _gpu_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
+    from search_spaces import gpu
+
+    return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
+
+
+def _gpu_peak(device: Device, dtype: str, measurer: Measurer) -> float | None:
+    """By the worker that holds the GPU, in single precision."""
+    return measurer.peak_gflops() if dtype == "float32" else None
+
+
+def _gpu_roof(device: Device, n_bytes: int, dtype: str) -> roofline.Roof | None:
+    with suppress(DeviceError):
+        _check_is_here(device.target)
+        return roofline.measure_gpu_roof(device.target.kind, n_bytes, dtype)
+    return None
+
+
+_PROCESSOR = Hardware(
+    _find_processor,
+    _check_runs_here,
+    _processor_sketches,
+    lambda device, dtype, measurer: _processor_peak(device, dtype),
+    _processor_roof,
+)
+_GPU = Hardware(_find_gpu, _check_is_here, _gpu_sketches, _gpu_peak, _gpu_roof)
+HARDWARE: dict[str, Hardware] = {"cpu": _PROCESSOR, "cuda": _GPU, "opencl": _GPU}

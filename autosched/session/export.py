@@ -22,23 +22,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import DTYPES
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource
-    from autosched.codegen.source import KernelSource
+    from autosched.codegen import GpuSource, KernelSource, Source
     from autosched.runtime.spec import ArraySpec
 
-GPU_KINDS = ("cuda", "cubin", "opencl")
-SUFFIXES = {"object": ".o", "so": ".so", "c-header": ".h", "cuda": ".cu", "cubin": ".cubin", "opencl": ".cl"}
+S = TypeVar("S", bound="Source")
 C_FLOATS = {"float32": "float", "float64": "double"}
 # Programs that can link, in the order of preference, with what they need besides the object.
 LINKERS = (
@@ -75,12 +74,12 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Deployable:
-    """A kernel with all that a caller in C has to know; `name` is a C identifier without `autosched_`."""
+class Deployable(Generic[S]):
+    """A kernel with all that a caller has to know; `name` is a C identifier without `autosched_`."""
 
     name: str
     title: str  # of the header
-    source: KernelSource
+    source: S
     target: Target
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
@@ -101,75 +100,70 @@ class Deployable:
             found.append(Argument(f"{'const ' if is_input else ''}{_c_type(spec.dtype)} *", name, spec, role))
         return tuple(found)
 
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        """What the files hold: of a kernel with weights two functions, the one that prepares them first."""
-        source, arguments = self.source, self.arguments
-        scratch = "void *workspace"
-        if source.prepare is None:
-            return (Function(self.symbol, source.name, arguments, (scratch,)),)
-        given = tuple(a for a in arguments if a.role == "weight")
-        rest = tuple(a for a in arguments if a.role != "weight")
-        return (
-            Function(f"{self.symbol}_prepare", source.prepare, given, ("void *packed", scratch)),
-            Function(self.symbol, source.name, rest, ("const void *packed", scratch)),
-        )
+
+def _functions(kernel: Deployable[KernelSource]) -> tuple[Function, ...]:
+    """What the files hold: of a kernel with weights two functions, the one that prepares them first."""
+    source, arguments = kernel.source, kernel.arguments
+    scratch = "void *workspace"
+    if source.prepare is None:
+        return (Function(kernel.symbol, source.name, arguments, (scratch,)),)
+    given = tuple(a for a in arguments if a.role == "weight")
+    rest = tuple(a for a in arguments if a.role != "weight")
+    return (
+        Function(f"{kernel.symbol}_prepare", source.prepare, given, ("void *packed", scratch)),
+        Function(kernel.symbol, source.name, rest, ("const void *packed", scratch)),
+    )
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """`content` makes the file of a kernel, whose name is known by then; a C header may come beside it."""
+
+    content: Callable[[Deployable[Any], Path], bytes]
+    has_header: bool = False
 
 
 def check_kind(kind: str) -> None:
     """Raises UsageError for a kind of file that cannot be made."""
-    if kind not in SUFFIXES:
-        raise UsageError(f"a kernel is exported as {', '.join(SUFFIXES)}, got {kind!r}")
+    if kind not in exports():
+        raise UsageError(f"a kernel is exported as {', '.join(exports())}, got {kind!r}")
 
 
-def write_files(kernel: Deployable, kind: str, out: Path | None) -> list[Path]:
-    """Writes `kernel` as a file of `kind` at `out` (default: its name, here), code with its header beside it.
+def write_files(kernel: Deployable[Any], kind: str, out: Path | None) -> list[Path]:
+    """Writes `kernel` as a file of `kind` at `out` (default: its name, here), a processor's code with its header.
 
     Each file is there whole or not at all. Raises UsageError for a path that cannot be written, and where there is no
-    linker for a shared library.
+    linker for a shared library; DeviceError where there is no compiler.
     """
-    path = _path(kernel.name, kind, out)
-    if kind == "c-header":
-        write_whole(path, header_text(kernel).encode())
-        return [path]
+    suffix = BACKENDS[exports()[kind]].exports[kind]
+    path = Path(f"{kernel.symbol}{suffix}") if out is None else out
     header = path.with_suffix(".h")
-    if header == path:
+    if FILE_KINDS[kind].has_header and header == path:
         raise UsageError(f"{path} is the header's name: give the {kind} another, as in {path.with_suffix('.o')}")
-    code = object_code(kernel)
-    write_whole(path, code if kind == "object" else _linked(code, path))
+    write_whole(path, FILE_KINDS[kind].content(kernel, path))
+    if not FILE_KINDS[kind].has_header:
+        return [path]
     write_whole(header, header_text(kernel).encode())
     return [path, header]
 
 
-def write_gpu_file(source: GpuSource, kind: str, arch: str, name: str, out: Path | None) -> Path:
-    """Writes a GPU kernel: its text, whose comment says how to launch it, or that text compiled for `arch` ("cubin").
+def _cubin(kernel: Deployable[GpuSource], path: Path) -> bytes:
+    """CUDA C compiled for the target's compute capability."""
+    from autosched.runtime.gpu.compile import CompileError, cuda_compiler
 
-    Raises UsageError for a path that cannot be written, DeviceError where there is no compiler.
-    """
-    path = _path(name, kind, out)
-    if kind == "cubin":
-        from autosched.runtime.gpu.compile import CompileError, cuda_compiler
-
-        try:
-            code = cuda_compiler(arch or DEFAULT_ARCH).compile(source).code
-        except CompileError as error:
-            raise DeviceError(f"the CUDA compiler refuses the kernel for {arch}: {error}") from error
-    else:
-        code = source.text.encode()
-    write_whole(path, code)
-    return path
+    arch = kernel.target.arch
+    try:
+        return cuda_compiler(arch or DEFAULT_ARCH).compile(kernel.source).code
+    except CompileError as error:
+        raise DeviceError(f"the CUDA compiler refuses the kernel for {arch}: {error}") from error
 
 
-def _path(name: str, kind: str, out: Path | None) -> Path:
-    return Path(f"autosched_{name}{SUFFIXES[kind]}") if out is None else out
-
-
-def object_code(kernel: Deployable) -> bytes:
+def object_code(kernel: Deployable[KernelSource]) -> bytes:
     """The object file: kernel, thread pool and the functions of the module's text."""
     from autosched.runtime.jit import export_object
 
     ir = kernel.source.ir
-    for function in kernel.functions:
+    for function in _functions(kernel):
         entry = re.compile(rf"^define (?=i32 @{re.escape(function.entry)}\()", re.MULTILINE)
         ir, n_entries = entry.subn("define internal ", ir)
         assert n_entries == 1, f"the kernel's IR defines {function.entry} {n_entries} times"
@@ -177,7 +171,7 @@ def object_code(kernel: Deployable) -> bytes:
     return export_object(ir, kernel.target, kernel.source.threads)
 
 
-def _entry_ir(kernel: Deployable, function: Function) -> str:
+def _entry_ir(kernel: Deployable[KernelSource], function: Function) -> str:
     """A function with one pointer for each of its arrays, which calls its entry of the kernel."""
     names = [a.name for a in kernel.arguments]
     places = [names.index(a.name) for a in function.arguments]
@@ -194,7 +188,7 @@ def _entry_ir(kernel: Deployable, function: Function) -> str:
     return "\n".join([*lines, f"  %status = {call}", "  ret i32 %status", "}", ""])
 
 
-def header_text(kernel: Deployable) -> str:
+def header_text(kernel: Deployable[KernelSource]) -> str:
     """The C header (C99 or C++): what the functions take, and how much memory they need."""
     guard = f"{kernel.symbol.upper()}_H"
     target, threads, packed_bytes = kernel.target, kernel.source.threads, kernel.source.packed_bytes
@@ -228,7 +222,7 @@ def header_text(kernel: Deployable) -> str:
             "#ifdef __cplusplus",
             'extern "C"',
             "#endif",
-            *(function.prototype for function in kernel.functions),
+            *(function.prototype for function in _functions(kernel)),
             "",
             f"#endif /* {guard} */",
             "",
@@ -311,3 +305,14 @@ def write_whole(path: Path, content: bytes) -> None:
         with suppress(OSError):
             part.unlink()
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+_TEXT = FileKind(lambda kernel, path: kernel.source.text.encode())  # whose comment says how to launch it
+FILE_KINDS: dict[str, FileKind] = {
+    "so": FileKind(lambda kernel, path: _linked(object_code(kernel), path), has_header=True),
+    "object": FileKind(lambda kernel, path: object_code(kernel), has_header=True),
+    "c-header": FileKind(lambda kernel, path: header_text(kernel).encode()),
+    "cuda": _TEXT,
+    "cubin": FileKind(_cubin),
+    "opencl": _TEXT,
+}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from autosched.backends import BACKENDS, exports, forms
 from autosched.errors import (
     AutoschedError,
     DeviceError,
@@ -25,14 +25,14 @@ from autosched.errors import (
     UsageError,
     VerificationError,
 )
-from autosched.session.device import Device, check_runs_here, find_device, peak_gflops
+from autosched.session.device import Device
 from autosched.session.request import Request, specs
 from autosched.session.trust import tell, tell_of_claims, verify_here
 from autosched.target import Target, parse_target
 from autosched.tuner.definition import Workload, redefine
 
 if TYPE_CHECKING:
-    from autosched.codegen import GpuSource, KernelSource, Source
+    from autosched.codegen import Source
     from autosched.ir.stmt import Func
     from autosched.measure import Measurement
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -48,8 +48,6 @@ CLAIMS_AT_ONCE = 4  # are verified together; the fastest of them is taken
 CLAIMS_S = 60.0  # no more are begun after this
 REPORTED = 3  # records that were passed over are named
 REASON_LENGTH = 160
-FORMS = ("steps", "ir", "passes", "llvm", "asm", "cuda", "opencl")
-GPU_FORMS = ("cuda", "opencl")
 
 
 def show(
@@ -65,27 +63,19 @@ def show(
 
     A record of a user's own function needs that function as `workload`, one of another machine its `target`.
     """
-    if as_ not in FORMS:
-        raise UsageError(f"a record is shown as {', '.join(FORMS)}, got {as_!r}")
-    found = _read(record_id, db, workload, target, needs_device=as_ in ("llvm", "asm"))
-    if as_ == "steps":
-        return "\n".join(json.dumps(step) for step in json.loads(found.record.steps))
-    if as_ == "ir":
-        from autosched.ir.printer import func_text
-        from autosched.lower import concretise
-
-        return func_text(concretise(found.nest(), {})[0])
-    if as_ == "passes":
-        return passes_text(found.nest())
-    if as_ in GPU_FORMS:
-        return found.gpu_source(as_).text
-    source = found.cpu_source(f"shown as {as_}")
-    if as_ == "llvm":
-        return source.ir
+    if as_ not in forms():
+        raise UsageError(f"a record is shown as {', '.join(forms())}, got {as_!r}")
+    kind = forms()[as_]
+    found = _read(record_id, db, workload, target, needs_device=kind is not None and not BACKENDS[kind].is_gpu)
+    if kind is None:
+        return _COMMON_TEXTS[as_](found)
+    source = found.source_for(kind, f"shown as {as_}")
+    if as_ != "asm":
+        return source.text
 
     from autosched.runtime.jit import emit_assembly
 
-    return emit_assembly(source.ir, found.device.target)
+    return emit_assembly(source.text, found.device.target)
 
 
 def verify(
@@ -129,14 +119,7 @@ def explain(
     found = _read(record_id, db, workload, target)
     problem, device, seconds = found.problem, found.device, found.record.seconds
     n_bytes = roofline.compulsory_bytes(problem.dag)
-    roof = None
-    if found.is_gpu:
-        with suppress(DeviceError):  # the device is elsewhere: what the records and the model say is left
-            found.check_present()
-            roof = roofline.measure_gpu_roof(device.target.kind, n_bytes, problem.dtype)
-    elif device.target.runs_here:
-        peak = peak_gflops(device, problem.dtype)
-        roof = roofline.measure_roof(device.target, device.threads, n_bytes, peak)
+    roof = device.hardware.roof(device, n_bytes, problem.dtype)  # without it: what the records and the model say
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
         facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
@@ -170,14 +153,11 @@ def export(
 
     deploy.check_kind(kind)
     path = None if out is None else named_path(out)
-    found = _read(record_id, db, workload, target, needs_device=kind not in deploy.GPU_KINDS)
+    code_of = exports()[kind]
+    found = _read(record_id, db, workload, target, needs_device=not BACKENDS[code_of].is_gpu)
     problem, device = found.problem, found.device
     name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
-    if kind in deploy.GPU_KINDS:
-        gpu_source = found.gpu_source("opencl" if kind == "opencl" else "cuda")
-        found.check_verified(db)
-        return [deploy.write_gpu_file(gpu_source, kind, device.target.arch, name, path)]
-    source = found.cpu_source(f"exported as {kind}")
+    source = found.source_for(code_of, f"exported as {kind}")
     found.check_verified(db)
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"
     kernel = deploy.Deployable(
@@ -186,7 +166,18 @@ def export(
     return deploy.write_files(kernel, kind, path)
 
 
-def passes_text(nest: Func) -> str:
+def _steps_text(found: _Found) -> str:
+    return "\n".join(json.dumps(step) for step in json.loads(found.record.steps))
+
+
+def _nest_text(found: _Found) -> str:
+    from autosched.ir.printer import func_text
+    from autosched.lower import concretise
+
+    return func_text(concretise(found.nest(), {})[0])
+
+
+def _passes_text(found: _Found) -> str:
     """The nest as each pass leaves it, and the names alone of those that change nothing."""
     from autosched.ir.printer import func_text
     from autosched.lower import concretise
@@ -196,8 +187,11 @@ def passes_text(nest: Func) -> str:
     def watch(name: str, func: Func, changed: bool, seconds: float) -> None:
         parts.append(f"== {name}, {1e3 * seconds:.1f} ms" + (f"\n{func_text(func)}" if changed else ": no change"))
 
-    concretise(nest, {}, watch)
+    concretise(found.nest(), {}, watch)
     return "\n".join(parts)
+
+
+_COMMON_TEXTS: dict[str, Callable[[_Found], str]] = {"steps": _steps_text, "ir": _nest_text, "passes": _passes_text}
 
 
 def stored_state(record: Record, request: Request) -> State:
@@ -241,10 +235,6 @@ class _Found:
     def device(self) -> Device:
         return self.request.device
 
-    @property
-    def is_gpu(self) -> bool:
-        return self.device.target.kind != "cpu"
-
     def nest(self) -> Func:
         from autosched.lower import lower
 
@@ -253,41 +243,26 @@ class _Found:
     def source(self) -> Source:
         return stored_source(self.record, self.request)
 
-    def cpu_source(self, purpose: str) -> KernelSource:
-        """Raises UsageError for a record of a GPU."""
-        from autosched.codegen import KernelSource
+    def source_for(self, kind: str, purpose: str) -> Source:
+        """The code for a kind of target: of a GPU's schedule in any language for GPUs, whichever of them was measured.
 
-        if self.is_gpu:
-            kind = self.device.target.kind
-            raise UsageError(f"record {self.record.id} is for {kind}, so it cannot be {purpose}; {kind} can")
-        source = self.source()
-        assert isinstance(source, KernelSource)
-        return source
-
-    def gpu_source(self, dialect: str) -> GpuSource:
-        """In either dialect, whichever of them was measured. Raises UsageError for a record of a processor."""
-        from autosched.codegen import GpuSource
-
-        if not self.is_gpu:
+        Raises UsageError where the record is for a processor and the code for a GPU, or the other way round.
+        """
+        target = self.device.target
+        if target.backend.is_gpu and not BACKENDS[kind].is_gpu:
+            raise UsageError(
+                f"record {self.record.id} is for {target.kind}, so it cannot be {purpose}; {target.kind} can"
+            )
+        if BACKENDS[kind].is_gpu and not target.backend.is_gpu:
             raise UsageError(
                 f"record {self.record.id} is a schedule for a processor, which has no blocks of threads: it has no "
-                f"code in {dialect}; tune with --target {dialect}"
+                f"code in {kind}; tune with --target {kind}"
             )
-        source = stored_source(self.record, self.request, parse_target(dialect))
-        assert isinstance(source, GpuSource)
-        return source
+        return stored_source(self.record, self.request, replace(target, kind=kind))
 
     def check_present(self) -> None:
         """Raises DeviceError where the record's device is not one of this machine."""
-        if not self.is_gpu:
-            check_runs_here(self.device.target)
-        else:
-            here = find_device(self.device.target.kind, None).target.fingerprint
-            if here != self.record.target:
-                raise DeviceError(
-                    f"record {self.record.id} was measured on {self.record.target}, but this machine has {here}: "
-                    f"tune here with --target {self.device.target.kind}"
-                )
+        self.device.hardware.check_present(self.device.target)
 
     def check_verified(self, db: Path | str | None) -> None:
         """Returns when this installation has verified the record; has a worker do it for a claim from elsewhere."""

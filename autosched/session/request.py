@@ -40,17 +40,18 @@ class Request:
     def check(self) -> None:
         """Raises UsageError where weights are declared, Winograd's error is accepted, or a type is used, for a device
         that has nothing of it."""
-        dag, kind = self.problem.dag, self.device.target.kind
-        if dag.winograd and kind != "cpu":
+        dag, target = self.problem.dag, self.device.target
+        if dag.winograd and not target.backend.has_winograd:
             raise UsageError(
-                f"Winograd convolutions are for processors only so far, and the target is {kind}: leave out winograd"
+                f"Winograd convolutions are for processors only so far, and the target is {target.kind}: "
+                "leave out winograd"
             )
-        if dag.weights and kind != "cpu":
+        if dag.weights and not target.backend.has_weights:
             raise UsageError(
-                f"weights are prepared ahead of time for processors only so far, and the target is {kind}: "
+                f"weights are prepared ahead of time for processors only so far, and the target is {target.kind}: "
                 f"leave out the weights ({', '.join(dag.weights)})"
             )
-        check_dtypes(dag, self.device.target)
+        check_dtypes(dag, target)
 
     def source(
         self, nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,7 @@ from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
-    from autosched.session.device import Device
     from autosched.store import Database, Workload
-    from autosched.te import ComputeDAG
     from autosched.tuner.policy import Narrow
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
@@ -51,7 +49,7 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
     from search_spaces import space
 
     problem, device, chosen = request.problem, request.device, chosen or Space()
-    found = _sketches(request.collapsed, device, chosen.rules)
+    found = device.hardware.sketches(request.collapsed, device, chosen.rules)
     found = chosen.narrow(found) if chosen.narrow and found else found
     if not found:
         raise NoValidCandidate(
@@ -73,17 +71,6 @@ def _subject(request: Request) -> Subject:
     dag = problem.dag
     named = (problem.name, problem.shape, problem.dtype, request.target_text, threads)
     return Subject(*named, dag.flops, dag.weights, dag.winograd)
-
-
-def _sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) -> tuple[Sketch, ...]:
-    """The search space of the device's kind."""
-    if device.target.kind == "cpu":
-        from search_spaces import cpu
-
-        return cpu.sketches(dag, device.target, device.threads, (*rules, *cpu.RULES))
-    from search_spaces import gpu
-
-    return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
 
 
 def task_key(request: Request) -> tuple[str, str, int]:

@@ -8,15 +8,15 @@ name.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from functools import lru_cache
 
+from autosched.backends import BACKENDS, gpu_kinds
 from autosched.errors import TargetError
 from autosched.target.cpu import LEVELS, PROCESSORS
 from autosched.target.gpu import CUDA_CARDS, DEFAULT_ARCH, OPENCL_DEVICE, GpuFacts
 from autosched.target.host import USUAL_CACHES, cache_sizes, host_arch, host_cpu, usable_cores
 from autosched.target.target import Target
-
-KINDS = ("cpu", "cuda", "opencl")
 
 
 def parse_target(text: str | None = None) -> Target:
@@ -26,9 +26,10 @@ def parse_target(text: str | None = None) -> Target:
         raise TargetError(f"a target is a text, as in 'cpu' or 'llvm -mcpu=haswell', got {text!r}")
     words = ["cpu"] if text is None else text.split()
     kind = "cpu" if words and words[0] == "llvm" else words[0] if words else ""
-    if kind not in KINDS:
-        raise TargetError(f"target {text!r} is not known; write cpu, 'llvm -mcpu=NAME', cuda or opencl")
-    option = {"cpu": "-mcpu", "cuda": "-arch"}.get(kind)
+    if kind not in BACKENDS:
+        *others, last = "cpu", "'llvm -mcpu=NAME'", *gpu_kinds()
+        raise TargetError(f"target {text!r} is not known; write {', '.join(others)} or {last}")
+    option = BACKENDS[kind].option
     chosen = ""
     for word in words[1:]:
         name, _, value = word.partition("=")
@@ -39,14 +40,10 @@ def parse_target(text: str | None = None) -> Target:
         if chosen:
             raise TargetError(f"target {text!r} has {option} twice; write it once")
         chosen = value
-    if kind == "cuda":
-        return _gpu_target(kind, _cuda_card(chosen or DEFAULT_ARCH))
-    if kind == "opencl":
-        return _gpu_target(kind, OPENCL_DEVICE)
-    return _host_target() if chosen in ("", "native") else _named_target(chosen)
+    return TARGETS[kind](chosen)
 
 
-def _gpu_target(kind: str, facts: GpuFacts) -> Target:
+def gpu_target(kind: str, facts: GpuFacts) -> Target:
     return Target(kind, "", "", 0, 0, True, 0, 0, 0, 0, 0, arch=facts.arch, gpu=facts)
 
 
@@ -86,3 +83,11 @@ def _named_target(mcpu: str) -> Target:
     return Target(
         "cpu", mcpu, "", level.vector_bytes, level.n_registers, level.has_fma, usable_cores(), *caches, arch=arch
     )
+
+
+# Kind -> the target of its option's value, which is empty where none was given.
+TARGETS: dict[str, Callable[[str], Target]] = {
+    "cpu": lambda mcpu: _host_target() if mcpu in ("", "native") else _named_target(mcpu),
+    "cuda": lambda arch: gpu_target("cuda", _cuda_card(arch or DEFAULT_ARCH)),
+    "opencl": lambda _: gpu_target("opencl", OPENCL_DEVICE),
+}

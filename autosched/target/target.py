@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
+from autosched.backends import BACKENDS, Backend
 from autosched.target.cpu import required_features
 from autosched.target.gpu import GpuFacts
 from autosched.target.host import host_arch, host_cpu
@@ -33,6 +34,10 @@ class Target:
     gpu: GpuFacts | None = None
 
     @property
+    def backend(self) -> Backend:
+        return BACKENDS[self.kind]
+
+    @property
     def fingerprint(self) -> str:
         """Names everything that makes two machines' timings incomparable; the number of threads is kept beside it, so
         a process with another CPU affinity finds the same records."""
@@ -57,7 +62,7 @@ class Target:
 
     def has(self, feature: str) -> bool:
         """Whether the processor has an instruction set by LLVM's name for it, "avx512bf16"."""
-        if self.kind != "cpu":
+        if self.backend.is_gpu:
             return False
         if self.features:
             return f"+{feature}" in self.features.split(",")
@@ -71,11 +76,11 @@ class Target:
     @property
     def runs_here(self) -> bool:
         """Whether this machine can execute the code; False for devices that are not processors."""
-        return self.kind == "cpu" and self.arch == host_arch() and not self.missing_features
+        return not self.backend.is_gpu and self.arch == host_arch() and not self.missing_features
 
     @property
     def missing_features(self) -> tuple[str, ...]:
         """Instruction sets that LLVM may use for this processor and this machine lacks."""
-        if self.kind != "cpu" or self.arch != host_arch() or self.features:  # a feature string is the host's own
+        if self.backend.is_gpu or self.arch != host_arch() or self.features:  # a feature string is the host's own
             return ()
         return tuple(sorted(required_features(self.mcpu) - host_cpu().features))

@@ -70,7 +70,8 @@ def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, tar
     registers. More stages, of the reduction over `axis`, leave less for a chunk; one element leaves nothing ahead."""
     if all(size(a) == 1 for a in sketch.state.stage(reader).op.reduce_axes):
         return sketch
-    asynchronous = target.kind == "cuda" and target.gpu is not None and target.gpu.has_asynchronous_copies
+    here = target.gpu is not None and target.gpu.has_asynchronous_copies
+    asynchronous = here and target.backend.has_asynchronous_copies
     stages = domains.stages(f"{reader}.stages", size(axis), f"{reader}.{axis.name}", asynchronous)
     step = Pipeline(reader, loop, stages.name, "asynchronous" if asynchronous else "registers")
     return sketch.with_params([stages]).apply(step)

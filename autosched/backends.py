@@ -1,0 +1,64 @@
+"""The kinds of targets, and the facts of each: a row of BACKENDS.
+
+What is done for a kind is in tables of the same keys, each where that is done: `target.parse.TARGETS` (the target that
+a text means), `codegen.backends.EMITTERS` (its code), `runtime.backends.LOADERS` (its kernels),
+`runtime.gpu.devices.GPUS` (drivers of devices), `measure.backends.WORKERS` (what its workers do) and
+`session.device.HARDWARE` (how a session sees the machine). A kind whose code is C has its words in
+`codegen.c.dialects.DIALECTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`forms` are those of its code that `show` prints, `exports` the kinds of file that `export` writes, each with its
+    suffix. `option` may follow the kind in a target's text."""
+
+    is_gpu: bool
+    option: str | None
+    forms: tuple[str, ...]
+    exports: Mapping[str, str]
+    has_weights: bool = False  # prepared ahead of time
+    has_winograd: bool = False
+    has_halves: bool = False  # float16 and bfloat16
+    has_shuffles: bool = False  # threads that run in step exchange values
+    has_asynchronous_copies: bool = False  # where the device has them too
+
+
+BACKENDS: dict[str, Backend] = {
+    "cpu": Backend(
+        False,
+        "-mcpu",
+        ("llvm", "asm"),
+        {"so": ".so", "object": ".o", "c-header": ".h"},
+        has_weights=True,
+        has_winograd=True,
+        has_halves=True,
+    ),
+    "cuda": Backend(
+        True, "-arch", ("cuda",), {"cuda": ".cu", "cubin": ".cubin"}, has_shuffles=True, has_asynchronous_copies=True
+    ),
+    "opencl": Backend(True, None, ("opencl",), {"opencl": ".cl"}),
+}
+
+
+COMMON_FORMS = ("steps", "ir", "passes")
+
+
+def gpu_kinds() -> tuple[str, ...]:
+    return tuple(kind for kind, backend in BACKENDS.items() if backend.is_gpu)
+
+
+def forms() -> dict[str, str | None]:
+    """Forms that `show` prints a record in -> the kind of target whose code each is; None for what all kinds have."""
+    code = {form: kind for kind, backend in BACKENDS.items() for form in backend.forms}
+    return {**dict.fromkeys(COMMON_FORMS), **code}
+
+
+def exports() -> dict[str, str]:
+    """Kinds of file that kernels are exported as -> the kind of target that each is of."""
+    return {name: kind for kind, backend in BACKENDS.items() for name in backend.exports}
