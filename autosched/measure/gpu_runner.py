@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
 from autosched.measure import timing
 from autosched.measure.check import CandidateError
@@ -21,19 +21,13 @@ from autosched.measure.gpu_data import GpuData, Guarded, make_workspace
 from autosched.measure.problem import DATA_SETS
 from autosched.measure.protocol import Done, Failed, GpuHold, Message, Peak, ProtocolError, Rate, Setup
 from autosched.measure.slots import Slots
+from autosched.runtime.gpu.by_hand import canary_source
 from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
 from autosched.runtime.gpu.device import Call, Device, DeviceFault, Memory
 from autosched.runtime.gpu.devices import compiler_for, open_device
 from autosched.runtime.gpu.peak import measure_gpu_peak
 
 _CANARY_ELEMENTS = 1024
-_CANARY_TEXT = {
-    "cuda": 'extern "C" __global__ void canary(const float* a, float* b)\n'
-    "{\n  const int i = blockIdx.x * 128 + threadIdx.x;\n  b[i] = a[i] + a[i];\n}\n",
-    "opencl": "__kernel __attribute__((reqd_work_group_size(128, 1, 1))) "
-    "void canary(__global const float* a, __global float* b)\n"
-    "{\n  const int i = get_group_id(0) * 128 + get_local_id(0);\n  b[i] = a[i] + a[i];\n}\n",
-}
 
 
 @dataclass
@@ -135,9 +129,7 @@ class GpuRunner(Slots[Held]):
 
     def _canary(self) -> tuple[float, ...]:
         device, target = self._device, self._setup.target
-        blocks = (_CANARY_ELEMENTS // 128, 1, 1)
-        launch = Launch("canary", blocks, (128, 1, 1), ("a", "b"), 0)
-        source = GpuSource("canary", target.kind, _CANARY_TEXT[target.kind], (launch,), ("a",), ("b",), ())
+        source = canary_source(target.kind, _CANARY_ELEMENTS)
         arch = device.facts().arch
         try:
             binary = compile_source(source, compiler_for(target.kind, arch))
@@ -149,7 +141,8 @@ class GpuRunner(Slots[Held]):
         try:
             for to, array in zip(memory, (given, result), strict=True):
                 device.upload(to, array)
-            call = device.prepare(device.load(binary, source), source, dict(zip(("a", "b"), memory, strict=True)))
+            buffers = dict(zip((*source.inputs, *source.outputs), memory, strict=True))
+            call = device.prepare(device.load(binary, source), source, buffers)
             samples, _ = timing.take_samples(lambda reps: device.time([call], reps), 0.0, None)
             device.download(memory[1], result)
         finally:

@@ -69,21 +69,10 @@ class Request:
 
     def load(self, source: Source) -> Kernel | GpuKernel:
         """A callable kernel over arrays of the user's shapes."""
-        from autosched.codegen import KernelSource
+        from autosched.runtime.backends import load
 
-        dag, target = self.problem.dag, self.device.target
-        inputs, outputs = specs(dag.inputs), specs(dag.outputs)
-        if isinstance(source, KernelSource):
-            if source.prepare is not None:
-                from autosched.runtime.weights import build_weights_kernel
-
-                return build_weights_kernel(source, target, inputs, outputs, dag.weights)
-            from autosched.runtime.kernel import build_kernel
-
-            return build_kernel(source.ir, source.name, target, inputs, outputs, source.workspace_bytes, source.threads)
-        from autosched.runtime.gpu.kernel import build_gpu_kernel
-
-        return build_gpu_kernel(source, target, inputs, outputs)
+        dag = self.problem.dag
+        return load(source, self.device.target, specs(dag.inputs), specs(dag.outputs), dag.weights)
 
 
 def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:

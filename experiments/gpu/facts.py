@@ -10,7 +10,7 @@ from typing import Any
 from autosched.errors import DeviceError
 from autosched.measure.gpu_rates import measure_rates
 from autosched.runtime.gpu.compile import nvrtc_version
-from autosched.runtime.gpu.devices import cuda_driver
+from autosched.runtime.gpu.devices import driver_name
 from autosched.target import Target
 from experiments.hostinfo import package_versions
 
@@ -37,7 +37,7 @@ def device_report(target: Target) -> dict[str, Any]:
         rates = {"error": str(error)}
     found: dict[str, Any] = {"gpu": asdict(target.gpu), "rates": rates, "packages": package_versions(PACKAGES)}
     if target.kind == "cuda":
-        found |= {"driver": cuda_driver(), "nvrtc": nvrtc_version(), "nvidia_smi": _nvidia_smi()}
+        found |= {"driver": driver_name("cuda"), "nvrtc": nvrtc_version(), "nvidia_smi": _nvidia_smi()}
     return found
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autosched.codegen.c.atomics import OPENCL_NAMES
 from autosched.codegen.c.dialects import OPENCL
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.stmt import Func
@@ -75,7 +74,7 @@ def declarations() -> str:
     for integer, swap in (("int", "atomic_cmpxchg"), ("long", "atom_cmpxchg")):
         at = f"volatile __global {integer}*"
         lines.append(f"{integer} {function} {swap}({at}, {integer}, {integer});")
-    lines += [f"int {function} {name}(volatile __global int*, int);" for name in OPENCL_NAMES.values()]
+    lines += [f"int {function} {name}(volatile __global int*, int);" for name in OPENCL.atomics.values()]
     return "\n".join(lines)
 
 

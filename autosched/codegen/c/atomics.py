@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from autosched.codegen.c.expressions import Expressions
 
-CUDA_NAMES = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
-OPENCL_NAMES = {"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"}
 COMBINED = {"add": "{a} + {b}", "min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b} ? {a} : {b}"}
 
 LOOP = """\
@@ -27,12 +25,11 @@ WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
 
 def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions) -> str:
     """A statement that updates `element` with `value`; `c.helpers` gets the function that OpenCL needs for it."""
-    if c.words.name == "cuda":
+    function = c.words.atomics[op]
+    if dtype in c.words.atomic_types:
         if (op, dtype) == ("add", "int64"):
-            return f"atomicAdd((unsigned long long*)&{element}, (unsigned long long)({value}));"
-        return f"{CUDA_NAMES[op]}(&{element}, {value});"
-    if dtype == "int32":
-        return f"{OPENCL_NAMES[op]}(&{element}, {value});"
+            return f"{function}((unsigned long long*)&{element}, (unsigned long long)({value}));"
+        return f"{function}(&{element}, {value});"
     kind, is_wide = c.type(dtype), dtype in ("float64", "int64")
     name = f"atomic_{op}_{kind}"
     text = LOOP.format(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autosched.ir.atomics import NUMBERS
+
 
 @dataclass(frozen=True)
 class Words:
-    """What differs between the dialects. `functions` maps (our name, dtype kind+bytes) to theirs, "f4" or "f8"."""
+    """What differs between the dialects. `functions` maps our names to theirs."""
 
     name: str
+    suffix: str  # of a file
     kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} their product; {resident}
     resident: str  # {blocks} of a kernel that a multiprocessor should keep
     pointer: str  # a global pointer argument; {type}, {const}
@@ -33,11 +36,15 @@ class Words:
     vector_load: str  # {lanes} elements {at} an aligned address; {type} of the vector
     vector_store: str  # {value} to {at}
     vector_of: str  # {elements}: as many, with commas
+    atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
+    atomic_types: frozenset[str]
     prologue: str = ""
+    doubles: str = ""  # before code with float64
     # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
     # start: a {type} of {bytes} bytes, or {zero}; commit; wait: for all groups but {pending}.
     copies: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)  # float32 names; float64 ones drop the f where CUDA has it
+    functions: dict[str, str] = field(default_factory=dict)
+    double_functions: dict[str, str] = field(default_factory=dict)  # where float64 has others than float32
 
     def vector_type(self, dtype: str, lanes: int) -> str:
         return {"float32": "float", "float64": "double", "int32": "int"}[dtype] + str(lanes)
@@ -45,6 +52,7 @@ class Words:
 
 CUDA = Words(
     name="cuda",
+    suffix=".cu",
     kernel='extern "C" __global__ void __launch_bounds__({count}{resident})',
     resident=", {blocks}",
     pointer="{const}{type}* __restrict__",
@@ -98,15 +106,23 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     vector_load="*(const {type}*)({at})",
     vector_store="*({type}*)({at}) = {value};",
     vector_of="make_{type}({elements})",
+    atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
+    atomic_types=NUMBERS,
     functions={
         "exp": "expf", "log": "logf", "tanh": "tanhf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "erf": "erff",
         "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "sin": "sinf", "cos": "cosf",
         "pow": "powf",
     },
+    double_functions={
+        "exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",
+        "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "sin": "sin", "cos": "cos",
+        "pow": "pow",
+    },
 )  # fmt: skip
 
 OPENCL = Words(
     name="opencl",
+    suffix=".cl",
     kernel="__kernel __attribute__((reqd_work_group_size({threads}))) void",
     resident="",
     pointer="__global {const}{type}* restrict",
@@ -129,6 +145,9 @@ OPENCL = Words(
     vector_load="vload{lanes}(0, {at})",
     vector_store="vstore{lanes}({value}, 0, {at});",
     vector_of="({type})({elements})",
+    atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},
+    atomic_types=frozenset({"int32"}),
+    doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n",
     prologue="#pragma OPENCL FP_CONTRACT ON\n",
     functions={
         "exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",

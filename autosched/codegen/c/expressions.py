@@ -124,10 +124,8 @@ class Expressions:
         return f"{name}({self.text(a)})", ATOM
 
     def function(self, fn: str, dtype: str) -> str:
-        name = self.words.functions[fn]
-        if dtype == "float64" and self.words.name == "cuda":
-            return {"rsqrtf": "rsqrt", "fabsf": "fabs", "rintf": "rint"}.get(name, name[:-1])
-        return name
+        doubles = self.words.double_functions if dtype == "float64" else {}
+        return doubles.get(fn) or self.words.functions[fn]
 
     def helper(self, op: str, dtype: str) -> str:
         """The name of a function of HELPERS, which is in use from now on."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autosched.codegen.c.dialects import DIALECTS
+
 Triple = tuple[int, int, int]
 
 
@@ -20,7 +22,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class GpuSource:
-    """`workspace` are (name, bytes) of buffers between launches; `text` is CUDA C or OpenCL C by `dialect`."""
+    """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS."""
 
     name: str
     dialect: str
@@ -33,4 +35,9 @@ class GpuSource:
     @property
     def suffix(self) -> str:
         """Of a file with the text."""
-        return {"cuda": ".cu", "opencl": ".cl"}[self.dialect]
+        return DIALECTS[self.dialect].suffix
+
+    @property
+    def threads(self) -> int:
+        """Of the processor: one launches it."""
+        return 1

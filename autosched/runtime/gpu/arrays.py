@@ -20,7 +20,7 @@ from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
-from autosched.runtime.gpu.devices import DRIVERS, shared_device
+from autosched.runtime.gpu.devices import GPUS, shared_device
 from autosched.runtime.gpu.foreign import Foreign, Place, borrow, describe, is_dense, place_of
 from autosched.runtime.tensors import settled
 
@@ -147,7 +147,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.device != "cuda":
+        if not GPUS[self.device].has_addresses:
             raise AttributeError(f"an array on {self.device} has no __cuda_array_interface__")
         device = self._block.device
         with device_errors(device):
@@ -162,7 +162,7 @@ class DeviceArray:
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (dlpack.CUDA if self.device == "cuda" else dlpack.OPENCL, 0)
+        return (next(code for code, kind in dlpack.DEVICES.items() if kind == self.device), 0)
 
     def __dlpack__(
         self,
@@ -178,7 +178,7 @@ class DeviceArray:
             if copy is False:
                 raise BufferError(f"an array on {self.device} cannot go to the host without a copy")
             return self.numpy().__dlpack__()
-        if self.device != "cuda":
+        if not GPUS[self.device].has_addresses:
             raise BufferError(f"an array on {self.device} is not shared through DLPack; call its numpy()")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on the DLPack device {self.__dlpack_device__()}, not on {dl_device}")
@@ -263,7 +263,7 @@ def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
     if place.kind == "cpu":
         host = _host_array(value)
         return host if kind == "cpu" else _uploaded(host, kind)
-    if place.number or place.kind not in DRIVERS:
+    if place.number or place.kind not in GPUS:
         return to_device(_by_its_own_means(value, place), kind)
     here = _adopted(shared_device(place.kind), value)
     return here if place.kind == kind else to_device(here, kind)
@@ -316,8 +316,8 @@ def _host_array(value: Any) -> Array:
 def _kind(device: str) -> str:
     """The kind of device that a caller's word means; "cuda:0" is "cuda"."""
     kind, colon, number = device.partition(":")
-    if kind != "cpu" and kind not in DRIVERS:
-        raise UsageError(f"there is no device {device!r}; write {', '.join(DRIVERS)} or cpu")
+    if kind != "cpu" and kind not in GPUS:
+        raise UsageError(f"there is no device {device!r}; write {', '.join(GPUS)} or cpu")
     if colon and number != "0":
         raise UsageError(
             f"the device {device!r} is not used by this process: it uses the first one, so choose that one by "

@@ -1,4 +1,4 @@
-"""What a driver of a device must do, and the faults that it reports. The drivers: `devices.DRIVERS`.
+"""What a driver of a device must do, and the faults that it reports. The drivers: `devices.GPUS`.
 
 A driver is a thin layer over one Python package. Everything that decides something (what to poison, how often to
 launch, which copies to rotate) is above it, so that it holds for all drivers and for the scripted one of the tests.
@@ -59,7 +59,7 @@ class Device(Protocol):
     """
 
     name: str
-    kind: str  # cuda or opencl
+    kind: str  # one of GPUS
     alignment: int
 
     @property

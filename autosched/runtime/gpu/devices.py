@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import DeviceError, UsageError
@@ -17,14 +20,49 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.device import Device
     from autosched.target import GpuFacts
 
-# Kind of target -> its drivers, the preferred first.
-DRIVERS: dict[str, tuple[str, ...]] = {"cuda": ("pycuda", "cuda-core"), "opencl": ("pyopencl",)}
-CHOICE = "AUTOSCHED_CUDA_DRIVER"  # names one of DRIVERS["cuda"], which is then used or fails
 SCRIPT = "AUTOSCHED_DEVICE_SCRIPT"  # a file for the scripted device of the tests, which then stands for any device
 
 
+@dataclass(frozen=True)
+class Driver:
+    """A Python `package` that drives devices, by the class `device` in a `module` of ours, which has `read_facts`."""
+
+    package: str
+    module: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Devices of one kind: their `drivers` by name, the preferred first.
+
+    `choice`: the environment's variable that names a driver, which is then used or fails. `compiler` is one for an
+    architecture that needs no device; without it the device compiles what it runs. `has_addresses`: its memory has
+    addresses and its streams are numbers, as on CUDA, and other libraries share both; else they are a driver's objects.
+    """
+
+    drivers: Mapping[str, Driver]
+    has_addresses: bool
+    choice: str | None = None
+    compiler: Callable[[str], Compiler] | None = None
+
+
+GPUS: dict[str, Gpu] = {
+    "cuda": Gpu(
+        {
+            "pycuda": Driver("pycuda", "autosched.runtime.gpu.pycuda", "PyCudaDevice"),
+            "cuda-core": Driver("cuda", "autosched.runtime.gpu.cuda_core", "CudaCoreDevice"),
+        },
+        has_addresses=True,
+        choice="AUTOSCHED_CUDA_DRIVER",
+        compiler=cuda_compiler,
+    ),
+    "opencl": Gpu({"pyopencl": Driver("pyopencl", "autosched.runtime.gpu.opencl", "OpenClDevice")}, False),
+}
+
+
 def open_device(kind: str) -> Device:
-    """The device of `kind` ("cuda", "opencl") in this process. Raises DeviceError with what is missing."""
+    """The device of `kind`, one of GPUS, in this process. Raises DeviceError with what is missing."""
     return _driver(kind)[0]()
 
 
@@ -39,19 +77,23 @@ def _driver(kind: str) -> tuple[Callable[[], Device], Callable[[], GpuFacts]]:
         from autosched.runtime.gpu.fake import FakeDevice
 
         return lambda: FakeDevice.read(script, kind), lambda: FakeDevice.read(script, kind).facts()
-    if kind == "opencl":
-        from autosched.runtime.gpu import opencl
+    if kind not in GPUS:
+        raise DeviceError(f"{kind} is no device that this package drives: use {' or '.join(GPUS)}")
+    driver = GPUS[kind].drivers[driver_name(kind)]
+    module = importlib.import_module(driver.module)
+    return getattr(module, driver.device), module.read_facts
 
-        return opencl.OpenClDevice, opencl.read_facts
-    if kind != "cuda":
-        raise DeviceError(f"{kind} is no device that this package drives: use {' or '.join(DRIVERS)}")
-    if cuda_driver() == "pycuda":
-        from autosched.runtime.gpu import pycuda
 
-        return pycuda.PyCudaDevice, pycuda.read_facts
-    from autosched.runtime.gpu import cuda_core
-
-    return cuda_core.CudaCoreDevice, cuda_core.read_facts
+def driver_name(kind: str) -> str:
+    """The driver to use: the one that the environment names, else the first that is installed, else the last."""
+    gpu = GPUS[kind]
+    chosen = os.environ.get(gpu.choice) if gpu.choice else None
+    if chosen is not None:
+        if chosen not in gpu.drivers:
+            raise UsageError(f"{gpu.choice} must be one of {', '.join(gpu.drivers)}, got {chosen!r}")
+        return chosen
+    *preferred, last = gpu.drivers
+    return next((name for name in preferred if find_spec(gpu.drivers[name].package) is not None), last)
 
 
 _shared: dict[tuple[str, str | None], Device] = {}
@@ -74,21 +116,10 @@ def _close(device: Device) -> None:
 
 
 def compiler_for(kind: str, arch: str) -> Compiler:
-    """What compiles for `kind`; CUDA C needs no device for it. Raises DeviceError."""
-    if kind == "cuda" and not os.environ.get(SCRIPT):
-        return cuda_compiler(arch)
-    device: Any = open_device(kind)  # which compiles what it runs
-    compiler: Compiler = device
-    return compiler
-
-
-def cuda_driver() -> str:
-    """The driver to use: the one that the environment names, else pycuda where it is installed, else cuda-core."""
-    from importlib.util import find_spec
-
-    chosen = os.environ.get(CHOICE)
-    if chosen is not None:
-        if chosen not in DRIVERS["cuda"]:
-            raise UsageError(f"{CHOICE} must be one of {', '.join(DRIVERS['cuda'])}, got {chosen!r}")
-        return chosen
-    return "pycuda" if find_spec("pycuda") is not None else "cuda-core"
+    """What compiles for `kind`. Raises DeviceError."""
+    compiler = GPUS[kind].compiler
+    if compiler is not None and not os.environ.get(SCRIPT):
+        return compiler(arch)
+    device: Any = open_device(kind)
+    its_own: Compiler = device
+    return its_own

@@ -18,6 +18,7 @@ import numpy as np
 from autosched.errors import UsageError
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import Device, Memory, Stream
+from autosched.runtime.gpu.devices import GPUS
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import check_type, is_lazy, is_torch
 
@@ -72,7 +73,7 @@ def describe(value: object) -> str:
 
 def stream_handle(device: Device, stream: Any) -> Stream:
     """What a caller's stream is for the driver; None for the device's own. Raises UsageError."""
-    if device.kind == "opencl":
+    if not GPUS[device.kind].has_addresses:
         if not hasattr(stream, "int_ptr") or stream.context != device.stream.context:
             raise UsageError(
                 f"stream must be a pyopencl.CommandQueue of the kernel's context, but got a {describe(stream)}; "
@@ -98,7 +99,8 @@ def callers_stream(device: Device, values: Iterable[Any]) -> Stream:
     """The stream on which the first array whose library tells works now; None when none does."""
     for value in values:
         stream = _owners_stream(value)
-        strange = device.kind == "opencl" and stream is not None and stream.context != device.stream.context
+        by_context = stream is not None and not GPUS[device.kind].has_addresses
+        strange = by_context and stream.context != device.stream.context
         if stream is not None and not strange:  # what is strange is refused when it is borrowed
             return stream_handle(device, stream)
     return None

@@ -21,7 +21,7 @@ from autosched.runtime.gpu.arrays import (
 )
 from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
 from autosched.runtime.gpu.device import Device, Stream
-from autosched.runtime.gpu.devices import compiler_for, shared_device
+from autosched.runtime.gpu.devices import GPUS, compiler_for, shared_device
 from autosched.runtime.gpu.foreign import (
     Foreign,
     Place,
@@ -180,7 +180,7 @@ class GpuKernel:
     def _check_apart(self, blocks: Sequence[Block]) -> None:
         """Raises UsageError when an output shares memory with any array before it."""
         n = len(self.inputs)
-        if self._device.kind != "opencl":
+        if GPUS[self._device.kind].has_addresses:
             check_apart(self._specs, [self._device.address(block.memory) for block in blocks], n)
             return
         for i in range(n, len(blocks)):  # buffers have no addresses: the same one, or another one

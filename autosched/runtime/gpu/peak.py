@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autosched.codegen.c.dialects import DIALECTS
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
+from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, Device, DeviceFault
 from autosched.runtime.gpu.devices import compiler_for
@@ -26,7 +27,6 @@ from autosched.runtime.gpu.devices import compiler_for
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
 
-THREADS = 256
 STEPS = 16  # of every chain in one round of the loop, so that counting rounds costs less than 2 %
 SAMPLE_S, SAMPLES = 5e-3, 5
 LAUNCH_S = 1e-3  # that a launch of multiply-adds takes by the device's facts
@@ -45,6 +45,7 @@ class Form:
 
 
 # One instruction for a vector is what a processor under OpenCL needs; a GPU takes the elements one by one.
+# By kind of device.
 CHAINS: dict[str, tuple[Form, ...]] = {"cuda": (Form(8), Form(16)), "opencl": (Form(16), Form(12, 8), Form(12, 16))}
 ACCESSES = (Form(1), Form(4))
 
@@ -96,10 +97,10 @@ def fma_source(kind: str, form: Form, facts: GpuFacts, dtype: str) -> tuple[GpuS
         *(f"      a{c} = a{c} * {half} + x;" for c in chains),
         "    }",
         "  }",
-        f"  end[{_thread(kind)}] = {' + '.join(f'a{c}' for c in chains)};",
+        f"  end[{thread_number(kind)}] = {' + '.join(f'a{c}' for c in chains)};",
     ]
-    pragma = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if (kind, dtype) == ("opencl", "float64") else ""
-    return _source(kind, "fma_peak", pragma + words.prologue, vector, lines, blocks), per_round * rounds
+    prologue = (words.doubles if dtype == "float64" else "") + words.prologue
+    return source_by_hand(kind, "fma_peak", vector, lines, blocks, prologue), per_round * rounds
 
 
 def copy_source(kind: str, form: Form, n_bytes: int) -> tuple[GpuSource, int]:
@@ -113,23 +114,7 @@ def copy_source(kind: str, form: Form, n_bytes: int) -> tuple[GpuSource, int]:
         *(f"  const float4 v{k} = start[at + {k * THREADS}];" for k in accesses),
         *(f"  end[at + {k * THREADS}] = v{k};" for k in accesses),
     ]
-    return _source(kind, "copy_peak", "", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
-
-
-def _thread(kind: str) -> str:
-    words = DIALECTS[kind]
-    return f"{words.block.format(axis='x', number=0)} * {THREADS} + {words.thread.format(axis='x', number=0)}"
-
-
-def _source(kind: str, name: str, prologue: str, element: str, lines: Sequence[str], blocks: int) -> GpuSource:
-    """One kernel `name(start, end)` over elements of a C type."""
-    words = DIALECTS[kind]
-    head = words.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="")
-    start = words.pointer.format(const="const ", type=element)
-    end = words.pointer.format(const="", type=element)
-    text = "\n".join([f"{prologue}{head} {name}({start} start, {end} end)", "{", *lines, "}\n"])
-    launch = Launch(name, (blocks, 1, 1), (THREADS, 1, 1), ("start", "end"), 0)
-    return GpuSource(name, kind, text, (launch,), ("start",), ("end",), ())
+    return source_by_hand(kind, "copy_peak", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
 
 
 def _seconds(
