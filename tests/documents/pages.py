@@ -34,6 +34,11 @@ class Page:
         """(language, content) of each."""
         return BLOCK.findall(self.text)
 
+    @property
+    def python(self) -> list[str]:
+        """The contents of its Python blocks."""
+        return [content for language, content in self.blocks if language == "python"]
+
     @cached_property
     def prose(self) -> str:
         return BLOCK.sub("", self.text)
