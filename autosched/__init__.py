@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from autosched.runtime.kernel import Kernel as Kernel
     from autosched.target import Target as Target
     from autosched.target import parse_target as parse_target
+    from autosched.tuner.policy import Policy as Policy
+    from autosched.tuner.policy import SearchSetup as SearchSetup
     from autosched.tuner.result import Result as Result
 
 __version__ = "0.1.0"
@@ -34,7 +36,9 @@ _HOMES: dict[str, str | None] = {
     "DeviceArray": "autosched.runtime.gpu.arrays",
     "GpuKernel": "autosched.runtime.gpu.kernel",
     "Kernel": "autosched.runtime.kernel",
+    "Policy": "autosched.tuner.policy",
     "Result": "autosched.tuner.result",
+    "SearchSetup": "autosched.tuner.policy",
     "Target": "autosched.target",
     "best": "autosched.api",
     "compile": "autosched.api",
