@@ -157,7 +157,7 @@ def measure(
     with tempfile.TemporaryDirectory() as directory:
         request["database"] = database = Path(directory) / "records.db"
         answer = tune(
-            case, trials=trials, threads=1, database=database, batch=batch, seed=seed, timeout_s=TUNING_TIMEOUT_S
+            case.workload, bout.wanted, trials=trials, database=database, seed=seed, timeout_s=TUNING_TIMEOUT_S
         )
         if "error" in answer:
             return row | {"error": answer["error"]["message"]}

@@ -20,6 +20,7 @@ from autosched.errors import UsageError
 from autosched.measure.results import FAULTS
 from autosched.session.export import write_whole
 from autosched.te.operators.registry import find
+from autosched.tuner.asked import Asked
 from experiments.hostinfo import host_facts
 
 SCHEMA_VERSION = 1
@@ -73,30 +74,32 @@ def parse_cases(text: str) -> tuple[Case, ...]:
 
 
 def tune(
-    case: Case,
+    workload: str,
+    asked: Asked,
     *,
     trials: int,
-    threads: int | None,
     database: Path,
-    batch: int = 1,
     seed: int = 0,
-    target: str | None = None,
     budget_s: float | None = None,
-    weights: Sequence[str] = (),
-    winograd: bool = False,
     timeout_s: float,
 ) -> dict[str, Any]:
     """The object of `autosched tune --json`, run in a process of its own; {"error": ...} where there is none."""
-    command = [sys.executable, "-m", "autosched.cli.main", "tune", case.workload, "--json"]
+    command = [sys.executable, "-m", "autosched.cli.main", "tune", workload, "--json", *option_words(asked)]
     command += ["--trials", str(trials), "--seed", str(seed), "--db", str(database)]
-    command += [] if case.shape is None else ["--shape", ",".join(map(str, case.shape))]
-    command += [] if batch == 1 else ["--batch", str(batch)]
-    command += [] if threads is None else ["--threads", str(threads)]
-    command += [] if target is None else ["--target", target]
-    command += ["--weights", ",".join(weights)] if weights else []
-    command += ["--winograd"] if winograd else []
     command += [] if budget_s is None else ["--budget", f"{budget_s:.1f}s"]
     return answer(command, timeout_s)
+
+
+def option_words(asked: Asked) -> list[str]:
+    """The options by which `autosched tune` is asked for the same; what nothing is said of stays the default."""
+    words = [word for name, value in (asked.settings or {}).items() for word in ("--set", f"{name}={value}")]
+    for name in ("shape", "weights"):
+        if values := getattr(asked, name):
+            words += [f"--{name}", ",".join(map(str, values))]
+    for name in ("batch", "dtype", "target", "threads"):
+        if (value := getattr(asked, name)) is not None:
+            words += [f"--{name}", str(value)]
+    return [*words, *["--winograd"] * asked.winograd]
 
 
 def answer(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
@@ -165,5 +168,5 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 __all__ = [
     "SCHEMA_VERSION", "WRONG", "Case", "answer", "geomean", "load_now", "median", "microseconds", "number",
-    "parse_cases", "result_file", "table", "tune", "write_results",
+    "option_words", "parse_cases", "result_file", "table", "tune", "write_results",
 ]  # fmt: skip

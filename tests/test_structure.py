@@ -16,6 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("autosched", "search_spaces", "cost_model", "experiments")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 7
+# Modules and functions that may have more: what they take is a list by nature.
+MANY_PARAMETERS = (
+    "autosched.te.operators",  # an operator's numbers
+    "autosched.api.tune",  # what a user says of a search
+    "experiments.gpu.triton_kernels",  # pointers and strides, which Triton hands over one by one
+    # Of an instruction of vectors, and of a stage made of an operand; they take no record yet.
+    "autosched.codegen.llvm.math.vector_math",
+    "autosched.schedule.steps.tensorize",
+)
 
 # Lowest first; each may import itself and all before it. `errors`, `backends` and `target` are the bottom.
 BOTTOM = ("autosched.errors", "autosched.backends", "autosched.target")
@@ -306,6 +316,37 @@ def test_no_function_is_too_long():
                 if lines > MAX_FUNCTION_LINES:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines")
     assert not long, f"over {MAX_FUNCTION_LINES} lines:\n" + "\n".join(long)
+
+
+def test_no_function_takes_too_much():
+    """What belongs together is a record."""
+    many = []
+    for module, path in MODULES.items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not may_take_many(f"{module}.{node.name}"):
+                n = len(parameters(node))
+                if n > MAX_PARAMETERS:
+                    many.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {n} parameters")
+    assert not many, f"over {MAX_PARAMETERS} parameters:\n" + "\n".join(many)
+
+
+def may_take_many(name: str) -> bool:
+    return any(name == known or name.startswith(f"{known}.") for known in MANY_PARAMETERS)
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Names, without a method's own object or class."""
+    given = function.args
+    names = [p.arg for p in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def test_the_count_of_parameters_itself():
+    (function,) = ast.parse("def f(self, a, /, b, *rest, c=1, **others): ...").body
+    assert isinstance(function, ast.FunctionDef)
+    assert parameters(function) == ["a", "b", "c"]
+    assert may_take_many("autosched.te.operators.conv.conv2d")
+    assert not may_take_many("autosched.api.tuned")
 
 
 # Forbidden calls

@@ -17,6 +17,7 @@ from autosched.cli.interrupts import interrupted_by_signals
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
+from autosched.tuner.asked import Asked
 from experiments.arena import Arena, Lost
 from experiments.gpu import cases as suite
 from experiments.gpu.facts import device_report
@@ -90,27 +91,19 @@ def contest_command(target: str) -> list[str]:
 
 
 def hold_contest(
-    arena: Arena,
-    case: Case,
-    database: Path,
-    names: Sequence[str],
-    *,
-    rounds: int,
-    sample_s: float,
-    deadline_s: float,
-    clock: Callable[[], float] = time.monotonic,
+    arena: Arena, case: Case, database: Path, names: Sequence[str], *, rounds: int, sample_s: float, deadline_s: float
 ) -> dict[str, Any]:
     """The row of a case. A peer at which the process is lost is left out of another try; its entry says why."""
-    give_up, left_out = clock() + deadline_s, dict[str, Any]()
+    give_up, left_out = time.monotonic() + deadline_s, dict[str, Any]()
     while True:
         present = [name for name in names if name not in left_out]
         request = {"case": case.label, "db": str(database), "peers": present, "rounds": rounds, "sample_s": sample_s}
         # What is slow to start is the last of `present`: it may take half of the time, and a try without it the rest.
-        seconds = give_up - clock()
+        seconds = give_up - time.monotonic()
         try:
             row = arena.ask(request, seconds / 2 if present else seconds)
         except Lost as lost:
-            if lost.stage not in present or clock() >= give_up:
+            if lost.stage not in present or time.monotonic() >= give_up:
                 return {"error": str(lost)}
             left_out[lost.stage] = {"right": False, "reason": str(lost)}
             continue
@@ -213,9 +206,10 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     arena = Arena(contest_command(target.kind), args.out / "contest.log")
 
     def tune_case(case: Case, seconds: float) -> dict[str, Any]:
+        asked = Asked(shape=case.shape, target=target.kind)
         return tune(
-            case, trials=plan.trials, threads=None, database=plan.database, seed=plan.seed, target=target.kind,
-            budget_s=seconds, timeout_s=seconds + 20.0,
+            case.workload, asked, trials=plan.trials, database=plan.database, seed=plan.seed, budget_s=seconds,
+            timeout_s=seconds + 20.0,
         )  # fmt: skip
 
     def hold(case: Case, names: Sequence[str], seconds: float) -> dict[str, Any]:

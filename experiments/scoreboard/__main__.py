@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,8 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
 def search(bout: Bout, setting: Setting, database: Path, **asked: Any) -> dict[str, Any]:
     """What `tune --json` says; with what an opt-in asks it is another task of the same database."""
     return tune(
-        bout.case, trials=setting.trials, threads=bout.threads, database=database, batch=bout.batch,
-        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S, **asked,
+        bout.case.workload, replace(bout.wanted, **asked), trials=setting.trials, database=database,
+        seed=setting.seed, budget_s=setting.budget_s, timeout_s=TUNING_TIMEOUT_S,
     )  # fmt: skip
 
 

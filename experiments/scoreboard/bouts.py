@@ -14,6 +14,7 @@ from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.winograd import match_stage
+from autosched.tuner.asked import Asked
 from experiments.tuning import Case, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
@@ -60,10 +61,15 @@ class Bout:
     def label(self) -> str:
         return label_of({"case": self.case.label, "batch": self.batch, "threads": self.threads})
 
+    @property
+    def wanted(self) -> Asked:
+        """What is asked of the library; a batch of 1 is the shape as it is."""
+        return Asked(shape=self.case.shape, batch=self.batch if self.batch > 1 else None, threads=self.threads)
+
     @cached_property
     def built(self) -> tuple[ComputeDAG, Mapping[str, Any]]:
         """The graph, and the workload's arguments by name."""
-        dag, spec = build(self.case.workload, self.case.shape, batch=self.batch if self.batch > 1 else None)
+        dag, spec = build(self.case.workload, self.wanted.shape, batch=self.wanted.batch)
         return dag, spec["args"]
 
     def asked(self, opt_in: OptIn) -> dict[str, Any]:

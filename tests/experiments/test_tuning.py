@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autosched.cli import options
+from autosched.cli.tune import add_parser
 from autosched.errors import UsageError
 from autosched.te.operators.registry import WORKLOADS
+from autosched.tuner.asked import Asked
 from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import Case, answer, parse_cases, write_results
 
@@ -81,11 +86,28 @@ def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
         return tuning.subprocess.CompletedProcess(command, 0, json.dumps(ANSWER), "")
 
     monkeypatch.setattr(tuning.subprocess, "run", run)
-    found = tuning.tune(Case("gmm", 1), trials=8, threads=2, batch=16, database=tmp_path / "a.db", timeout_s=1.0)
+    asked = Asked(shape=(1, 512, 32, 512), threads=2, batch=16)
+    found = tuning.tune("gmm", asked, trials=8, database=tmp_path / "a.db", timeout_s=1.0)
     assert found == ANSWER
     words = " ".join(seen[0])
     for part in ("tune gmm --json", "--trials 8", "--shape 1,512,32,512", "--batch 16", "--threads 2", "--seed 0"):
         assert part in words
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(),
+        Asked(shape=(1, 2, 3), batch=4, threads=2),
+        Asked(settings={"M": 3, "layout": "NCHW"}, dtype="float64", target="llvm -mcpu=haswell"),
+        Asked(weights=("W", "bias"), winograd=True, target="cuda"),
+    ],
+)
+def test_the_command_asks_for_the_same(asked):
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["tune", "conv2d", *tuning.option_words(asked)])
+    assert Asked(**options.asked(args)) == replace(asked, settings=asked.settings or {})
 
 
 def test_results_say_where_they_come_from(tmp_path):
