@@ -77,9 +77,8 @@ def asks(function: F) -> F:
     """Of a function that takes a workload and `**asked`: its signature spells out the fields of `Asked`, and a keyword
     that it does not take is refused in one sentence."""
     first, *own, _ = inspect.signature(function).parameters.values()
-    asked = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Asked)]
-    types = AskedKeywords.__annotations__
-    asked = [p.replace(annotation=types[p.name].__forward_arg__) for p in asked]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    asked = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(Asked)]
     names = [p.name for p in (first, *asked, *own)]
 
     @functools.wraps(function)
