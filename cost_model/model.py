@@ -25,7 +25,7 @@ from autosched.target import Target
 from cost_model.analysis.statements import Analysis, analyse
 from cost_model.cpu import features, legality
 from cost_model.cpu.latency import Draft, draft
-from cost_model.cpu.microarchitectures import Machine, machine
+from cost_model.cpu.machine import Machine, machine
 from cost_model.gpu import machine as gpu_machine
 from cost_model.gpu.features import GPU_FEATURES, gpu_symbolic
 from cost_model.gpu.latency import GpuDraft, gpu_draft

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from autosched.ir.stmt import Func
     from autosched.te import ComputeDAG
     from cost_model.cpu.latency import Cost, Draft
-    from cost_model.cpu.microarchitectures import Machine
     from cost_model.model import GpuSketchModel
 
 Fact = float | int | str
@@ -94,7 +93,7 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
     draft = sketch.latency
     main = max(draft.costs, key=lambda cost: _number(cost.cycles))
     inner = main.statement.loops[main.statement.block :]
-    limits = _limits(main, sketch.machine)
+    limits = _limits(main)
     shares = {name: cycles / max(limits.values()) for name, cycles in limits.items()}
     order = sorted(shares, key=lambda name: -shares[name])
     return {
@@ -142,21 +141,12 @@ def _gpu_facts(sketch: GpuSketchModel) -> dict[str, Fact]:
     }
 
 
-def _limits(cost: Cost, machine: Machine) -> Mapping[str, float]:
+def _limits(cost: Cost) -> Mapping[str, float]:
     """Cycles of the busiest thread that each resource needs, were it the only one."""
-    from cost_model.cpu import microarchitectures as m
-
-    block, share = cost.block, _number(cost.share)
+    share = _number(cost.share)
     blocks = _number(cost.blocks) * share
-    instructions = _number(block.instructions)
-    width = m.DECODE_WIDTH if instructions > m.UOP_CACHE else m.ISSUE_WIDTH
     return {
-        "arithmetic": blocks * _number(block.arithmetic) / machine.pipes.fma,
-        "loads": blocks * _number(block.loads) / machine.pipes.load,
-        "stores": blocks * _number(block.stores) / machine.pipes.store,
-        "issue": blocks * instructions / width,
-        "latency": blocks * _number(block.latency),
-        "spills": blocks * _number(block.spills) * m.SPILL,
+        **{name: blocks * _number(cycles) for name, cycles in cost.block.limits.items()},
         "loops": _number(cost.loop_overhead) * share,
         **{name: _number(cycles) for name, cycles in zip(MEMORY, cost.memory, strict=True)},
     }

@@ -3,6 +3,7 @@
 from autosched.target.cpu import L1_WAYS, LEVELS, LINE_BYTES, LONGEST_STEP, PAGE_BYTES, PIECE_BYTES
 from autosched.target.gpu import CUDA_CARDS, DEFAULT_ARCH, GpuFacts
 from autosched.target.host import HostCpu, host_arch, host_cpu, usable_cores
+from autosched.target.microarchitecture import MICROARCHITECTURES, Microarchitecture, microarchitecture
 from autosched.target.parse import parse_target
 from autosched.target.target import Target
 
@@ -13,13 +14,16 @@ __all__ = [
     "LEVELS",
     "LINE_BYTES",
     "LONGEST_STEP",
+    "MICROARCHITECTURES",
     "PAGE_BYTES",
     "PIECE_BYTES",
     "GpuFacts",
     "HostCpu",
+    "Microarchitecture",
     "Target",
     "host_arch",
     "host_cpu",
+    "microarchitecture",
     "parse_target",
     "usable_cores",
 ]

@@ -10,7 +10,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
-from cost_model.cpu.microarchitectures import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
+from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
 
 KINDS = tuple(OP_SLOTS)
 FLOPS = {

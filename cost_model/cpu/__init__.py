@@ -1,1 +1,1 @@
-"""Processors: microarchitectures, analytic latency, features and legality."""
+"""Processors: instructions, analytic latency, features and legality."""

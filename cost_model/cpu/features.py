@@ -53,7 +53,7 @@ from cost_model.analysis.access import Access, excess
 from cost_model.analysis.operations import KINDS
 from cost_model.analysis.statements import Analysis, Statement, traffic, unless_all_fits
 from cost_model.cpu.latency import Cost, Draft
-from cost_model.cpu.microarchitectures import Machine
+from cost_model.cpu.machine import Machine
 
 N_ACCESSES = 5
 CURVE_BYTES = tuple(1 << s for s in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28))

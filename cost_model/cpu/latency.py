@@ -23,8 +23,8 @@ where cores are not equally fast at a time, the others wait for half a task in t
 parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does with
 the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one another.
 
-The roofline structure is that of Ansor's and Pruner's analytic models; constants are in
-`cost_model.cpu.microarchitectures`.
+The roofline structure is that of Ansor's and Pruner's analytic models; what a core can do is its row in
+`autosched.target.microarchitecture`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import Const, Expr, Select, Var, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
-from autosched.target import LONGEST_STEP, PIECE_BYTES
+from autosched.target import LONGEST_STEP, PIECE_BYTES, Microarchitecture
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis, Statement, page_visits, traffic, unless_all_fits
 from cost_model.analysis.trips import Loop
-from cost_model.cpu import microarchitectures as m
-from cost_model.cpu.microarchitectures import Machine
+from cost_model.cpu.instructions import ACROSS, TESTS
+from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,7 @@ class Block:
     chains: Expr  # independent accumulations
     chain_length: Expr  # dependent accumulations in the block
     latency: Expr  # cycles
+    limits: Mapping[str, Expr]  # cycles that each resource would take, were it the only one
     cycles: Expr
 
 
@@ -115,7 +116,7 @@ def draft(analysis: Analysis, machine: Machine) -> Draft:
         registers = cost.statement.accumulators
         tiles.setdefault((cost.statement.nest, *(registers or (cost,))), []).append(cost)
     cycles = {key: _together(found) for key, found in tiles.items()}
-    seconds = plus(times(total(cycles.values()), 1.0 / m.CLOCK_HZ), fork_join)
+    seconds = plus(times(total(cycles.values()), 1.0 / CLOCK_HZ), fork_join)
     numbers = dict.fromkeys(c.statement.nest for c in costs)
     nests = {n: total(spent for (nest, *_), spent in cycles.items() if nest == n) for n in numbers}
     return Draft(costs, fork_join, seconds, nests)
@@ -123,7 +124,7 @@ def draft(analysis: Analysis, machine: Machine) -> Draft:
 
 def _beginning(tasks: Expr, machine: Machine) -> Expr:
     """Seconds of beginning and ending a nest; one of a single task is on the calling thread, nobody else is asked."""
-    return where(real(tasks) > 1.0, m.FORK_JOIN_S, m.NEST_S) if machine.threads > 1 else real(m.NEST_S)
+    return where(real(tasks) > 1.0, FORK_JOIN_S, NEST_S) if machine.threads > 1 else real(NEST_S)
 
 
 def _together(costs: Sequence[Cost]) -> Expr:
@@ -133,7 +134,7 @@ def _together(costs: Sequence[Cost]) -> Expr:
 
 
 def _overlapped(limits: Sequence[Expr]) -> Expr:
-    return plus(times(largest(limits), 1.0 - m.OVERLAP_LOSS), times(total(limits), m.OVERLAP_LOSS))
+    return plus(times(largest(limits), 1.0 - OVERLAP_LOSS), times(total(limits), OVERLAP_LOSS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,23 +155,25 @@ class _Own:
 
 
 def _own(statement: Statement, machine: Machine) -> _Own:
+    uarch, caches = machine.uarch, machine.cache_bytes
     block = make_block(statement, machine)
     blocks = times(statement.iterations(statement.block), statement.weight)
-    visits = total(page_visits(statement, a, machine.cache_bytes, 1) for a in statement.accesses if machine.page_visit)
-    accesses = statement.accesses if machine.finds_again else ()
+    visits = total(page_visits(statement, a, caches, 1) for a in statement.accesses if uarch.prefetch_restart)
+    accesses = statement.accesses if uarch.dtlb_miss or uarch.conflict_line else ()
     begun = plus(_begun(statement, block, machine), _awaited(statement, machine))
     again = total([begun, *(_found_again(statement, a, machine) for a in accesses)])
     tasks, share = _parallel(statement, machine)
-    moved = tuple(total(traffic(statement, a, machine.cache_bytes, n) for a in statement.accesses) for n in range(3))
+    moved = tuple(total(traffic(statement, a, caches, n) for a in statement.accesses) for n in range(3))
     ahead = [total(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
-    dram_share = most(share, m.DRAM_BANDWIDTH / max(m.DRAM_SHARED, m.DRAM_BANDWIDTH))
+    dram_share = most(share, uarch.dram_bandwidth / max(uarch.dram_shared, uarch.dram_bandwidth))
+    fetched = total(_fetched(statement, a, machine) for a in statement.accesses)
     memory = (
-        times(times(total(_fetched(statement, a, machine) for a in statement.accesses), 1.0 / m.L2_BANDWIDTH), share),
-        times(times(ahead[0], 1.0 / machine.pipes.l3), share),
-        times(times(ahead[1], 1.0 / m.DRAM_BANDWIDTH), dram_share),
+        times(times(fetched, 1.0 / uarch.l2_bandwidth), share),
+        times(times(ahead[0], 1.0 / uarch.l3_bandwidth), share),
+        times(times(ahead[1], 1.0 / uarch.dram_bandwidth), dram_share),
     )
-    visits = times(visits, machine.page_visit)
-    return _Own(block, blocks, _loop_overhead(statement), visits, again, moved, memory, tasks, share)
+    visits = times(visits, uarch.prefetch_restart)
+    return _Own(block, blocks, _loop_overhead(statement, uarch), visits, again, moved, memory, tasks, share)
 
 
 def statement_cost(statement: Statement, machine: Machine) -> Cost:
@@ -189,11 +192,11 @@ def _begun(statement: Statement, block: Block, machine: Machine) -> Expr:
     """Cycles in which register tiles of a product wait behind the multiply-adds of those before them."""
     v = statement.vector_loop
     sums = statement.updates and statement.accumulators and not statement.ops.extremes
-    if not machine.tile_begin or not sums or v is None or statement.block == 0:
+    if not machine.uarch.tile_start or not sums or v is None or statement.block == 0:
         return ZERO
     if all(a.moves(v) for a in statement.accesses if a.kind == "read"):  # a depthwise window: more loads than that
         return ZERO
-    queue = where(block.chains > m.FMA_LATENCY * machine.pipes.fma, machine.tile_begin, 0.0)
+    queue = where(block.chains > machine.uarch.fma_latency * machine.uarch.fma, machine.uarch.tile_start, 0.0)
     return times(times(queue, statement.iterations(statement.sweep + 1)), statement.weight)
 
 
@@ -201,22 +204,22 @@ def _awaited(statement: Statement, machine: Machine) -> Expr:
     """Cycles in which those that read what lanes make together wait for it: once for each time that its buffer, of one
     row or of several, is filled."""
     v, buffer = statement.vector_loop, statement.write.buffer
-    if not machine.pipes.lanes_awaited or v is None or not statement.updates or statement.write.moves(v):
+    if not machine.uarch.horizontal_reduction or v is None or not statement.updates or statement.write.moves(v):
         return ZERO
     if buffer not in statement.alive or statement.write.in_registers:
         return ZERO
     filled = over(statement.iterations(statement.block), real(product(list(buffer.shape))))
-    return times(times(filled, machine.pipes.lanes_awaited), statement.weight)
+    return times(times(filled, machine.uarch.horizontal_reduction), statement.weight)
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Cycles of finding pages and lines that tile after tile reads, where those of one are too many to be kept."""
     if access.in_registers or statement.block == 0:
         return ZERO
-    tile = statement.sweep + 1
+    tile, uarch = statement.sweep + 1, machine.uarch
     pages, lines = access.pages[tile], access.lines[tile]
-    visited = where(pages > m.PAGES_AT_HAND, times(pages, m.PAGE_FOUND), 0.0)
-    crowded = where(access.crowds(tile, m.CROWDED_WAYS), times(lines, m.LINE_FOUND), 0.0)
+    visited = where(pages > uarch.dtlb_reach, times(pages, uarch.dtlb_miss), 0.0)
+    crowded = where(access.crowds(tile, uarch.conflict_ways), times(lines, uarch.conflict_line), 0.0)
     return times(times(plus(visited, crowded), statement.iterations(tile)), statement.weight)
 
 
@@ -230,18 +233,18 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
         moved = once if passing is None else where(passing.fits(machine.target), once, moved)
     if access.resident[block] is access.lines[block] or not _is_whole(statement, access):
         return moved
-    return times(moved, where(access.crowds(block), m.CROWDED_FETCH, 1.0))
+    return times(moved, where(access.crowds(block), machine.uarch.conflict_fetch, 1.0))
 
 
 def _fetched_ahead(statement: Statement, access: Access, level: int, machine: Machine) -> Expr:
     """Bytes into a cache beyond the first level, with what lies beside the pieces that tile after tile reads."""
-    moved = traffic(statement, access, machine.cache_bytes, level)
-    return times(moved, access.with_beside(statement.sweep, machine.beside)) if machine.beside else moved
+    moved, beside = traffic(statement, access, machine.cache_bytes, level), machine.uarch.adjacent_line_bytes
+    return times(moved, access.with_beside(statement.sweep, beside)) if beside else moved
 
 
 def make_block(statement: Statement, machine: Machine) -> Block:
     """The innermost block's instructions and cycles; see the module's text."""
-    inner = statement.loops[statement.block :]
+    inner, uarch = statement.loops[statement.block :], machine.uarch
     lanes = machine.lanes(statement.itemsize) if _vectorised(inner) else 1
     unrolled = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
     chunks = factor(_vectors(x, lanes)[0] for x in inner if x.kind is ForKind.VECTORIZE)
@@ -255,28 +258,31 @@ def make_block(statement: Statement, machine: Machine) -> Block:
     elements = total(counts[a] for a in reads if a not in whole)
     stores = total(_transfers(statement, a, lanes) for a in writes)
     spills = most(0.0, minus(plus(registers, operands), machine.registers)) if statement.accumulators else ZERO
-    extremes = times(copies, statement.ops.extremes * machine.nan_test)
-    tested = least(extremes, times(plus(vectors, elements), machine.nan_test)) if statement.updates else extremes
+    extremes = times(copies, statement.ops.extremes * uarch.nan_test)
+    tested = least(extremes, times(plus(vectors, elements), uarch.nan_test)) if statement.updates else extremes
     arithmetic = plus(total(times(_copies(inner, lanes, v), slots) for v, slots in statement.ops.shared), tested)
     instructions = total([arithmetic, extremes, vectors, elements, stores, statement.asking, 2.0])
-    width = where(real(instructions) > m.UOP_CACHE, m.DECODE_WIDTH, m.ISSUE_WIDTH)
+    width = where(real(instructions) > uarch.uop_cache, uarch.decode_width, uarch.issue_width)
     chains, length, latency = _chains(statement, inner, chunks, machine)
-    pipes = [
-        times(arithmetic, 1.0 / machine.pipes.fma),
-        plus(times(vectors, 1.0 / machine.pipes.load), times(elements, 1.0 / machine.pipes.element)),
-        times(stores, 1.0 / machine.pipes.store),
-    ]
-    tests = times(_tested(statement, counts, chunks), m.TESTS)
-    busy = largest([*pipes, over(instructions, width)])
+    pipes = {
+        "arithmetic": times(arithmetic, 1.0 / uarch.fma),
+        "loads": plus(times(vectors, 1.0 / uarch.load), times(elements, 1.0 / uarch.element_load)),
+        "stores": times(stores, 1.0 / uarch.store),
+    }
+    tests = times(_tested(statement, counts, chunks), TESTS)
+    issue = over(instructions, width)
+    busy = largest([*pipes.values(), issue])
     inside = largest([busy, latency])
-    at_border = largest([*pipes, latency, over(plus(instructions, tests), width)])
+    at_border = largest([*pipes.values(), latency, over(plus(instructions, tests), width)])
     cycles = plus(inside, times(statement.border, minus(at_border, inside)))
     cycles = plus(cycles, _idle(statement, inner, busy, latency, lanes))
-    cycles = plus(cycles, times(times(spills, most(1.0, length)), m.SPILL))
-    cycles = plus(cycles, times(total([vectors, elements, statement.asking]), machine.pipes.load_shown))
+    spilled = times(times(spills, most(1.0, length)), uarch.spill)
+    cycles = plus(cycles, spilled)
+    cycles = plus(cycles, times(total([vectors, elements, statement.asking]), uarch.smt_load_contention))
+    limits = {**pipes, "issue": issue, "latency": latency, "spills": spilled}
     return Block(
         unrolled, chunks, lanes, arithmetic, plus(vectors, elements), stores, operands, registers, spills, instructions,
-        chains, length, latency, cycles,
+        chains, length, latency, limits, cycles,
     )  # fmt: skip
 
 
@@ -407,7 +413,7 @@ def _across(statement: Statement, access: Access, lanes: int) -> Expr:
     rows = factor(x.trips for x in inner if x.kind is ForKind.UNROLL)
     row = product([x.bound for x in inner if x.kind is ForKind.VECTORIZE])
     pieces = over(real(row // block * block), real(row))
-    return where(rows >= float(block), minus(1.0, times(pieces, 1.0 - m.ACROSS / block)), 1.0)
+    return where(rows >= float(block), minus(1.0, times(pieces, 1.0 - ACROSS / block)), 1.0)
 
 
 def _is_across(statement: Statement, access: Access) -> bool:
@@ -447,13 +453,13 @@ def _chains(statement: Statement, inner: Sequence[Loop], chunks: Expr, machine: 
         else:  # a reduction over lanes is a tree of shuffles at the end; the chunks are added up one by one
             length = times(length, chunks)
     carried = first > 0 and not write.moves(first - 1)
-    step = m.EXTREME_LATENCY if statement.ops.extremes else machine.accumulator_step
-    step += 0.0 if write.in_registers else m.STORE_FORWARD
+    step = machine.uarch.min_max_latency if statement.ops.extremes else machine.uarch.accumulator_step
+    step += 0.0 if write.in_registers else machine.uarch.store_forward
     cycles = times(length, step) if carried else times(minus(length, 1.0), step)
     return chains, length, cycles
 
 
-def _loop_overhead(statement: Statement) -> Expr:
+def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:
     """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block, and
     loops of a single iteration are not there."""
     terms = []
@@ -461,8 +467,8 @@ def _loop_overhead(statement: Statement) -> Expr:
         loop = statement.loops[i]
         if loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
             continue
-        steps = times(loop.trips, m.LOOP_STEP) if i < statement.block - 1 else ZERO
-        entered = where(real(loop.bound) > 1.0, plus(steps, m.LOOP_ENTRY), 0.0)
+        steps = times(loop.trips, uarch.loop_step) if i < statement.block - 1 else ZERO
+        entered = where(real(loop.bound) > 1.0, plus(steps, uarch.loop_entry), 0.0)
         terms.append(times(statement.iterations(i), entered))
     return times(total(terms), statement.weight)
 
@@ -481,6 +487,6 @@ def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
     whole = factor(over(real(x.bound), x.trips) for x in inner)  # work of a task away from the borders, in mean ones
     uneven = over(plus(tasks, times(whole, threads - 1.0)), threads)  # who has nothing left takes of the others' tasks
     half = most(whole, over(plus(tasks, times(whole, (threads - 1.0) / 2.0)), threads))  # in the mean it is half of one
-    share = machine.pipes.unequal
+    share = machine.uarch.unequal_cores
     busiest = plus(times(least(times(waves, whole), uneven), 1.0 - share), times(half, share))
     return tasks, least(1.0, over(busiest, tasks))

@@ -14,7 +14,7 @@ from autosched.ir.expr import Const, Expr, ceildiv, imax, product, select
 from autosched.ir.stmt import ForKind, Scope
 from autosched.lower.limits import MAX_LOCAL_BYTES, MAX_WORKSPACE_BYTES, WORKSPACE_SHARE
 from cost_model.analysis.statements import Analysis, Statement
-from cost_model.cpu.microarchitectures import Machine
+from cost_model.cpu.machine import Machine
 
 MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
 # The same where not all outputs of a tile have a register: half the square of the registers, 512 of 32 (7 x 7 outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, call, ceildiv, imin
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, Layout, Reducer, Scope, Seq, Stmt, Store
@@ -14,6 +15,7 @@ SUM = Reducer("sum", (X,), (Y,), (Binary("add", X, Y),), (Const(0.0, F32),))
 
 TARGET = Target("cpu", "skylake-avx512", "", 64, 32, True, 4, 32 << 10, 1 << 20, 16 << 20, 64)
 AVX2 = Target("cpu", "haswell", "", 32, 16, True, 4, 32 << 10, 256 << 10, 8 << 20, 64)
+ZEN3 = replace(AVX2, mcpu="znver3")
 
 
 def size(*values: int | Expr) -> tuple[Expr, ...]:

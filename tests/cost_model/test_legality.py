@@ -10,7 +10,7 @@ from autosched.ir.expr import Param
 from autosched.ir.stmt import Func
 from cost_model.analysis.statements import analyse
 from cost_model.cpu.legality import Rule, rules
-from cost_model.cpu.microarchitectures import machine
+from cost_model.cpu.machine import machine
 from tests.cost_model import nests
 from tests.ir.values import value_of
 

@@ -12,7 +12,7 @@ from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
 from cost_model.analysis.statements import analyse
 from cost_model.cpu.latency import make_block
-from cost_model.cpu.microarchitectures import machine
+from cost_model.cpu.machine import machine
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 from tests.cost_model.test_analysis import evaluate

@@ -1,0 +1,179 @@
+"""Microarchitectures: what a processor core can do in a cycle, one row of numbers for each core.
+
+    microarchitecture("znver3") -> Microarchitecture        the row of an LLVM processor name; GENERIC for the others
+
+The numbers rank candidates of one machine, so they have to be right relative to each other; the learned ranker corrects
+the rest. A cost that nobody measured on a core is 0 in its row: it is not counted there. Whatever was measured on a
+core stands in its row alone, and in rows that say that they are `replace`d from it. Where each number comes from is in
+the table `autosched.target.provenance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Microarchitecture:
+    """A core. Vectors are the widest that the target uses. Rates are a cycle, latencies and costs are cycles."""
+
+    name: str
+    """Of the core, as its maker calls it."""
+
+    # Execution
+
+    fma: float
+    """Vector multiply-adds started a cycle."""
+    load: float
+    """Vector loads a cycle."""
+    store: float
+    """Vector stores a cycle."""
+    element_load: float
+    """Loads of single elements a cycle, broadcast or not."""
+    issue_width: float
+    """Instructions a cycle from the micro-op cache."""
+    decode_width: float
+    """Instructions a cycle of unrolled code that does not fit into the micro-op cache."""
+    uop_cache: float
+    """Instructions that the micro-op cache holds."""
+    fma_latency: float
+    """Cycles from the start of a multiply-add to its result."""
+    accumulator_step: float
+    """Cycles between two multiply-adds into one accumulator of a register tile: a late step is never made up for."""
+    tile_start: float
+    """Cycles that a register tile begins late, behind one with more accumulators than keep the pipes busy."""
+    min_max_latency: float
+    """Cycles of a minimum or a maximum, with what makes it NaN."""
+    nan_test: float
+    """Instructions on the FMA pipes that find NaN in a vector of which minima or maxima are taken."""
+    horizontal_reduction: float
+    """Cycles that everything waits for the sum or the extreme of a vector's lanes; several in a row overlap."""
+    store_forward: float
+    """Cycles more of an accumulation that goes through memory."""
+    spill: float
+    """Cycles of a spilled register, each time the innermost block runs."""
+    loop_step: float
+    """Cycles of one iteration of an outer loop: counter, comparison, addresses."""
+    loop_entry: float
+    """Cycles of entering and leaving a loop: set-up, and a branch mispredicted now and then."""
+
+    # Caches and memory
+
+    l2_bandwidth: float
+    """Bytes a cycle from L2 into L1."""
+    l3_bandwidth: float
+    """Bytes a cycle from L3 into L2, for one core."""
+    dram_bandwidth: float
+    """Bytes a cycle from memory, for one core."""
+    dram_shared: float
+    """Bytes a cycle from memory, for all cores together."""
+    conflict_fetch: float
+    """Times as long from L2 where the vectors of a block are more lines than the ways of their sets."""
+    conflict_ways: float
+    """Lines in a set of L1 from which on rows that tile after tile reads take longer to find."""
+    conflict_line: float
+    """Cycles of finding such a line."""
+    dtlb_reach: float
+    """Pages of an operand that the first level of address translation holds beside those of the others."""
+    dtlb_miss: float
+    """Cycles of finding a page beyond that reach."""
+    prefetch_restart: float
+    """Cycles of entering a page that L2 does not hold: hardware prefetching ends with a page and begins anew."""
+    adjacent_line_bytes: float
+    """Bytes that are fetched from beyond L2 with each piece of a long row: prefetching begins anew in every piece."""
+
+    # Threads
+
+    smt_load_contention: float
+    """Cycles of a load that arithmetic does not hide, because another hardware thread uses the load ports too."""
+    unequal_cores: float
+    """Share of the time in which one core is slower than another, by half where another hardware thread has it."""
+
+
+# What most cores since 2013 can do, with no cost that was found on one of them.
+GENERIC = Microarchitecture(
+    name="generic",
+    fma=2.0,
+    load=2.0,
+    store=1.0,
+    element_load=2.0,
+    issue_width=5.2,
+    decode_width=3.0,
+    uop_cache=4096.0,
+    fma_latency=4.0,
+    accumulator_step=4.0,
+    tile_start=0.0,
+    min_max_latency=2.0,
+    nan_test=1.0,
+    horizontal_reduction=0.0,
+    store_forward=5.0,
+    spill=1.5,
+    loop_step=1.0,
+    loop_entry=6.0,
+    l2_bandwidth=40.0,
+    l3_bandwidth=24.0,
+    dram_bandwidth=8.0,
+    dram_shared=30.0,
+    conflict_fetch=2.0,
+    conflict_ways=48.0,
+    conflict_line=0.0,
+    dtlb_reach=56.0,
+    dtlb_miss=0.0,
+    prefetch_restart=0.0,
+    adjacent_line_bytes=0.0,
+    smt_load_contention=0.0,
+    unequal_cores=0.0,
+)
+GENERIC_AVX512 = replace(GENERIC, name="generic AVX-512", nan_test=0.0)
+
+ZEN3 = replace(
+    GENERIC,
+    name="Zen 3",
+    accumulator_step=4.17,
+    tile_start=22.0,
+    conflict_line=1.5,
+    dtlb_miss=3.5,
+    prefetch_restart=14.0,
+    adjacent_line_bytes=128.0,
+)
+ZEN2 = replace(ZEN3, name="Zen 2")
+ZEN1 = replace(ZEN3, name="Zen 1", fma=1.0, load=1.0, store=0.5)  # 256-bit operations take two passes
+ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5)  # 512-bit operations take two passes
+ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0)
+
+HASWELL = replace(GENERIC, name="Haswell to Skylake")
+SKYLAKE_SERVER = replace(GENERIC_AVX512, name="Skylake server to Ice Lake server")
+SUNNY_COVE_CLIENT = replace(GENERIC_AVX512, name="Sunny Cove client", fma=1.0)  # one 512-bit FMA unit
+GOLDEN_COVE_SERVER = replace(
+    GENERIC_AVX512,
+    name="Golden Cove server",
+    horizontal_reduction=48.0,
+    l3_bandwidth=10.0,
+    prefetch_restart=14.0,
+    smt_load_contention=0.15,
+    unequal_cores=0.3,
+)
+
+NEOVERSE_V = replace(GENERIC, name="Neoverse V1 and V2", fma=4.0, load=3.0, store=2.0, element_load=3.0)
+APPLE_M1 = replace(NEOVERSE_V, name="Apple M1")
+
+_NAMES: tuple[tuple[Microarchitecture, str], ...] = (
+    (ZEN1, "znver1"),
+    (ZEN2, "znver2"),
+    (ZEN3, "znver3"),
+    (ZEN4, "znver4"),
+    (ZEN5, "znver5"),
+    (HASWELL, "haswell core-avx2 broadwell skylake"),
+    (SKYLAKE_SERVER, "skylake-avx512 skx cascadelake cooperlake icelake-server"),
+    (SUNNY_COVE_CLIENT, "icelake-client tigerlake rocketlake"),
+    (GOLDEN_COVE_SERVER, "sapphirerapids emeraldrapids graniterapids graniterapids-d"),
+    (NEOVERSE_V, "neoverse-v1 neoverse-v2"),
+    (APPLE_M1, "apple-m1"),
+    (GENERIC_AVX512, "x86-64-v4 knl knm cannonlake"),
+)
+MICROARCHITECTURES: dict[str, Microarchitecture] = {name: row for row, names in _NAMES for name in names.split()}
+
+
+def microarchitecture(mcpu: str) -> Microarchitecture:
+    """The core that LLVM knows by this name; a generic one where there is no row for it."""
+    return MICROARCHITECTURES.get(mcpu, GENERIC)

@@ -1,0 +1,173 @@
+"""Where the numbers of `autosched.target.microarchitecture` come from.
+
+A row that differs from GENERIC in a field has an entry for that field; GENERIC has one for each. "Counted": from the
+instructions that are emitted. "Measured": on the named core; a commit's message has the cases and what the number
+gained. "Assumed": neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The source of some fields of some rows, by the names of the rows."""
+
+    rows: tuple[str, ...]
+    fields: tuple[str, ...]
+    source: str
+
+
+FOG = 'Agner Fog, "Instruction tables" and "The microarchitecture of Intel, AMD and VIA CPUs"'
+
+PROVENANCE: tuple[Provenance, ...] = (
+    # Every core, unless its row says otherwise
+    Provenance(
+        ("generic",),
+        ("fma", "load", "store", "element_load", "fma_latency", "accumulator_step"),
+        f"Documented for Haswell and its successors: {FOG}. Elsewhere assumed.",
+    ),
+    Provenance(
+        ("generic",),
+        ("issue_width",),
+        "Measured on Zen 3 (2026-11-23, commit 9900b91): loops that instructions bound do 5.2 of the six that Zen "
+        "renames. Assumed of the others.",
+    ),
+    Provenance(
+        ("generic",),
+        ("uop_cache",),
+        "Documented for Zen 2 and 3: AMD's software optimization guides. Assumed of the others.",
+    ),
+    Provenance(
+        ("generic",),
+        ("decode_width", "store_forward", "spill", "loop_step", "loop_entry"),
+        f"Chosen in the first version (2026-11-20) after {FOG}; no measurement was written down.",
+    ),
+    Provenance(
+        ("generic",),
+        ("min_max_latency",),
+        "Measured on Zen 3 (2026-11-23, commit f1a52b4): maxima wait half as long as sums. Assumed of the others.",
+    ),
+    Provenance(
+        ("generic",),
+        ("nan_test",),
+        "Counted: a comparison of each vector that is loaded; that the result is NaN is an instruction more, on "
+        "any pipe. 3x3 maxima of 56 x 56 x 64 take a cycle a maximum on Zen 3 (2026-11-23, commit decdb3a).",
+    ),
+    Provenance(
+        ("generic AVX-512",), ("nan_test",), "Counted: one instruction finds NaN and keeps it, too little to count."
+    ),
+    Provenance(
+        ("generic",),
+        ("l3_bandwidth",),
+        "Of one core of Zen 3 and 4; how it was measured was not written down. Assumed of the others.",
+    ),
+    Provenance(
+        ("generic",),
+        ("l2_bandwidth", "dram_bandwidth", "dram_shared"),
+        "Chosen in the first version (2026-11-20); no measurement was written down.",
+    ),
+    Provenance(
+        ("generic",), ("conflict_fetch",), "Measured on Zen 4 (2026-11-22, commit 47a40c2). Assumed of the others."
+    ),
+    Provenance(
+        ("generic",),
+        (
+            *("tile_start", "horizontal_reduction", "conflict_ways", "conflict_line", "dtlb_reach", "dtlb_miss"),
+            *("prefetch_restart", "adjacent_line_bytes", "smt_load_contention", "unequal_cores"),
+        ),
+        "Not measured, so not counted. Counting pages and adjacent lines gained nothing on Zen 4: 64-byte vectors "
+        "and the cycles of instructions in flight hide them (committed programs of Zen 4, "
+        "experiments.cost_model_quality).",
+    ),
+    # Zen
+    Provenance(
+        ("Zen 3",),
+        ("accumulator_step", "tile_start"),
+        "Measured (2026-11-23, commit b60fd62): 1x1 convolutions of 16, 32 and 64 channels take 66.5, 134 and 267 "
+        "cycles in tiles of 4 x 16, of 6 x 16 (whose multiply-adds take 96, 192 and 384) 125, 213 and 408. Why is "
+        "not known.",
+    ),
+    Provenance(
+        ("Zen 3",),
+        ("conflict_ways", "conflict_line", "dtlb_reach", "dtlb_miss"),
+        "Measured with counters (2026-11-23, commit a091281): 96 x 16 columns x 128 to 512 rows of 128 to 1040; 2 "
+        "to 6 cycles a page, 1 to 6 a line.",
+    ),
+    Provenance(
+        ("Zen 3",),
+        ("prefetch_restart",),
+        "Measured (2026-11-22, commit dba8691): 14 to 18 cycles a page, convolutions of rows of 512 to 2048 bytes.",
+    ),
+    Provenance(
+        ("Zen 3",),
+        ("adjacent_line_bytes",),
+        "Measured (2026-11-23, commit 5b0080d): 3x3 maxima of 56 x 56 x 64 by half pixels take 1.2 to 1.6 times "
+        "as long.",
+    ),
+    Provenance(
+        ("Zen 1", "Zen 2"),
+        (*("accumulator_step", "tile_start", "conflict_line", "dtlb_miss", "prefetch_restart"), "adjacent_line_bytes"),
+        "Assumed: as on Zen 3, a near relative.",
+    ),
+    Provenance(
+        ("Zen 1", "Zen 4"),
+        ("fma", "load", "store"),
+        f"Documented: the widest vectors take two passes. {FOG}; AMD's software optimization guides.",
+    ),
+    Provenance(("Zen 4",), ("nan_test",), "Counted, as for any AVX-512."),
+    Provenance(
+        ("Zen 5",),
+        ("element_load",),
+        "Documented: four loads of up to 64 bits a cycle. AMD's software optimization guide.",
+    ),
+    Provenance(("Zen 5",), ("nan_test",), "Counted, as for any AVX-512."),
+    # Intel
+    Provenance(("Haswell to Skylake",), ("fma", "load", "store"), f"Documented: {FOG}."),
+    Provenance(
+        ("Skylake server to Ice Lake server", "Sunny Cove client", "Golden Cove server"),
+        ("nan_test",),
+        "Counted, as for any AVX-512.",
+    ),
+    Provenance(("Sunny Cove client",), ("fma",), f"Documented: client cores have one 512-bit FMA unit. {FOG}."),
+    Provenance(
+        ("Golden Cove server",),
+        ("smt_load_contention",),
+        "Measured on Emerald Rapids, hardware threads lent to strangers (2026-11-24, commit f528d6d), in pieces "
+        "of half a millisecond: beside 0.42, 0.46, 0.58 and 1.04 loads each, multiply-adds keep 0.82, 0.80, 0.75 "
+        "and 0.56 of their rate in the median, 0.2 to 0.35 cycles a load; undisturbed nearly all of it, hence "
+        "less.",
+    ),
+    Provenance(
+        ("Golden Cove server",),
+        ("horizontal_reduction",),
+        "Measured on Emerald Rapids (2026-11-24, commit 96567d7): softmax of rows of 64 to 4096, one by one, "
+        "takes 25 to 250 cycles a row more than eight together. Four shuffles of 3, four steps of 4, and the way "
+        "through memory.",
+    ),
+    Provenance(
+        ("Golden Cove server",),
+        ("unequal_cores",),
+        "Measured on Emerald Rapids beside other work (2026-11-24, commit fd2bee4): one of two cores was slow and "
+        "the other was not in 0.05 to 0.45 of the time.",
+    ),
+    Provenance(
+        ("Golden Cove server",),
+        ("l3_bandwidth",),
+        "Measured on Emerald Rapids (2026-11-24, commit 8296d07): 3 to 12 MB are read again and again with 9 to "
+        "10 bytes a cycle, 1 MB with 40.",
+    ),
+    Provenance(
+        ("Golden Cove server",),
+        ("prefetch_restart",),
+        "Measured on Emerald Rapids (2026-11-24, commit 42c726b): the order of 19 cases of 4 to 24 MB gains by it.",
+    ),
+    # Arm
+    Provenance(
+        ("Neoverse V1 and V2",),
+        ("fma", "load", "store", "element_load"),
+        "Documented: Arm's Neoverse V1 and V2 software optimization guides.",
+    ),
+    Provenance(("Apple M1",), ("fma", "load", "store", "element_load"), "Assumed: as on Neoverse V1, as wide a core."),
+)

@@ -1,0 +1,25 @@
+"""How many instructions the emitted code has for an operation, in slots of the FMA pipes unless said otherwise."""
+
+from __future__ import annotations
+
+# Vector instructions (slots of the FMA pipes) per element operation; functions are polynomials of this length.
+OP_SLOTS: dict[str, float] = {
+    "float_mad": 1.0, "float_addsub": 1.0, "float_mul": 1.0, "float_divmod": 8.0, "float_cmp": 1.0, "float_math": 16.0,
+    "float_other": 1.0, "int_mad": 2.0, "int_addsub": 0.5, "int_mul": 1.0, "int_divmod": 20.0, "int_cmp": 0.5,
+    "int_math": 1.0, "int_other": 0.5, "bool_op": 0.5, "select_op": 1.0,
+}  # fmt: skip
+# Slots of a function beyond "float_math" of the table above.
+CALL_SLOTS: dict[str, float] = {
+    "exp": 12, "exp_negative": 12, "log": 16, "tanh": 20, "erf": 20, "sigmoid": 18, "sin": 20, "cos": 20, "sqrt": 10,
+    "rsqrt": 8, "pow": 40,
+}  # fmt: skip
+
+# Slots of an instruction that multiplies and adds up words (`ir/dots.py`), in full-width instructions of the FMA pipes.
+DOT_SLOTS: dict[str, float] = {
+    "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
+    "vpmaddwd": 1.0, "vpmaddwd.signed": 1.0, "vpmaddwd.unsigned": 1.0,  # the additions are on other pipes
+}  # fmt: skip
+WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted, combined
+
+ACROSS = 1.6  # load slots of a piece of what is transposed in registers, its share of the shuffles with it
+TESTS = 18.0  # more instructions for a read in a register tile at a border: its conditions, the choice of an address

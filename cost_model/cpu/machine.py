@@ -1,0 +1,55 @@
+"""A processor as the cost model sees it, and the numbers of the model that no core decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.target import LINE_BYTES, Microarchitecture, Target, microarchitecture
+
+OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
+CACHE_SHARE = 0.8  # of a cache that a working set may fill
+CLOCK_HZ = 3.0e9  # nominal: cycles become seconds by it, whatever the machine's clock is
+NEST_S = 1.0e-7  # of beginning and ending a nest with tasks
+FORK_JOIN_S = 6.0e-7  # ... on several threads: until another thread has a task, and until it is known to have none
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts about a target that the cost model reads."""
+
+    target: Target
+    threads: int
+    uarch: Microarchitecture
+
+    def lanes(self, itemsize: int) -> int:
+        return max(1, self.target.vector_bytes // itemsize)
+
+    @property
+    def line_bytes(self) -> int:
+        return self.target.line_bytes or LINE_BYTES
+
+    @property
+    def larger(self) -> float:
+        """How many times the first level's lines the second one has."""
+        return self.target.l2_bytes / self.target.l1_bytes
+
+    @property
+    def registers(self) -> int:
+        return self.target.n_vector_registers
+
+    @property
+    def accumulator_limit(self) -> int:
+        """Registers that may hold accumulators: 28 of 32, 14 of 16; the rest are for operands."""
+        return self.registers - max(2, self.registers // 8)
+
+    @property
+    def cache_bytes(self) -> tuple[float, float, float]:
+        """Usable bytes of L1, L2 and a thread's share of L3."""
+        t = self.target
+        l3 = max(t.l3_bytes / self.threads, t.l2_bytes)
+        return CACHE_SHARE * t.l1_bytes, CACHE_SHARE * t.l2_bytes, CACHE_SHARE * l3
+
+
+def machine(target: Target, threads: int) -> Machine:
+    """The cost model's view of `target` with `threads` threads."""
+    return Machine(target, max(1, threads), microarchitecture(target.mcpu))
