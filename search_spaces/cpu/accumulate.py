@@ -7,7 +7,7 @@ from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vector
 from search_spaces.cpu.domains import unroll
 from search_spaces.partial_sketch import PartialSketch
 
-WINDOW = 128  # points of a reduction that is a window: each of its loops may be written out
+WINDOW = 128  # points of a reduction, at most, for it to be a window, each of whose loops may be unrolled
 
 
 def unroll_name(stage: str, axis: str) -> str:
@@ -16,10 +16,10 @@ def unroll_name(stage: str, axis: str) -> str:
 
 
 def unrolled_accumulator(sketch: PartialSketch, acc: Stage, v: str, whole: bool = False) -> PartialSketch:
-    """Reduction loops outside, the last one partly unrolled; the register tile unrolled, `v` in vectors.
+    """The accumulating stage: reduction loops outside, the last one partly unrolled; the register tile unrolled inside.
 
-    In a window every loop may be: what neighbouring outputs read in common is then loaded once for the register tile.
-    `whole`: all of them are, wholly.
+    `v`: the axis in vectors. `whole`: all reduction loops are unrolled. In a window each of them may be, in part: what
+    neighbouring outputs read in common is then loaded once for the register tile.
     """
     others = [a.name for a in acc.op.axes if a.name != v]
     steps: list[Step] = []

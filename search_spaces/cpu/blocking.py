@@ -9,18 +9,21 @@
 
 It is Rfactor over the outer part of K, the partial sums living in registers.
 
-Where there are few rows, K runs in short blocks: a long operand that is read once or a few times passes by in a handful
-of streams, each along its memory, while the sums wait in the cache. In whole columns of it each step would be on
-another page. Rows whose distance is a power of two meet in a few sets of the first cache, from which every register
-tile reads them again: a panel of the block, made for each tile of columns, stays there. On Zen 3 such a product of
-32 x 1024 x 2048 takes 5.4 million cycles with panels and 8.3 without, of 8 rows 2.1 and 1.6. The taps of a window are
-outside of the blocks then, so that weights pass by once in the order in which they lie: of all taps together a strip of
-columns is some hundred lines of a few sets of the second level cache, where those that are asked for ahead of time push
-each other out. On Zen 3 the same tiles take 0.84 and 0.74 of the cycles like this, for convolutions of 5 x 5 and 7 x 7
-pixels with 512 channels; the best that was found for each way, 0.92 and 0.93.
+Skinny products have few rows. For them K runs in short blocks. A long operand, which is read once or a few times, then
+streams in through a handful of streams, each along its memory, while the sums wait in the cache. In whole columns, each
+step of K would be on another page.
 
-What is read once and is larger than the second level cache (sums of columns) always passes by in rows: 24 MB of rows of
-3 KB in a third of the time that strips of columns take.
+With some more rows, each register tile reads the block again. Rows whose distance is a power of two conflict in a few
+sets of the first cache, but a panel of the block, made for each tile of columns, stays there. On Zen 3 a product of
+32 x 1024 x 2048 takes 5.4 million cycles with panels and 8.3 without; one of 8 rows 2.1 and 1.6.
+
+With panels, the taps of a window are outside of the blocks, so that weights stream in once, in their order in memory.
+Of all taps together a strip of columns is some hundred lines of a few sets of the second level cache, in which
+prefetched lines evict each other. On Zen 3 the same tiles take 0.84 and 0.74 of the cycles like this, for convolutions
+of 5 x 5 and 7 x 7 pixels with 512 channels; the best that was found for each way, 0.92 and 0.93.
+
+A sum of columns reads each element once. If it is larger than the second level cache it always streams in by rows:
+24 MB of rows of 3 KB in a third of the time that strips of columns take.
 """
 
 from __future__ import annotations
@@ -51,9 +54,9 @@ from search_spaces.space import Param
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
 MIN_CHANNELS = 64  # of a window's last axis, to be cut where all of the window is as long
-LONG_ROW = 8192  # bytes; parts of a row that are as long are read as fast as whole rows
-FEW_ROWS = 64  # that use an element of the vectorised operand, which then passes by
-ROWS_TO_COPY = 16  # that use an element, for a copy in a panel of the block to pay
+LONG_ROW = 8192  # bytes; parts of a row that are as long are read as fast as a whole row
+FEW_ROWS = 64  # that use an element of the vectorised operand, at most, for the product to be skinny
+ROWS_TO_COPY = 16  # that use an element, at least, for a copy in a panel of the block to pay
 
 
 def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> PartialSketch | None:
@@ -79,7 +82,7 @@ def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context
 
 
 def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> list[PartialSketch]:
-    """The alternatives for few rows; none where there are many, K is short, or rows are not along the memory."""
+    """The alternatives for skinny products; none where rows are many or not contiguous, or K is short."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
     users = [math.prod(extent(a) for a in stage.op.axes if not r.moves(a.name)) for r in wide]
@@ -102,8 +105,10 @@ def _skinny(
     in_rows: bool,
     panels: dict[str, int],
 ) -> PartialSketch:
-    """Short blocks of K; the buffers of `panels`, along these dimensions, in one for each tile of columns. Then a
-    window's taps come one after the other, outside of everything else."""
+    """K in short blocks. `panels`: the buffers to copy for each tile of columns, with the dimensions of these.
+
+    With panels, the taps of a window come one after the other, outside of everything else.
+    """
     taps = tuple(a.name for a in stage.op.reduce_axes[:-1]) if panels else ()
     sketch, tiles, acc = _blocks(sketch, stage, v, context, domain, in_rows, taps)
     columns = f"{sketch.state.stage(acc).op.axes[tiles.v].name}.0"
@@ -120,8 +125,10 @@ def _is_long(stage: Stage) -> bool:
 
 
 def is_streaming_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
-    """Whether the stage reads each element once, more of them than the second level cache has room for, in rows along
-    `v` that are longer than a register tile."""
+    """Whether the stage reads each element once, in rows along `v`, and more than the second level cache has room for.
+
+    Rows must be longer than a register tile.
+    """
     reads, lanes = reads_of(sketch.state, stage), context.lanes_of(stage)
     n_bytes = sum(math.prod(buffer_shape(sketch.state, r.load.buffer)) * DTYPES[r.load.dtype].nbytes for r in reads)
     is_wide = extent(v) > vector_width("", extent(v), lanes, "").domain[-1]
@@ -137,8 +144,10 @@ def _blocks(
     in_rows: bool = False,
     taps: tuple[str, ...] = (),
 ) -> tuple[PartialSketch, _Tiles, str]:
-    """K in blocks of `domain` around the register tiles of a task, nothing packed; and the accumulating stage.
-    `in_rows`: tasks are whole rows along `v`, or long parts of them."""
+    """The sketch with K in blocks of `domain` around the register tiles of a task, its tiles, the accumulating stage.
+
+    Nothing is packed yet. `in_rows`: tasks are whole rows along `v`, or long parts of them.
+    """
     k = stage.op.reduce_axes[-1]
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     partial = f"{acc}.rf"
@@ -157,7 +166,7 @@ def _blocks(
 
 
 def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | None:
-    """The axis and dimension along which the operand is stored in panels: `v` if it moves with it, else a row axis."""
+    """The axis and dimension along which panels of the operand lie: `v` if that moves it, else an axis of rows."""
     moving = [a for a in stage.op.axes if read.moves(a.name)]
     if v in moving:
         dim = panel_dim(read, stage, v)
@@ -167,8 +176,11 @@ def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | No
 
 
 class _Tiles:
-    """The consumer's splits: a.0 over tasks, a.1 and a.2 inside; the tile stage is split by the same register tile. Its
-    tiles along axes that the vectorised operand is `held` for follow each other: they find it in the first cache."""
+    """The splits of the consumer: a.0 over tasks, a.1 and a.2 inside. The tile in memory has the same register tiles.
+
+    Along the axes `held` the vectorised operand stands still. Register tiles along them follow each other, and find it
+    in the first cache.
+    """
 
     def __init__(
         self, consumer: Stage, v: int, context: Context, in_rows: bool = False, held: tuple[str, ...] = ()
@@ -213,7 +225,7 @@ class _Tiles:
         return sketch.apply(*steps)
 
     def _long(self, count: Param, tile: Param, itemsize: int) -> tuple[Param, Param]:
-        """The widest tiles, and so many that they are a thread's share of a row, or as long a part as is enough."""
+        """The widest tiles, and enough of them for a thread's share of a row, or for a part of `LONG_ROW` bytes."""
         widths = tile.domain[len(tile.domain) // 2 :]
         share = -(-tile.extent // self.context.threads)
         least = min(-(-share // widths[-1]), -(-LONG_ROW // (widths[-1] * itemsize)))
@@ -221,7 +233,7 @@ class _Tiles:
         return replace(count, domain=counts or count.domain[-1:]), replace(tile, domain=widths)
 
     def split_tile(self, sketch: PartialSketch, acc: str, block_loops: tuple[str, ...]) -> PartialSketch:
-        """The task's tile in memory: blocks of K outside, then register tiles."""
+        """The task's tile in memory: loops over blocks of K outside, then register tiles."""
         names = [a.name for a in sketch.state.stage(acc).op.axes]
         v = names[self.v]
         others = [n for n in names if n != v]

@@ -1,4 +1,4 @@
-"""The values a parameter may take."""
+"""The values that a parameter of a CPU sketch may take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from search_spaces.space import Param
 
 MAX_REGISTER_TILE = 16
 MAX_WHOLE = 16  # iterations of a reduction loop that is written out wholly
-MAX_DOTS = 8  # points of an axis that have a vector each
-FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # taken together: few, as many as wanted, where these do not divide all
-ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows are taken together
+MAX_DOTS = 8  # points of an axis that have a vector of partial sums each
+FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # in a block: too few, as many as wanted, the most
+ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows a block has
 _COUNTS = (
     *range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024,
 )  # fmt: skip
@@ -26,14 +26,13 @@ def register_tile(name: str, extent: int, group: str) -> Param:
 
 
 def points_of_dots(name: str, extent: int, group: str = "") -> Param:
-    """Points of an axis with a vector each: all of a short axis, or what divides vectors."""
+    """Points of an axis that have a vector of partial sums each: any number of a short axis, else a power of two."""
     values = range(1, extent + 1) if extent <= MAX_DOTS else (1, 2, 4, MAX_DOTS)
     return Param(name, tuple(values), "tile", group, extent)
 
 
 def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> Param:
-    """Points along the source's contiguous axis in a tile read across: as many as fill 128 bits are transposed by
-    shuffles.
+    """Points along the source's contiguous axis in a tile that is transposed: shuffles do as many as fill 128 bits.
 
     `more`: each point is several adjacent elements.
     """
@@ -49,14 +48,17 @@ def tile_count(name: str, extent: int, group: str) -> Param:
 
 
 def run_of_tiles(name: str, extent: int, group: str) -> Param:
-    """How many tiles follow each other in the order that is not the usual one: none, or few to many of them."""
+    """How many tiles follow each other along the axis that is not the innermost one: one, or a few to many."""
     return Param(name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True)
 
 
 def rows_together(extent: int) -> tuple[int, ...]:
-    """Rows that are taken together: powers of two up to 32; where that is less than 8, the divisors of the most up to
-    32 that divide all rows, or else of the least above. (The passes over a row run beside those over the next one, so
-    that even of many rows only a few are in use at a time.)"""
+    """How many rows a block may have: the powers of two up to 32 that divide `extent`.
+
+    If they end below 8: the divisors of the largest divisor of `extent` up to 32. If that is below 8 too, those of the
+    smallest divisor above 32. Passes over a row run beside those over the next one, so that even of many rows only a
+    few are in use at a time.
+    """
     powers = tuple(r for r in (1, 2, 4, 8, 16, MAX_ROWS) if extent % r == 0)
     if powers[-1] >= FEW_ROWS:
         return powers
@@ -68,11 +70,11 @@ def rows_together(extent: int) -> tuple[int, ...]:
 
 
 def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ...]]:
-    """How many rows are a task, in blocks of rows that are taken together, stage by stage: the end of one's reduction
-    hides behind the next one. Divisors, so that a stage computed for a row is never asked for one that is not there.
-    And the factors of the split by them: blocks of a task, rows of a block where there are several.
+    """The parameters of an axis of rows, and the factors of its split: blocks in a task, and rows in a block.
 
-    With all rows in one task no thread is woken.
+    The rows of a block go through the stages together, so that the end of one row's reduction hides behind the next
+    one. All numbers are divisors: a stage that is computed for a row is never asked for one that is not there. With all
+    rows in one task, no thread is woken.
     """
     together = rows_together(extent)
     blocks_of_all = extent // together[-1]
@@ -117,18 +119,20 @@ def reduction_block(name: str, extent: int) -> Param:
 
 
 def short_block(name: str, extent: int) -> Param:
-    """Iterations of a reduction that run together while an operand passes by: as many streams, on as many pages."""
+    """Rows of a long operand that stream in together: as many streams, on as many pages."""
     return Param(name, tuple(b for b in (4, 8, 16, 24, 32, 64) if b <= extent), "tile")
 
 
 def panel_block(name: str, extent: int) -> Param:
-    """The same where they are copied into a panel, asked for ahead of time: more of them cost no more pages."""
+    """The same where they are copied into a panel, and prefetched: more of them cost no more pages."""
     return Param(name, tuple(b for b in (16, 24, 32, 48, 64, 96, 128, 192, 256) if b <= extent), "tile")
 
 
 def few_streams(name: str, extent: int) -> Param:
-    """The same where rows come from memory: as many streams as processors read ahead of (of 64 rows at a time a sum of
-    48 MB took 1.9 times as long as of 4 to 16)."""
+    """The same where rows come from memory: as many streams as the hardware prefetcher follows.
+
+    With 64 rows at a time a sum of 48 MB took 1.9 times as long as with 4 to 16.
+    """
     return Param(name, tuple(b for b in (4, 8, 16) if b <= extent), "tile")
 
 

@@ -1,10 +1,10 @@
-"""Stages without a reduction: inlined, computed where they are used, or at the root.
+"""Stages without a reduction: inlined, computed where they are used, or in nests of their own.
 
-Inline         cheap stages and pure data movement vanish into their readers (Ansor's R2)
-FusedConsumer           an elementwise stage that a reduction will be fused into waits for that reduction's rule
-Placement      what feeds a tiled reduction (padding, an activation) is made at the root or for each task
-Elementwise    the rest: parallel over rows or chunks, vectors innermost
-PrepareWeights       what depends on weights alone, of any kind: at the root, which is ahead of the kernel
+Inline          cheap stages and pure data movement vanish into their readers (Ansor's R2)
+FusedConsumer   an elementwise stage that a reduction will be fused to waits for that reduction's rule
+Placement       what feeds a tiled reduction (padding, an activation) is computed for each task, or at the root
+Elementwise     the rest: parallel over rows or chunks, vectors innermost
+PrepareWeights  what depends on weights alone, of any kind: at the root, which is ahead of the kernel
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
 class Inline:
+    """A stage that is cheaper to compute in each of its readers than to store."""
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
@@ -88,6 +90,11 @@ class Inline:
 
 
 class FusedConsumer:
+    """An elementwise stage that a reduction will be fused to: that reduction's rule schedules both.
+
+    It reads the reduction point by point; or the reduction gives one value for each of its rows.
+    """
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         state = sketch.state
         if stage.op.reducer is not None:
@@ -111,8 +118,11 @@ def _shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
 
 
 class Placement:
-    """An elementwise stage whose readers have been scheduled: for each task or row of theirs, or at the root. There it
-    is in any case where a transform reads it, each element several times."""
+    """An elementwise stage whose readers are scheduled: for each task or row of theirs, at the root, or inlined.
+
+    It is at the root in any case where that saves repeated work: if it is worth precomputing, if it is read indirectly,
+    or if a transform reads it, which uses each element several times.
+    """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None and not sketch.state.is_output(stage) and bool(sketch.state.consumers(stage))
@@ -133,8 +143,10 @@ class Placement:
         return [attached, *at_root, *self._inline(sketch, stage)]
 
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
-        """Padding as a condition of the read: register tiles away from the borders are free of it. Rows that are looked
-        up, of which a tile needs only where they are."""
+        """Inlined, where that is cheap: padding becomes a condition of the read, of which only border tiles keep any.
+
+        Of rows that are read indirectly, a tile then needs only where they are.
+        """
         cheap = (has_condition(stage) or has_indirect_read(stage)) and not is_expensive(stage)
         if not cheap or sketch.state.attached(stage.name):
             return []
@@ -163,7 +175,7 @@ class Elementwise:
 
 
 class PrepareWeights:
-    """No open numbers, for the time does not count."""
+    """A stage of weights alone, ahead of the kernel. No open numbers, for its time does not count."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return sketch.state.is_constant(stage)
@@ -239,7 +251,7 @@ def _nest(sketch: PartialSketch, stage: Stage, context: Context, note: str) -> P
 
 
 def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
-    """Whether the attached stage computes each of its points once: its regions for different rows are disjoint."""
+    """Whether the attached stage computes each of its points once: the regions for different rows are disjoint."""
     at = sketch.state.stage(stage.name).at
     assert at is not None
     consumer = sketch.state.stage(at.stage)
@@ -271,8 +283,7 @@ def _vector_steps(sketch: PartialSketch, stage: Stage, context: Context) -> Part
 
 
 def _has_short_rows(sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-    """Whether the last axis is shorter than a vector, as the channels of an image are, and a few vectors are whole rows
-    of it."""
+    """Whether the last axis is shorter than a vector, as channels of an image are, and a few vectors are whole rows."""
     if not can_flatten(sketch.state, stage):
         return False
     n, lanes = extent(stage.op.axes[-1]), context.lanes_of(stage)
@@ -280,8 +291,11 @@ def _has_short_rows(sketch: PartialSketch, stage: Stage, context: Context) -> bo
 
 
 def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
-    """Vectors of a chunk of the last axis: where indices divide it, so many that chunks begin at multiples of the
-    divisor, or all of a short axis, so that it is known what each lane reads."""
+    """How many vectors a chunk of the last axis may have.
+
+    Where indices divide the axis, chunks begin at multiples of the divisor, or there is one chunk. So it is known what
+    each lane reads.
+    """
     vectors, last = (1, 2, 4, 8), stage.op.axes[-1]
     divisor = math.lcm(*index_divisors(stage, last))
     period = divisor // math.gcd(divisor, lanes)
@@ -292,10 +306,10 @@ def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
 
 
 def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[Param]:
-    """The tile along the axis that a transposed read is contiguous along, under a count of tiles where there are more.
+    """The tile along the axis that a transposed read is contiguous along, and a count of tiles where one is not all.
 
-    Tiles that follow each other along it read on in the same rows, which processors see and read ahead of; those that
-    follow each other along the written axis begin a line in each of some new rows every time.
+    Tiles that follow each other along this axis read on in the same rows, which the hardware prefetcher follows. Tiles
+    that follow each other along the written axis begin a line in each of several new rows every time.
     """
     size, group = extent(axis), f"{stage}.{axis.name}"
     tile = replace(across_tile(f"{group}.r", size, itemsize=itemsize), group=group)

@@ -6,10 +6,10 @@
         the lanes of each are added up
       the consumer writes the task's points, in vectors
 
-For operands that are contiguous along the reduction and used by few outputs: y = x W^T of a few rows, a tall matrix by
-a thin one. Copied into panels, or across, each of their elements would cost as much as its multiply-adds. A small
-operand that is not contiguous along the reduction is copied across once. Small numbers are multiplied in words, as they
-lie.
+This is for operands that are contiguous along the reduction and that few outputs use: y = x W^T of a few rows, a tall
+matrix by a skinny one. A copy of such an operand, in panels or transposed, would cost as much for each element as its
+multiply-adds. A small operand that is not contiguous along the reduction is transposed once. Small integers are
+multiplied in packed words, as they are stored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from search_spaces.cpu.packing import pack_transposed
 from search_spaces.fusion import has_condition
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
-FEW_USERS = 32  # outputs that use an element of the largest operand
+FEW_USERS = 32  # outputs, at most, that use an element of the largest operand
 MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
-SMALLER = 4  # times fewer elements than the largest operand has what is copied across
+SMALLER = 4  # times fewer elements than the largest operand has one that is transposed
 
 
 def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
@@ -78,7 +78,7 @@ def _tile(consumer: Stage, n: int) -> str:
 
 
 def _split_consumer(sketch: PartialSketch, consumer: Stage, context: Context) -> PartialSketch:
-    """Tasks; inside a task all axes but the last one by one, the last in vectors."""
+    """The consumer: parallel tasks, and inside a task vectors of the last axis."""
     lanes = context.lanes_of(consumer)
     steps: list[Step] = []
     *others, last = consumer.op.axes
@@ -98,7 +98,7 @@ def _split_consumer(sketch: PartialSketch, consumer: Stage, context: Context) ->
 
 
 def _split_tile(sketch: PartialSketch, consumer: Stage, acc: str, lane: str) -> PartialSketch:
-    """The task's points in register tiles, and what accumulates them."""
+    """The task's points in register tiles, and the stage that accumulates these."""
     names = [a.name for a in sketch.state.stage(acc).op.axes]
     steps: list[Step] = [Split(acc, name, (_tile(consumer, n),)) for n, name in enumerate(names)]
     steps.append(Reorder(acc, (*(f"{n}.0" for n in names), *(f"{n}.1" for n in names), lane)))

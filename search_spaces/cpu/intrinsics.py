@@ -1,4 +1,7 @@
-"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`ir/dots.py`)."""
+"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`ir/dots.py`).
+
+Such an instruction multiplies *words*: small integers that lie next to each other along the reduction.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
 from search_spaces.access import Read, extent, panel_dim, reads_of, reuse_count
 from search_spaces.partial_sketch import Context, PartialSketch
 
-# Points that use an element: for fewer or as many, converting it takes longer than a slow instruction.
+# Points that use an element: up to so many, converting it takes longer than a slow instruction.
 CONVERTED_FOR = 2
 
 
 def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
-    """The step for `stage` where one operand has its lanes along `axis` and the other one stands still along it.
+    """The step for `stage`, if one operand has its lanes along `axis` and the other one stands still along it.
 
-    Lanes may be apart: the words of an operand that is contiguous along the reduction are copied across into panels.
+    Lanes may be apart: words of an operand that is contiguous along the reduction are transposed into panels.
     """
     pair = _factors(stage)
     if pair is None:
@@ -37,7 +40,7 @@ def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, contex
 
 
 def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> Tensorize | None:
-    """The step for `stage` where both operands lie in whole words along the reduction axis `k`, a vector of them."""
+    """The step for `stage`, if both operands are in whole words along the reduction axis `k`, a vector of them."""
     pair = _factors(stage)
     if pair is None:
         return None
@@ -67,7 +70,7 @@ def _factors(stage: Stage) -> tuple[Load, Load] | None:
 def _instruction(
     stage: Stage, pair: tuple[Load, Load], reads: tuple[Read, ...], context: Context
 ) -> Intrinsic | None:  # fmt: skip
-    """What the target has for elements of these types, either of them first, where it saves time."""
+    """The target's instruction for elements of these types, in either order; None where it saves no time."""
     kinds = (pair[0].dtype, pair[1].dtype)
     fitting = (row for row in INTRINSICS.values() if kinds in ((row.a, row.b), (row.b, row.a)))
     found = (r for r in fitting if r.accumulator == stage.op.dtypes[0])
@@ -77,7 +80,7 @@ def _instruction(
 
 
 def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSketch:
-    """The step for the accumulating `stage`; words of the other operand, where it needs them, are made at the root."""
+    """The sketch with the step for the accumulating `stage`; words of the other operand are made at the root."""
     before = {s.name for s in sketch.state.stages}
     sketch = sketch.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
     placed = {made_of(sketch.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
@@ -90,8 +93,10 @@ def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSk
 
 
 def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tuple[str, str] | None) -> PartialSketch:
-    """The sums of an operand's words (`schedule/steps/tensorize.py`), the stage `name`, where its panels are made,
-    `width` of `axis` at a time; for instructions that need none as it is."""
+    """The sums of an operand's words, stage `name`, computed where its panels are made, `width` of `axis` at a time.
+
+    Instructions without sums (`schedule/steps/tensorize.py`) have no such stage, and leave the sketch as it is.
+    """
     if not any(s.name == name for s in sketch.state.stages):
         return sketch
     op = sketch.state.stage(name).op
@@ -103,8 +108,10 @@ def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tupl
 
 
 def sums_along(sketch: PartialSketch, before: State, context: Context) -> PartialSketch:
-    """The sums of an operand whose words are read as they lie, where the step for it made them after `before`: a nest
-    of its own, with lanes along the reduction."""
+    """The sums of an operand whose words are read in place: a nest of their own, with lanes along the reduction.
+
+    These are the stages of sums that are new since `before`.
+    """
     old = {s.name for s in before.stages}
     for name in [s.name for s in sketch.state.stages if ".sums" in s.name and s.name not in old]:
         op, rf = sketch.state.stage(name).op, f"{name}.rf"

@@ -1,8 +1,8 @@
 """Operands copied into the order in which they are read.
 
-    panel        B[k, j] -> [j / r][k][j % r]: whole register tiles contiguous, the reduction running inside a panel
+    panel        B[k, j] -> [j / r][k][j % r]: register tiles are contiguous, and the reduction runs inside a panel
     rows         A[i, k] -> [i / r][k / u][i % r][k % u]: what a register tile reads in u steps is contiguous, and the
-                 copy moves vectors of u; rows whose distance is a power of two meet in a few sets of the caches
+                 copy moves vectors of u; unpacked, rows whose distance is a power of two conflict in a few cache sets
     transposed   X[h, w, c] -> [h][c][w]: lanes that were apart become adjacent; any index along w stays possible
 
 `at` is the (stage, loop) that the copy is made in, None for a nest of its own.
@@ -19,9 +19,9 @@ from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.partial_sketch import Context, PartialSketch
 
 Place = tuple[str, str] | None
-MIN_ACROSS = 4  # adjacent elements that are transposed at a time
-ROWS_PER_THREAD = 4  # tasks enough to balance the threads
-PANEL_ROWS = 8  # copied into a panel at a time
+MIN_ACROSS = 4  # adjacent elements, at least, that are transposed at a time
+ROWS_PER_THREAD = 4  # tasks that are enough to balance the threads
+PANEL_ROWS = 8  # rows that are copied into panels at a time
 
 
 def _copied(sketch: PartialSketch, tensor: str, reader: str, reindexed: bool = False) -> tuple[PartialSketch, str]:
@@ -34,17 +34,17 @@ def _copied(sketch: PartialSketch, tensor: str, reader: str, reindexed: bool = F
 def pack_panels(
     sketch: PartialSketch, tensor: str, reader: str, dim: int, width: str, at: Place, reindexed: bool = False
 ) -> PartialSketch:
-    """Panels of `width` (a parameter) along dimension `dim`, of the copy's dimensions if that is `reindexed`.
+    """Panels of `width` (a parameter) along dimension `dim`: a dimension of the copy if that is `reindexed`.
 
-    Where that is contiguous the source is read a few rows at a time, each to its end, and every panel gets its part of
-    them: the strip of one panel would be a line or two of every page. Where it is not, a few neighbours are read at a
-    time and copied across.
+    Where `dim` is contiguous, the source is read a few rows at a time, each to its end, and every panel gets its part
+    of them. Panel by panel, a line or two of every page would be read. Where `dim` is not contiguous, a few neighbours
+    are read at a time and transposed.
     """
     return store_in_panels(*_copied(sketch, tensor, reader, reindexed), dim, width, at)
 
 
 def store_in_panels(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
-    """As `pack_panels`, for a stage that is such a copy already."""
+    """As `pack_panels`, for a stage `name` that is a copy already."""
     axes = sketch.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
         return _panels_across(sketch, name, dim, width, at)
@@ -66,7 +66,7 @@ def store_in_panels(sketch: PartialSketch, name: str, dim: int, width: str, at: 
 def pack_rows(
     sketch: PartialSketch, tensor: str, reader: str, dims: tuple[int, int], widths: tuple[str, str], at: Place
 ) -> PartialSketch:
-    """Tiles of `widths` (parameters) points along dimensions `dims`, that of the rows and that of the reduction."""
+    """Tiles along the dimensions `dims`, of the rows and of the reduction; `widths` (parameters) are their sizes."""
     sketch, name = _copied(sketch, tensor, reader)
     row, k = (f"d{n}" for n in dims)
     others = tuple(n for n in range(len(sketch.state.stage(name).op.axes)) if n not in dims)
@@ -85,7 +85,7 @@ def pack_rows(
 
 
 def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
-    """Panels of what is contiguous along later dimensions than `dim`: a few adjacent elements are copied across."""
+    """Panels of a tensor that is contiguous along a later dimension than `dim`: adjacent elements are transposed."""
     axes = sketch.state.stage(name).op.axes
     others = [n for n in range(len(axes)) if n != dim]
     split = others[-1]  # the taps of a kernel are adjacent as a whole, the dimension before them in part
@@ -112,7 +112,7 @@ def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: P
 def pack_transposed(
     sketch: PartialSketch, tensor: str, reader: str, dim: int, at: Place, context: Context
 ) -> PartialSketch:
-    """Dimension `dim` innermost; the copy reads along the old innermost dimension and writes a small tile."""
+    """A copy with dimension `dim` innermost, which reads along the old innermost one and writes small tiles."""
     sketch, name = _copied(sketch, tensor, reader)
     axes = sketch.state.stage(name).op.axes
     last = len(axes) - 1

@@ -1,11 +1,12 @@
 """Reductions along contiguous data: sums, maxima, norms, softmax, layer normalisation.
 
-    LaneReduction   S = reduce_k ..  ->  S.rf[.., lane] over vectors, then a horizontal combine (Ansor's R6, inner)
-    SplitReduction  few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer);
-                    SplitTiledReduction does it for tiled reductions
+    LaneReduction        S = reduce_k ..  ->  S.rf[.., lane] over vectors, then a horizontal combine (Ansor's R6, inner)
+    SplitReduction       few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer)
+    SplitTiledReduction  the same for reductions that are tiled
+    PlainReduction       any other reduction
 
-A reduction that shares its leading axes with the stage that uses it is computed there row by row, or for a few rows
-at a time, so that several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
+A reduction that shares its leading axes with its consumer is computed there row by row, or for a few rows at a time.
+So several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they sa
 
 
 class SplitReduction:
-    """Fewer output points than tasks wanted: the reduction axis is cut in blocks that threads share."""
+    """Fewer output points than threads want tasks: the reduction axis is cut in blocks, which threads share."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
@@ -57,7 +58,7 @@ class SplitReduction:
 
 
 class SplitTiledReduction:
-    """The same for reductions that are tiled: few register tiles for many threads, each with a long reduction."""
+    """The same for tiled reductions: few register tiles for many threads, each with a long reduction."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is None or context.threads == 1 or not can_tile(sketch.state, stage, context):
@@ -100,7 +101,7 @@ class LaneReduction:
 
 
 class PlainReduction:
-    """What no other rule wants: loops as they are, placed with the consumer if it shares the rows."""
+    """What no other rule takes: the loops as they are, in the rows of the consumer if it shares them."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is not None
@@ -133,8 +134,10 @@ def lane_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> 
 def lane_steps(
     sketch: PartialSketch, stage: Stage, axis: str, length: int, context: Context, rows: int = 1
 ) -> PartialSketch:
-    """Rfactor `axis` into lanes: several vectors of accumulators in registers, combined at the end; the stage's last
-    axis in blocks of `rows`."""
+    """The reduction over `axis` in lanes: several vectors of accumulators in registers, combined at the end.
+
+    `rows`: how many points of the stage's last axis are a block.
+    """
     itemsize = max(DTYPES[d].nbytes for d in stage.op.dtypes)
     lanes = context.lanes(itemsize)
     width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, MAX_VECTORS))
@@ -156,15 +159,17 @@ def lane_steps(
 
 
 def _rows_of_a_task(stage: Stage, length: int, context: Context) -> int:
-    """Short rows are a task together, a call for each takes as long as its sum. A divisor of the last axis of them, so
-    that a task is never asked for a row that is not there."""
+    """How many short rows are one task, since a call for each would take as long as its sum.
+
+    A divisor of the last axis, so that no task has a row that is not there.
+    """
     most = min(MIN_BLOCK_WORK // length, points(stage) // (TASKS_PER_THREAD * context.threads))
     count = extent(stage.op.axes[-1]) if stage.op.axes else 1
     return max((n for n in range(1, most + 1) if count % n == 0), default=1)
 
 
 def _finish_root(sketch: PartialSketch, name: str, inner: int = 0) -> PartialSketch:
-    """Spatial loops of a root stage that come before everything else are parallel, without the `inner` last ones."""
+    """The stage at the root, its leading output loops parallel but for the `inner` last ones."""
     stage = sketch.state.stage(name)
     names: list[str] = []
     for loop in stage.loops:
@@ -176,7 +181,7 @@ def _finish_root(sketch: PartialSketch, name: str, inner: int = 0) -> PartialSke
 
 
 def _place(sketch: PartialSketch, name: str) -> PartialSketch:
-    """Compute the stage inside the row loop of the stage that uses it, where a row needs one value of it."""
+    """The stage in the row loop of its consumer, if a row needs one value of it; else the sketch as it is."""
     state = sketch.state
     stage = state.stage(name)
     consumer = _root_consumer(sketch, stage)
@@ -204,8 +209,11 @@ def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
 
 
 def _schedule_rows(sketch: PartialSketch, consumer: Stage, stage: Stage) -> PartialSketch:
-    """An elementwise root stage, row by row. As many leading axes as `stage` has are parallel, several blocks of rows a
-    task, and end in the loop over these blocks; the last of the others is vectorised."""
+    """The elementwise stage `consumer` at the root, row by row.
+
+    As many leading axes as `stage` has are rows. They are parallel, several blocks of rows a task, and the loop over
+    blocks is the row loop. The last of the other axes is vectorised.
+    """
     lead = min(len(stage.op.axes), len(consumer.op.axes))
     names = [a.name for a in consumer.op.axes]
     steps: list[Step] = []

@@ -1,12 +1,15 @@
-"""Sketches for data that no cache holds: outputs written around the caches, operands asked for ahead of time.
+"""Sketches for data that no cache holds: non-temporal stores of outputs, short rows prefetched.
 
-A store to a line that no cache has fetches it first, so that an output costs twice its bytes, and it takes the place of
-data that will be read again. Where inputs and outputs together are larger than the last cache, none of that helps
-anybody. An output that is written across, a line in each of many rows, waits for the fetches too, since nothing
-foresees them: around the caches it is written faster from a quarter of that on (a transpose of 8 MB 1.2 times as fast,
-of 16 MB 1.6 times). Graphs with more arithmetic hide their bandwidth but not the time until a line arrives, from the
-last cache either; they are asked where rows of their operands lie apart (`prefetch.py`), and their outputs are written
-around the caches as well (attention scores 1.1 times as fast): fetches of those lines would hold up the others.
+A store to a line that no cache has fetches the line first. So an output costs twice its bytes, and takes the place of
+data that will be read again. Where inputs and outputs together are larger than the last cache, that helps nobody.
+
+An output that is written across, a line in each of many rows, waits for these fetches too, since nothing foresees them.
+Non-temporal stores are faster for it from a quarter of the last cache on: a transpose of 8 MB 1.2 times as fast, of
+16 MB 1.6 times.
+
+Graphs with more arithmetic hide their bandwidth, but not the time until a line arrives, even from the last cache. Their
+operands are prefetched where rows lie apart (`prefetch.py`), and their outputs are stored around the caches as well
+(attention scores 1.1 times as fast), because fetches of those lines would hold up the others.
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of t
 
 
 def streaming_variants(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Context) -> list[PartialSketch]:
-    """The sketches once more, with every output that is written in vectors streamed and scattered operands prefetched;
-    none where that cannot pay."""
+    """The sketches once more, their outputs written in vectors around the caches, and short rows prefetched.
+
+    None where that cannot pay.
+    """
     read, written = (sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in ts) for ts in (dag.inputs, dag.outputs))
     n_bytes, l3_bytes = read + written, context.target.l3_bytes
     is_light, is_large = dag.flops <= MAX_INTENSITY * n_bytes, n_bytes >= l3_bytes
@@ -54,11 +59,11 @@ def streaming_variants(sketches: Sequence[PartialSketch], dag: ComputeDAG, conte
 
 
 def _first_pass_ahead(state: State, context: Context) -> State:
-    """The schedule with the first of several passes that reduce rows of a large input asking for what it reads later.
+    """The schedule, the first of several passes over the rows of a large input prefetching what it reads later.
 
-    The others run beside it, over the rows before, and there the processor does not look ahead far enough: a softmax of
-    32 MB takes 0.76 of the time in rows of 16 KB, 0.95 in rows of 4 KB. With one reduction
-    it does (RMS normalisation: a tenth slower, or a sixth faster).
+    The other passes run beside it, over earlier rows, and the hardware prefetcher does not look ahead far enough. A
+    softmax of 32 MB takes 0.76 of the time in rows of 16 KB, 0.95 in rows of 4 KB. With one pass the hardware does well
+    by itself (RMS normalisation: a tenth slower, or a sixth faster).
     """
     passes = [s for s in state.stages if s.op.reducer is not None and s.scope is Scope.REGISTER and _serial_steps(s)]
     for tensor in state.inputs if len(passes) > 1 else ():

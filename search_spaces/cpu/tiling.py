@@ -4,10 +4,10 @@
       a.1 for every axis, vectorised axis first or last           <- packed panels are made here
         accumulators in registers:  reduction loops, last one unrolled
           a.2 unrolled, v.2 in vectors
-        the consumer (the fused consumer, or the copy out) writes the tile
+        the consumer (the fused one, or the copy out) writes the tile
 
-Alternatives: which axis is vectorised, the order of the middle level, which operands are packed and
-where, and blocks of the reduction (blocking.py). Short rows that are reduced are read across, one a lane.
+Alternatives: which axis is vectorised, the order of the middle level, which operands are packed and where, and blocks
+of the reduction (blocking.py). Short rows that are reduced are read across, one row in each lane.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from search_spaces.space import Param
 
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
-LONG_REDUCTION = 256  # shorter ones leave the rows of a tile in the first level cache: nothing to be gained by a copy
-SHORT_ROW = 32  # elements; the lanes of a longer one are added up in the time of its loads
-FULL_VECTORS = 4  # an axis of so many vectors that is best to vectorise leaves nothing to the others
+LONG_REDUCTION = 256  # shorter ones leave the rows of a tile in the first cache, where a copy gains nothing
+SHORT_ROW = 32  # elements; the lanes of a longer row are added up in the time of its loads
+FULL_VECTORS = 4  # if the best axis to vectorise has so many vectors, no other axis is tried
 
 
 @dataclass(frozen=True)
 class Copy:
     """A packed operand: made for each "panel" of the middle level, once a "task" (of the root stage), or at the "root".
 
-    `rows`: the operand of the register tile's rows, tiled along this output axis (its number) and the reduction.
-    `along`: the output axis that its panels lie along, where that is not the vectorised one. `reindexed`: the copy has
-    a dimension for each axis, as W[g * 4 + c] needs for panels along c.
+    `rows`: for the operand of the register tile's rows, the number of the output axis along which it is tiled.
+    `along`: the number of the output axis along which panels lie, if that is not the vectorised one. `reindexed`: the
+    copy has a dimension for each axis, as W[g * 4 + c] needs for panels along c.
     """
 
     tensor: str
@@ -75,8 +75,12 @@ class Copy:
 
 @dataclass(frozen=True)
 class Plan:
-    """One alternative: `v` is the vectorised axis (its number); `whole`: all of the reduction is written out; `flat`:
-    register tiles follow each other as the axes do, for a task is small enough."""
+    """One alternative of a tiled reduction.
+
+    `v`: the number of the vectorised axis. `panel_first`: the middle level has it outermost. `words`: the instruction
+    that multiplies packed words. `whole`: all of the reduction is unrolled. `flat`: no middle level, since the task is
+    small enough.
+    """
 
     v: int
     panel_first: bool
@@ -133,31 +137,34 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) ->
     if words:  # of the others one remains, for shapes that an instruction does not help
         tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
         dots = inner_products(sketch, stage, context)
-        tiled = [_later(context, p, sketch, stage) for p in (*tensorized, plans[0])]
+        tiled = [_deferred(context, p, sketch, stage) for p in (*tensorized, plans[0])]
         return tiled if dots is None else [*tiled, dots]
     paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
     skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []
     if skinny and is_streaming_reduction(sketch, stage, paneled[0], context):
         return skinny
-    partials = [_later(context, p, sketch, stage) for p in plans]
+    partials = [_deferred(context, p, sketch, stage) for p in plans]
     inside = _inside_task(sketch, stage)
     if inside is not None:  # no panels: they would be made again for every task
         at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
         if at_root and is_continued(sketch.state, stage):
             return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
-        partials += [_later(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
+        partials += [_deferred(context, _in_tasks(p, sketch.state, stage, reads), inside, stage) for p in at_root]
     more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
     more += [*skinny, inner_products(sketch, stage, context)]
     return [*partials, *(d for d in more if d is not None)]
 
 
-def _later(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
+def _deferred(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
     return lambda: _Tiling(context, plan).apply(sketch, stage)
 
 
 def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
-    """Rows that are contiguous and short, one in each lane; blocks of them are transposed in registers. None where a
-    row is less than such a block, so short that lanes are picked from vectors, or long enough for lanes of its own."""
+    """The alternative with contiguous short rows, one in each lane; blocks of them are transposed in registers.
+
+    None where a row is shorter than such a block, so short that strided loads get the lanes, or long enough for lanes
+    of its own.
+    """
     reads = reads_of(sketch.state, stage)
     if len(stage.op.all_axes) != 2 or has_condition(stage):
         return None
@@ -171,8 +178,10 @@ def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> 
 
 
 def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
-    """The stage, with what is fused to a part of a reduction, computed for each task of rows of what reads it, so that
-    its values stay in a cache; None if they are read elsewhere."""
+    """The stage computed for each task of rows of its reader, so that its values stay in a cache.
+
+    If it is a part of a reduction, what is fused to it comes along. None if the values are read elsewhere too.
+    """
     state, goes_on = sketch.state, is_continued(sketch.state, stage)
     whole = fused_consumer(state, stage) or stage
     consumers = {state.root(r).name for r in state.consumers(whole)}
@@ -193,8 +202,11 @@ def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
 
 
 def _in_tasks(plan: Plan, state: State, stage: Stage, reads: tuple[Read, ...]) -> Plan:
-    """The plan for a stage inside a task: instead of rows before panels, panels made by the task that reads them, of
-    operands that not all tasks share (the keys of a head of an attention); they never leave its caches."""
+    """The plan for a stage inside a task.
+
+    Instead of rows first, panels come first, and each task makes its own of operands that not all tasks share, such as
+    the keys of a head of an attention. These panels never leave its caches.
+    """
     others = [a for n, a in enumerate(stage.op.axes) if n != plan.v]
     own = {r.load.buffer for r in reads if any(r.moves(a.name) for a in others)} - state.constants
     if plan.panel_first or not any(c.tensor in own for c in plan.copies):
@@ -204,7 +216,7 @@ def _in_tasks(plan: Plan, state: State, stage: Stage, reads: tuple[Read, ...]) -
 
 
 def _plans(state: State, stage: Stage, reads: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
-    """What depends on weights alone is always in panels, at the root, where that costs nothing later."""
+    """The plans for a vectorised axis. What depends on weights alone is always in panels, at the root: that is free."""
     free = constant_panels(state, stage, reads, axis)
     ahead = tuple(
         Copy(t, "root", along=stage.op.axes.index(a), reindexed=reindexed) for t, (a, reindexed) in free.items()
@@ -214,7 +226,7 @@ def _plans(state: State, stage: Stage, reads: tuple[Read, ...], axis: StageAxis)
 
 
 def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Plan]:
-    """The operand with the lanes is stored in words, in panels."""
+    """The plans for an instruction on packed words: the operand with the lanes is in panels of words."""
     v = stage.op.axes.index(axis)
     panel, root = ((Copy(words.packed, place),) for place in ("panel", "root"))
     return [Plan(v, True, panel, words), Plan(v, True, root, words), Plan(v, False, root, words)]
@@ -223,8 +235,7 @@ def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Pla
 def constant_panels(
     state: State, stage: Stage, reads: tuple[Read, ...], v: StageAxis
 ) -> dict[str, tuple[StageAxis, bool]]:
-    """Operands that depend on weights alone, with the axis that their panels lie along (`v`, or one of the rows), and
-    whether the copy needs a dimension for each axis."""
+    """Operands of weights alone, with the axis of their panels and whether the copy has a dimension for each axis."""
     found: dict[str, tuple[StageAxis, bool]] = {}
     for read in reads:
         name = read.load.buffer
@@ -248,6 +259,7 @@ def _can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read
 
 
 def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
+    """The plans for operands that are packed in the kernel, if at all."""
     v = stage.op.axes.index(axis)
     far = [r for r in reads if not r.fills_lanes(axis) and not has_indirect_lanes(r, axis)]
     apart = [r for r in far if not _needs_strided_load(r, stage, axis)]
@@ -280,12 +292,14 @@ def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed
 
 
 def _needs_strided_load(read: Read, stage: Stage, axis: StageAxis) -> bool:
-    """Whether lanes are picked from vectors, because no copy can bring them together."""
+    """Whether lanes a few elements apart take strided loads, because no copy can bring them together."""
     return read.is_near(axis.name) and panel_dim(read, stage, axis) is transposable_dim(read, stage, axis) is None
 
 
 @dataclass(frozen=True)
 class _Tiling:
+    """A plan carried out: splits of the consumer, the accumulating stage inside, then the copies."""
+
     context: Context
     plan: Plan
 

@@ -1,8 +1,10 @@
-"""Winograd's transforms: two stages each, one for a dimension of the tile, whose short axes are written out.
+"""What goes before the rules (`initial_sketches`), and the rule for Winograd's transforms.
 
-parallel p.0, p.1, c.0            the second dimension's nest
-  rows of the transform           the first dimension, for one tile and one vector or two of channels
-  a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
+A transform is two stages, one for each dimension of the tile. Their short axes are written out:
+
+    parallel p.0, p.1, c.0            the second dimension's nest
+      rows of the transform           the first dimension, for one tile and one vector or two of channels
+      a, b unrolled, c.1 in vectors   so that selects between rows of a matrix fold
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import Context, PartialSketch
 
-WIDE_USERS = 32  # points that read an element which is converted ahead of them
-LESS = 0.5  # what is written in between costs a store and a load of each row
+WIDE_USERS = 32  # points that read an element, for it to be converted ahead of them
+LESS = 0.5  # of the operations; what is written in between costs a store and a load of each row
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
 def initial_sketches(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
-    """The schedule as written, with places of 32 bits, operands that are converted or computed once and what is looked
-    up for a reduction in a stage; the same with the windows that can be in two stages; and, where that is accepted,
-    with the convolutions by Winograd's tiles of each size."""
+    """The partial sketches that the rules start from.
+
+    The first is the graph as written, with indices of an argmax in 32 bits, and with stages for what is better done
+    once: arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where Winograd's
+    error is accepted, one more for each size of his tiles.
+    """
     sketch = PartialSketch(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
     sketch = sketch.apply(*places)
@@ -76,7 +81,7 @@ def initial_sketches(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
 
 
 def _in_parts(stage: Stage) -> list[Step]:
-    """The step for a window that takes LESS of the operations in two stages: each output has `by` rows of the first."""
+    """The step for a window with `LESS` of the operations in two stages; an output reads `by` rows of the first."""
     for axis, shared in window_axes(stage.op).items():
         by, length = shared.step, extent(stage.op.axis(axis))
         whole = math.prod(extent(a) for a in stage.op.reduce_axes)
@@ -86,8 +91,10 @@ def _in_parts(stage: Stage) -> list[Step]:
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:
-    """Of elements that data choose and several points of a reduction use: as a stage of its own, in the order in which
-    they are used, which may be packed, made for each task, or inlined again."""
+    """The steps for indirect reads whose elements several points of a reduction use: a stage each.
+
+    It has the elements in the order in which they are used. It may be packed, computed for each task, or inlined again.
+    """
     reads = reads_of(state, stage)
     once = [r for r in reads if sum(x.load.buffer == r.load.buffer for x in reads) == 1]
     found = [r.load.buffer for r in once if r.is_indirect and is_reused(r, stage)]
@@ -97,8 +104,11 @@ def _lookups(state: State, stage: Stage) -> list[Step]:
 
 
 def _factor(state: State, stage: Stage) -> Factor | None:
-    """The step for an operand with arithmetic on it that many points of a sum of products use: weights that are stored
-    in few bits, with scales of groups. Not for windows, each element of which such a stage would have several times."""
+    """The step for an operand with arithmetic on it that many points of a sum of products use.
+
+    Weights that are stored in few bits, with scales of groups, are such operands. Windows are not: the stage would have
+    each of their elements several times.
+    """
     parts = () if stage.op.guards or has_condition(stage) else factors(stage.op)
     for part in parts:
         used = free_vars(part)
@@ -118,9 +128,12 @@ def _factor(state: State, stage: Stage) -> Factor | None:
 
 
 def _once(state: State, stage: Stage) -> Once | None:
-    """The step for expensive arithmetic of an elementwise stage that many of its points repeat, as all rows do what is
-    made of a column's variance. Of its own rows, the first axes, such values wait in a register. What a reduction
-    computes divides where it is: who reads it decides where that is."""
+    """The step for expensive arithmetic of an elementwise stage that many of its points repeat.
+
+    All rows repeat what is made of a column's variance, for example. What depends on the first axes, the rows, is not
+    repeated: it stays in a register. Divisions by the result of a reduction stay where they are, since the reader
+    decides where that is.
+    """
     for part in () if stage.op.guards else repeated_parts(stage.op):
         axes = [a for a in stage.op.axes if a.var in free_vars(part)]
         rows = axes == list(stage.op.axes[: len(axes)])
@@ -134,14 +147,17 @@ def _once(state: State, stage: Stage) -> Once | None:
 
 
 def _is_plain(parts: list[Expr]) -> bool:
-    """Whether they are an element as it lies there, or as `Widen` converts it."""
+    """Whether they are one element as it is stored, or as `Widen` converts it."""
     found = [f.a if isinstance(f, Cast) else f for f in parts]
     return all(isinstance(f, Load) and not is_looked_up(f) for f in found) and len(found) < 2
 
 
 def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
-    """Of operands of a reduction that many of its points read: converted in the middle of its arithmetic they would be
-    once for every register tile, an element that is spread over a vector by itself."""
+    """The steps that convert operands of small types which many points of a reduction read, in stages of their own.
+
+    In the middle of the reduction they would be converted again for every register tile, and an element that is
+    broadcast to a vector by itself.
+    """
     if stage.op.reducer is None or has_instruction(state, stage, context):
         return []
     types = widened(stage.op)
@@ -152,6 +168,8 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
 
 
 class WinogradTransform:
+    """A stage whose short axes select rows of a small matrix; in the nest of the transform that reads it, if any."""
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or sketch.state.is_output(stage):
             return False
@@ -167,8 +185,8 @@ class WinogradTransform:
 
 
 def _written_out(state: State, stage: Stage) -> list[str]:
-    """The axes that select a row of a matrix, here or in the transform that is read, and those that are read at
-    constants."""
+    """The axes to unroll: those that select a row of a matrix, here or in the transform that is read, and those that
+    readers index with constants."""
     found = list(switch_axes(stage))
     for load in stage.op.loads:
         producer = state.producer(load.buffer)
@@ -182,6 +200,7 @@ def _written_out(state: State, stage: Stage) -> list[str]:
 
 
 def _nest(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
+    """The transform in a nest of its own."""
     name, last = stage.name, stage.op.axes[-1]
     short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
@@ -205,7 +224,7 @@ def _nest(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketc
 
 
 def _inside(sketch: PartialSketch, stage: Stage, reader: Stage, loop: str) -> PartialSketch:
-    """Computed for each tile and vector of the reader."""
+    """The transform computed for each tile and vector of its reader."""
     name, last = stage.name, stage.op.axes[-1].name
     short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]

@@ -1,7 +1,7 @@
-"""Long reductions with few results, cut over blocks that add their parts to the result by atomic updates.
+"""Long reductions with few results, in parts; blocks add their parts to the result by atomic updates.
 
 The order of the updates is not determined: sums of floats differ in their last bits from run to run. So this is for
-users who ask for it, `rules=(AtomicSplit(),)`; the rules beside it combine the parts in a kernel of their own.
+users who ask for it, `rules=(AtomicSplit(),)`. The rules of `RULES` combine the parts in a kernel of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ START_THREADS = 128
 
 
 class AtomicSplit:
-    """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates for a second kernel."""
+    """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates instead of a second kernel."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:
@@ -71,14 +71,14 @@ def _atomic_tiles(sketch: PartialSketch, stage: Stage, context: Context) -> list
 
 
 def _split(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, Stage]:
-    """The reduction in parts, whose results are still to be written; the stage itself only writes start values."""
+    """The reduction in parts, and the stage that computes them; the stage itself only writes start values."""
     sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
     sketch = _start(sketch, stage.name, stage.op.axes).finish(stage.name)
     return sketch, sketch.state.stage(f"{stage.name}.rf")
 
 
 def _start(sketch: PartialSketch, stage: str, axes: tuple[StageAxis, ...]) -> PartialSketch:
-    """A thread for each start value."""
+    """The stage with a thread for each start value."""
     if not axes:
         return sketch
     *rows, last = axes

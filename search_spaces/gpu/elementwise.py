@@ -1,7 +1,7 @@
 """Stages without a reduction.
 
 Inline         everything cheap vanishes into its readers, unless a tiled reduction reads it (Ansor's R2)
-FusedConsumer           an elementwise stage that a reduction will be fused into waits for that reduction's rule
+FusedConsumer  an elementwise stage that a reduction will be fused to waits for that reduction's rule
 Elementwise    the rest: threads along the last axis, vectors innermost; a transposed read through shared memory
 """
 
@@ -40,6 +40,8 @@ MOST_NODES = 64  # a larger expression is not computed again for each of several
 
 
 class Inline:
+    """A stage that is cheaper to compute in each of its readers than to store."""
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
@@ -62,6 +64,8 @@ class Inline:
 
 
 class FusedConsumer:
+    """An elementwise stage that a reduction will be fused to: that reduction's rule schedules both."""
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
 
@@ -78,12 +82,14 @@ def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
 
 
 def shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
-    """Whether the producer's axes are as long as the consumer's leading axes, and fewer; one of length 1 is none."""
+    """Whether the producer has fewer axes, as long as the consumer's leading ones; axes of length 1 do not count."""
     own = [size(a) for a in producer.op.axes if size(a) > 1]
     return len(own) < len(consumer.op.axes) and own == [size(a) for a in consumer.op.axes[: len(own)]]
 
 
 class Elementwise:
+    """A kernel of its own."""
+
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         return stage.op.reducer is None
 
@@ -111,7 +117,7 @@ def _last(stage: Stage) -> str:
 
 
 def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
-    """Blocks, threads x along the last axis and y along the one before, what selects and vectors unrolled."""
+    """Threads x along the last axis, y along the one before; switch axes unrolled, vectors innermost."""
     name = stage.name
     *others, last = stage.op.axes
     short = [a for a in others if a.name in switch_axes(stage)]
@@ -152,7 +158,7 @@ def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:
 
 
 def _is_alone(read: Read, sketch: PartialSketch, stage: Stage) -> bool:
-    """Whether the stage reads that buffer in one place only, which no data decide."""
+    """Whether this is the stage's only read of that buffer, and not an indirect one."""
     return not read.is_indirect and sum(r.load.buffer == read.load.buffer for r in reads_of(sketch.state, stage)) == 1
 
 
@@ -181,7 +187,7 @@ def _tiled(sketch: PartialSketch, stage: Stage, across: str) -> PartialSketch:
 
 
 def _through_shared(sketch: PartialSketch, stage: str, read: Read) -> PartialSketch:
-    """The read goes through a shared tile, filled along the contiguous axis; padding keeps columns out of one bank."""
+    """The read through a shared tile, filled along its contiguous axis; padding avoids bank conflicts of columns."""
     buffer = read.load.buffer
     tag = f"{stage}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"

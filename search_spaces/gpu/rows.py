@@ -1,13 +1,14 @@
 """Reductions without reuse: sums, maxima, norms, pools, softmax, layer normalisation.
 
-    RowReduction    rows of an elementwise stage: a block for each row, whose threads share all reductions of the row,
-                    or for several short rows beside one another
-    RowValue        what several of these read (an exponential): computed again by each, or kept in shared memory
-    TeamReduction   along contiguous data: a block for each point; long ones in two kernels
-    PointReduction  any other: a thread for each point; few long ones in two kernels
+    RowReduction         rows of an elementwise stage: a block for each row, whose threads share all reductions of the
+                         row; a block for several short rows; or a thread for each row
+    RowValue             what several of these read (an exponential): computed again by each, or kept in shared memory
+    TeamReduction        along contiguous data: a block for each point; long ones in two kernels
+    PointReduction       any other: a thread for each point; few long ones in two kernels
+    SplitTiledReduction  a tiled reduction with few tiles: in two kernels
 
-Two kernels: S.rf[part, ..] = reduce over a part of k, S = reduce over the parts; always in the same order, so every run
-has the same result.
+Two kernels: S.rf[part, ..] = reduce over a part of k, S = reduce over the parts. The order is always the same, so every
+run has the same result.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def points(stage: Stage) -> int:
 
 
 def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
-    """The elementwise root stage in which all readers of `stage` are computed."""
+    """The elementwise stage at the root in which all readers of `stage` are computed; None if there is no such one."""
     state = sketch.state
     if state.is_output(stage):
         return None
@@ -118,7 +119,7 @@ def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
 
 
 def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool = False) -> PartialSketch:
-    """A block for each row, or for `several`; its threads along the last axis."""
+    """The consumer with a block for each row, or for `several`; the threads along the last axis."""
     name = consumer.name
     *others, last = consumer.op.axes[lead:]
     params = [domains.team(f"{name}.{last.name}.t", size(last))]
@@ -141,7 +142,7 @@ def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool
 
 
 def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSketch:
-    """A thread for each row."""
+    """The consumer with a thread for each row."""
     name = consumer.name
     last = consumer.op.axes[lead - 1]
     threads = domains.threads(f"{name}.{last.name}.t", size(last), "", domains.MOST_X)
@@ -155,7 +156,7 @@ def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSk
 
 
 def _in_row(sketch: PartialSketch, stage: Stage, consumer: str, loop: str, context: Context) -> PartialSketch | None:
-    """The stage computed in the row loop, by all threads of the block where the row is the block's."""
+    """The stage in the row loop, reduced by all threads of the block if they share the row; None if it does not fit."""
     try:
         sketch = sketch.apply(ComputeAt(stage.name, consumer, loop))
     except ScheduleError:
@@ -172,12 +173,12 @@ def _in_row(sketch: PartialSketch, stage: Stage, consumer: str, loop: str, conte
 
 
 def _block_has_row(consumer: Stage, loop: str) -> bool:
-    """Whether the threads are along the row, not each at a row of its own."""
+    """Whether the threads of a block share a row; otherwise each has a row of its own."""
     return consumer.loop(loop).parts[0][0] == consumer.op.axes[-1].name
 
 
 class RowValue:
-    """An elementwise stage that is read only in the rows of a stage that has been scheduled."""
+    """An elementwise stage that is read only in the rows of a scheduled stage."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
         if stage.op.reducer is not None or not stage.op.axes:
@@ -193,7 +194,7 @@ class RowValue:
         alone = all(x.kind is not ForKind.THREAD_Y for x in consumer.loops)
         same = [size(a) for a in stage.op.axes] == [size(a) for a in consumer.op.axes]
         if is_copy(stage) or not same or not alone or not _block_has_row(consumer, loop):
-            return found  # what a row's threads know of it, those of other rows in the block do not
+            return found  # shared memory holds the values of one row, which all threads of the block must share
         try:
             width = domains.copied_vector(f"{stage.name}.w", stage)
             kept = sketch.apply(ComputeAt(stage.name, consumer.name, loop, "shared"), Cooperate(stage.name, width.name))
@@ -237,7 +238,7 @@ def team_axis(state: State, stage: Stage) -> StageAxis:
 
 
 def reduce_by_team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
-    """A block for each point of the consumer, or for a few; threads share the reduction of a point over `axis`."""
+    """A block for each point of the consumer, or for a few; its threads share the reduction over `axis`."""
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     axes = sketch.state.stage(consumer).op.axes
     length = size(stage.op.axis(axis))

@@ -22,7 +22,7 @@ MOST_NODES = 64  # a larger expression is not computed again for every tile
 
 
 def reused_operands(stage: Stage, reads: tuple[Read, ...]) -> tuple[str, ...]:
-    """Buffers whose elements several points of a block read, at positions that move together."""
+    """Buffers whose elements several points of a block read, if all reads of a buffer move together."""
     names = dict.fromkeys(r.load.buffer for r in reads if is_reused(r, stage) or _overlaps(r, stage))
     own = {b: [r for r in reads if r.load.buffer == b] for b in names}
     return tuple(b for b in names if _moves_together(own[b]) and not any(r.is_indirect for r in own[b]))
@@ -36,7 +36,7 @@ def _overlaps(read: Read, stage: Stage) -> bool:
 
 
 def _moves_together(reads: list[Read]) -> bool:
-    """Reads of one buffer that differ by constants only; others would need the whole buffer."""
+    """Whether the reads of one buffer differ by constants only; others would need the whole buffer in shared memory."""
     forms = [tuple(dict(linear(i).terms) for i in r.load.indices) for r in reads]
     return all(form == forms[0] for form in forms)
 
@@ -54,8 +54,11 @@ def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage 
 
 
 def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str]) -> int | None:
-    """The dimension to store innermost of a buffer that is contiguous along a reduction only, so that neighbouring
-    points lie a row apart: the last one that moves with an output axis that is not in `batch`. None for any other."""
+    """The dimension to store innermost, of a buffer that is contiguous along the reduction only; else None.
+
+    Neighbouring points of such a buffer are a row apart. The dimension is the last one that moves with an output axis,
+    but not with those of `batch`.
+    """
     spatial = {a.var for a in stage.op.axes if a.name not in batch}
     for read in reads:
         moving = [a for a in stage.op.all_axes if read.strides[a.name] == 1]
@@ -66,8 +69,11 @@ def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str])
 
 
 def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, target: Target) -> PartialSketch:
-    """The shared buffers of a loop filled ahead: by asynchronous copies where the hardware has them, else through
-    registers. More stages, of the reduction over `axis`, leave less for a chunk; one element leaves nothing ahead."""
+    """The shared buffers of a loop filled some iterations ahead (multi-stage buffering).
+
+    Asynchronous copies fill them where the hardware has these, else copies through registers. A reduction over one
+    element has nothing to fill ahead.
+    """
     if all(size(a) == 1 for a in sketch.state.stage(reader).op.reduce_axes):
         return sketch
     here = target.gpu is not None and target.gpu.has_asynchronous_copies

@@ -4,7 +4,7 @@
       accumulators in registers
         r.0                                            <- operands are copied to shared memory here, or ahead
           r.1:  r.2 unrolled:  a thread's points, unrolled: virtual threads times tile
-      the consumer (the fused consumer, or the copy out) writes the points
+      the consumer (the fused one, or the copy out) writes the points
 
 Alternatives: which operands go through shared memory, whether what makes them is computed in that copy, and whether
 the operand that is contiguous along the reduction is stored transposed.
@@ -27,8 +27,11 @@ from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 
 @dataclass(frozen=True)
 class Plan:
-    """One alternative: buffers copied to shared memory, which of them transposed (with the dimension that is stored
-    innermost), and whether feeds are folded in."""
+    """One alternative of a tiled reduction.
+
+    `shared`: the buffers that are copied to shared memory. `fold`: whether the stages that compute operands are
+    computed in these copies. `transposed`: buffers that are stored transposed, with their innermost dimension.
+    """
 
     shared: tuple[str, ...] = ()
     fold: bool = True
@@ -51,10 +54,12 @@ class MultiLevelTiling:
 
 
 def can_tile(state: State, stage: Stage) -> bool:
+    """Whether the stage is a reduction whose operands are read for several points."""
     return stage.op.reducer is not None and has_reuse(stage, reads_of(state, stage))
 
 
 def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    """The reduction in tiles, once for each plan."""
     return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
 
 
@@ -102,7 +107,7 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Con
 
 
 def _ends(stage: Stage) -> frozenset[str]:
-    """The axes that decide where a reduction ends: threads at different points would miss one another at barriers."""
+    """The axes that decide where a reduction ends: threads at different points of them would not meet at barriers."""
     mentioned = {v for form, _ in stage.op.guards for v in free_vars(form)}
     return frozenset(a.name for a in stage.op.axes if a.var in mentioned)
 
@@ -114,7 +119,7 @@ def _on_consumer(sketch: PartialSketch, consumer: str, stage: Stage, axes: froze
 
 
 def _fold_all(sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...]) -> PartialSketch:
-    """What makes operands that are read where they are is computed there."""
+    """The elementwise stages that compute operands, computed where these are read."""
     for buffer in dict.fromkeys(r.load.buffer for r in reads):
         producer = private_producer(sketch, stage, buffer)
         if producer is not None:
@@ -161,6 +166,6 @@ def accumulate(sketch: PartialSketch, acc: Stage, chunks: bool) -> tuple[Partial
 
 
 def main_axis(acc: Stage) -> StageAxis:
-    """The reduction axis that is unrolled: the last one that is not short."""
+    """The reduction axis that is unrolled: the last one that is not short, or the last of all."""
     axes = acc.op.reduce_axes
     return next((a for a in reversed(axes) if size(a) > SMALL_AXIS), axes[-1])
