@@ -22,6 +22,7 @@ from autosched.ir.closed_forms.program import Floats, Graph, Ints, Program
 from autosched.ir.expr import Expr
 from autosched.ir.stmt import Func
 from autosched.target import Target
+from cost_model.analysis.access import Geometry
 from cost_model.analysis.statements import Analysis, analyse
 from cost_model.cpu import features, legality
 from cost_model.cpu.latency import Draft, draft
@@ -108,7 +109,7 @@ class SketchModel(ClosedForms):
 
     @cached_property
     def analysis(self) -> Analysis:
-        return analyse(self.func, self.machine.line_bytes, self.machine.larger)
+        return analyse(self.func, self.machine.geometry)
 
     @cached_property
     def latency(self) -> Draft:
@@ -148,7 +149,7 @@ class GpuSketchModel(ClosedForms):
 
     @cached_property
     def analysis(self) -> Analysis:
-        return analyse(self.func, gpu_machine.SECTOR)
+        return analyse(self.func, Geometry(gpu_machine.SECTOR))
 
     @cached_property
     def latency(self) -> GpuDraft:

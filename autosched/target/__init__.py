@@ -1,6 +1,6 @@
 """What a kernel is compiled for: the facts about a device that the search, the cost model and LLVM need."""
 
-from autosched.target.cpu import L1_WAYS, LEVELS, LINE_BYTES, LONGEST_STEP, PAGE_BYTES, PIECE_BYTES
+from autosched.target.cpu import LEVELS, LINE_BYTES, LONGEST_STEP, PIECE_BYTES
 from autosched.target.gpu import CUDA_CARDS, DEFAULT_ARCH, GpuFacts
 from autosched.target.host import HostCpu, host_arch, host_cpu, usable_cores
 from autosched.target.microarchitecture import MICROARCHITECTURES, Microarchitecture, microarchitecture
@@ -10,12 +10,10 @@ from autosched.target.target import Target
 __all__ = [
     "CUDA_CARDS",
     "DEFAULT_ARCH",
-    "L1_WAYS",
     "LEVELS",
     "LINE_BYTES",
     "LONGEST_STEP",
     "MICROARCHITECTURES",
-    "PAGE_BYTES",
     "PIECE_BYTES",
     "GpuFacts",
     "HostCpu",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # Of processors of either architecture.
-PAGE_BYTES = 4096  # the sets of a first level cache of 32 or 48 KB, one after another, are as long
-L1_WAYS = 8  # lines of such a set
 LINE_BYTES = 64  # of a cache where nobody tells, and of the lines that code asks for ahead of time
 PIECE_BYTES = 16  # what shuffles within a vector stay in, however long it is
 LONGEST_STEP = 4  # elements between lanes that shuffles pick from whole vectors; farther ones are loaded one by one

@@ -67,6 +67,12 @@ class Microarchitecture:
     """Bytes a cycle from memory, for one core."""
     dram_shared: float
     """Bytes a cycle from memory, for all cores together."""
+    l1_ways: int
+    """Lines of a set of L1."""
+    page_bytes: int
+    """Bytes of a page of memory; the sets of L1, one after another, are as long."""
+    conflict_spare: float
+    """Lines in a set beyond its ways that cost nothing; in L2 as many times more as it is larger than L1."""
     conflict_fetch: float
     """Times as long from L2 where the vectors of a block are more lines than the ways of their sets."""
     conflict_ways: float
@@ -114,6 +120,9 @@ GENERIC = Microarchitecture(
     l3_bandwidth=24.0,
     dram_bandwidth=8.0,
     dram_shared=30.0,
+    l1_ways=8,
+    page_bytes=4096,
+    conflict_spare=3.5,
     conflict_fetch=2.0,
     conflict_ways=48.0,
     conflict_line=0.0,

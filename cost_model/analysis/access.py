@@ -12,7 +12,7 @@ The elements touched are the product of the counts; the lines follow from the fl
 
 A cache finds a line's set by the low bits of its address. Rows whose distance is a multiple of a large power of two
 share a few sets: with n lines of which each used set holds n / used, the rest of the cache is of no use to them, as
-little as if they were  SETS * (n / used - SPARE)  lines (`resident`). Only address bits within a page count: those
+little as if they were  SETS * (n / used - spare)  lines (`resident`). Only address bits within a page count: those
 above are as good as random in all but the first level, whose sets they do not choose. Lines that are asked for together
 and are more than a set has ways wait for each other (`crowds`).
 """
@@ -29,7 +29,8 @@ from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, V
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
-from autosched.target import L1_WAYS, PAGE_BYTES
+from autosched.target import LINE_BYTES
+from autosched.target.microarchitecture import GENERIC
 
 ZERO: Expr = Const(0, INDEX)
 ONE: Expr = Const(1, INDEX)
@@ -37,12 +38,26 @@ ONE: Expr = Const(1, INDEX)
 UNKNOWN_WIDTH = Const(1 << 40, INDEX)
 UNKNOWN_STRIDE = Const(64, INDEX)
 
-# Lines of a set that cost nothing; measured on Zen 4: nine rows in a set of eight ways do not hurt, twelve do.
-SPARE = 3.5
 KNOWN = 1 << 11  # accesses, and transfers of them, that are remembered; a workload has dozens
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Caches as accesses meet in their sets; ways, pages and spare lines are as in `Microarchitecture`."""
+
+    line_bytes: int = LINE_BYTES
+    larger: float = 8.0  # lines of the second level cache over those of the first
+    l1_ways: int = GENERIC.l1_ways
+    page_bytes: int = GENERIC.page_bytes
+    conflict_spare: float = GENERIC.conflict_spare
+
+    @property
+    def sets(self) -> int:
+        """Of a first level cache: places of lines in a page."""
+        return self.page_bytes // self.line_bytes
 
 
 @dataclass(frozen=True)
@@ -66,12 +81,16 @@ class Access:
     lines: Widths  # distinct cache lines touched, real
     resident: Widths  # lines of a first level cache that they take up, more where they crowd in a few sets, real
     settled: Widths  # the same of a second level cache: it has more sets, so more lines of a place in a page are free
-    line_bytes: int
+    geometry: Geometry
     extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
     streamed: bool = False  # written around the caches
 
     def moves(self, loop: int) -> bool:
         return not is_zero(self.stride[loop])
+
+    @property
+    def line_bytes(self) -> int:
+        return self.geometry.line_bytes
 
     @property
     def in_registers(self) -> bool:
@@ -81,7 +100,7 @@ class Access:
     def pages(self) -> Widths:
         """Distinct pages touched, real."""
         at = ([(counts[d], widths[d], step) for counts, widths, step in self.extents] for d in range(len(self.lines)))
-        return tuple(_pages(extents, self.buffer.itemsize) for extents in at)
+        return tuple(_pages(extents, self.buffer.itemsize, self.geometry.page_bytes) for extents in at)
 
     def with_beside(self, depth: int, beside: float) -> Expr:
         """What is fetched for each byte touched at a depth, real: more than one where that is pieces of long rows, and
@@ -91,9 +110,11 @@ class Access:
         piece, row = self.extents[-1][0][depth], self.extents[-2][2]
         return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
 
-    def crowds(self, depth: int, ways: float = L1_WAYS) -> Expr:
-        """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool."""
-        taken = (ways - SPARE) * (PAGE_BYTES // self.line_bytes)
+    def crowds(self, depth: int, ways: float | None = None) -> Expr:
+        """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool; the
+        ways of the first level cache where nobody says how many."""
+        held = self.geometry.l1_ways if ways is None else ways
+        taken = (held - self.geometry.conflict_spare) * self.geometry.sets
         return self.resident[depth] > most(taken, self.lines[depth])
 
     @property
@@ -229,12 +250,10 @@ def stored(buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Expr], list[Ex
 
 @lru_cache(maxsize=KNOWN)  # sketches differ in a stage or two: four accesses of five are those of another sketch
 def make_access(
-    buffer: Buffer, kind: str, positions: tuple[tuple[Expr, ...], ...], view: Moving, line_bytes: int, larger: float
+    buffer: Buffer, kind: str, positions: tuple[tuple[Expr, ...], ...], view: Moving, geometry: Geometry
 ) -> Access:
-    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only.
-
-    `larger`: the lines of the second level cache over those of the first.
-    """
+    """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only."""
+    line_bytes, spare = geometry.line_bytes, geometry.conflict_spare
     index, shape = stored(buffer, positions[0])
     slack = _slack(buffer, positions)
     counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
@@ -258,13 +277,13 @@ def make_access(
     lines_of = tuple(lines)
     steps = _steps(shape, buffer.itemsize, line_bytes)
     resident, settled = (
-        tuple(_resident(n, [c[d] for c in counts], steps, line_bytes, spare) for d, n in enumerate(lines))
-        for spare in (SPARE, SPARE * larger)
+        tuple(_resident(n, [c[d] for c in counts], steps, geometry, free) for d, n in enumerate(lines))
+        for free in (spare, spare * geometry.larger)
     )
     extents = tuple(zip(map(tuple, counts), spans, strides, strict=True))
     return Access(
         buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, settled,
-        line_bytes, extents,
+        geometry, extents,
     )  # fmt: skip
 
 
@@ -329,14 +348,14 @@ def _lines(
     return times(lines, product(counts[:-2]))
 
 
-def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int) -> Expr:
+def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int, page_bytes: int) -> Expr:
     """Pages of a region: of each dimension all that its rows have, or those between the first and the last byte."""
     pages: Expr = real(1)
     span: Expr = ZERO
     for count, width, step in reversed(extents):
         if count is not ONE:
             span = span + width * step
-            pages = least(times(pages, count), plus(1.0, times(span, itemsize / PAGE_BYTES)))
+            pages = least(times(pages, count), plus(1.0, times(span, itemsize / page_bytes)))
     return pages
 
 
@@ -361,23 +380,23 @@ def _fixed(size: Expr) -> Expr:
     return found.pop() if len(found) == 1 else size
 
 
-def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, line_bytes: int, spare: float) -> Expr:
+def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, geometry: Geometry, spare: float) -> Expr:
     """`lines` and what they make useless, `spare` lines at the same place of pages being free."""
     if steps is None:
         return lines
-    if not any(math.gcd(s, PAGE_BYTES) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
+    line_bytes, page_bytes, sets = geometry.line_bytes, geometry.page_bytes, geometry.sets
+    if not any(math.gcd(s, page_bytes) >= CROWDED and c is not ONE for s, c in zip(steps, counts, strict=True)):
         return lines
     near: Expr = real(1)  # sets that a dense piece covers
     rows: Expr = real(1)  # places in a page where such pieces begin
-    apart = PAGE_BYTES
+    apart = page_bytes
     for step, count in reversed(list(zip(steps, counts, strict=True))):
         if count is not ONE and step < line_bytes:
             near = most(1.0, times(times(count, step / line_bytes), near))
         elif count is not ONE:
             apart = math.gcd(step, apart)
-            rows = least(times(least(count, PAGE_BYTES // math.gcd(step, PAGE_BYTES)), rows), PAGE_BYTES // apart)
+            rows = least(times(least(count, page_bytes // math.gcd(step, page_bytes)), rows), page_bytes // apart)
     used = times(near, rows)
-    sets = PAGE_BYTES // line_bytes
     return most(lines, times(minus(over(lines, least(sets, used)), spare), sets))
 
 

@@ -1,6 +1,6 @@
 """Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
 
-    analyse(func, line_bytes, larger) -> Analysis(statements, allocations, ..)
+    analyse(func, geometry) -> Analysis(statements, allocations, ..)
 
 Every innermost `Store` becomes a `Statement`: its loops, trip counts, operations and accesses. Quantities are
 expressions over the parameters of the sketch; nothing is evaluated here.
@@ -65,6 +65,7 @@ from autosched.target import Target
 from cost_model.analysis.access import (
     Access,
     Free,
+    Geometry,
     Moving,
     Widths,
     excess,
@@ -77,6 +78,7 @@ from cost_model.analysis.padding import Padding, padding_of
 from cost_model.analysis.trips import Loop, share_of, trips_of
 from cost_model.cpu.rolling import Passing, TileLoop, passing
 
+USUAL = Geometry()
 KNOWN_NESTS = 1 << 8  # that are remembered; the 48 sketches of a graph with many stages have 30 to 80
 A = TypeVar("A")
 R = TypeVar("R")
@@ -219,7 +221,7 @@ class Analysis:
     resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
 
 
-def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
+def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
     """The closed forms of `func`, symbolic or concrete."""
     body, around = func.body, list[Buffer]()
     while isinstance(body, Allocate):
@@ -227,7 +229,7 @@ def analyse(func: Func, line_bytes: int = 64, larger: float = 8.0) -> Analysis:
         body = body.body
     outside = {b.name: b for b in (*func.params, *func.prepared, *around)}
     stmts = body.stmts if isinstance(body, Seq) else (body,)
-    nests = [_nest(stmt, _used(stmt, outside), line_bytes, larger) for stmt in stmts]
+    nests = [_nest(stmt, _used(stmt, outside), geometry) for stmt in stmts]
     near, far = (_working_set([t for n in nests for t in n.touched[level].items()]) for level in (0, 1))
     statements = tuple(s.beside(number, near, far) for number, n in enumerate(nests) for s in n.statements)
     allocations = [Allocation(buffer, 0, ()) for buffer in around]
@@ -264,10 +266,10 @@ class _Nest:
 
 
 @lru_cache(maxsize=KNOWN_NESTS)
-def _nest(stmt: Stmt, outside: tuple[Buffer, ...], line_bytes: int, larger: float) -> _Nest:
+def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> _Nest:
     """The closed forms of one nest that touches these buffers from outside."""
     inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
-    walked = _Walk({b.name: b for b in (*outside, *inside)}, line_bytes, larger)
+    walked = _Walk({b.name: b for b in (*outside, *inside)}, geometry)
     walked.visit(stmt, (), ONE, {})
     touched = _touched(walked.found, lambda a: a.resident), _touched(walked.found, lambda a: a.settled)
     near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
@@ -297,8 +299,7 @@ class _Found:
 @dataclass
 class _Walk:
     buffers: dict[str, Buffer]
-    line_bytes: int
-    larger: float
+    geometry: Geometry
     found: list[_Found] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     barriers: list[Synchronisation] = field(default_factory=list)
@@ -356,7 +357,7 @@ class _Walk:
             if self.buffers[name].scope is Scope.SHARED:
                 inside |= threads
             view = views.setdefault(inside, Moving(free, inside))
-            return make_access(self.buffers[name], kind, tuple(positions), view, self.line_bytes, self.larger)
+            return make_access(self.buffers[name], kind, tuple(positions), view, self.geometry)
 
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:

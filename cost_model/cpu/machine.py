@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.target import LINE_BYTES, Microarchitecture, Target, microarchitecture
+from cost_model.analysis.access import Geometry
 
 OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
 CACHE_SHARE = 0.8  # of a cache that a working set may fill
@@ -29,9 +30,10 @@ class Machine:
         return self.target.line_bytes or LINE_BYTES
 
     @property
-    def larger(self) -> float:
-        """How many times the first level's lines the second one has."""
-        return self.target.l2_bytes / self.target.l1_bytes
+    def geometry(self) -> Geometry:
+        """The caches as the analysis of accesses sees them."""
+        larger, uarch = self.target.l2_bytes / self.target.l1_bytes, self.uarch
+        return Geometry(self.line_bytes, larger, uarch.l1_ways, uarch.page_bytes, uarch.conflict_spare)
 
     @property
     def registers(self) -> int:

@@ -293,9 +293,7 @@ def test_rows_that_crowd_in_the_first_level_have_room_in_the_second() -> None:
     """The queries of a head, 128 rows of four lines 4096 bytes apart: 128 lines of four places in a page, of 128 that
     a cache of 512 KiB has for each."""
     target = replace(nests.AVX2, l2_bytes=512 << 10)
-    update = next(
-        s for s in analyse(nests.matmul(128, 8, 1024), larger=machine(target, 1).larger).statements if s.updates
-    )
+    update = next(s for s in analyse(nests.matmul(128, 8, 1024), machine(target, 1).geometry).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": 128, "nc": 1, "nr": 4, "kc": 1}
     assert evaluate([read.resident[update.block], read.settled[update.block]], values) == [
@@ -469,6 +467,19 @@ def test_a_tile_has_registers_for_a_row_or_a_column_of_operands(rows: int, vecto
     update = next(s for s in analyse(nests.matmul(96, 96, 64, parallel=False)).statements if s.updates)
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 8 * vectors, "kc": 4}
     assert evaluate([make_block(update, machine(nests.AVX2, 1)).spills], values) == [spills]
+
+
+@pytest.mark.parametrize(
+    ("rows", "vectors", "longest"), [(6, 2, "arithmetic"), (2, 1, "latency"), (7, 3, "arithmetic")]
+)
+def test_a_block_takes_the_longest_of_its_limits_and_its_spills(rows: int, vectors: int, longest: str) -> None:
+    update = next(s for s in analyse(nests.matmul(84, 96, 64, parallel=False)).statements if s.updates)
+    values = {"mc": 1, "mr": rows, "nc": 1, "nr": 8 * vectors, "kc": 4}
+    block = make_block(update, machine(nests.AVX2, 1))
+    limits = dict(zip(block.limits, evaluate([*block.limits.values()], values), strict=True))
+    spills = limits.pop("spills")
+    assert max(limits, key=lambda name: limits[name]) == longest
+    assert evaluate([block.cycles], values) == [pytest.approx(limits[longest] + spills)]
 
 
 @pytest.mark.parametrize(("name", "slots"), [("haswell", 2.0), ("skylake-avx512", 1.0)])

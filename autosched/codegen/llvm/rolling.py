@@ -127,8 +127,8 @@ def emit_rolling(emitter: StatementEmitter, tile: RegisterTile) -> bool:
     window = next((w for w in found.sweeps() if w.passes(vectors, registers)), None)
     if window is None or (not window.passes(vectors, registers - SPARE) and _comes_apart(found, vectors, registers)):
         return False
-    line = emitter.target.line_bytes
-    if emitter.target.vector_bytes < line and window.crowds(line):
+    target = emitter.target
+    if target.vector_bytes < target.line_bytes and window.crowds(target):
         return False
     written = find_result(window, result, emitter.addresses)
     if written is None or emitter.width(written.inner) != emitter.width(window.inner):

@@ -9,7 +9,7 @@ v = B q + j. log2 B rounds of shuffles within 128 bits transpose the B x B piece
 instructions for. What else is read and computed is as everywhere. Where B does not divide the neighbours the last
 block begins earlier: what it has in common with the one before is read again, which is less than reading lane by lane.
 
-Rows that lie PAGE_BYTES apart meet in one set of the first cache, where sixteen lines do not stay for several readings.
+Rows that lie a page apart meet in one set of the first cache, where sixteen lines do not stay for several readings.
 Where a vector is a line long, and as many neighbours are read, such lines are read as a whole, once: the B x B pieces
 are transposed first and then change places, as 128 bits each, in further rounds. Transposes of such rows are
 1.6 to 1.9 times as fast with it, some of other rows up to 3 % slower.
@@ -35,7 +35,7 @@ from autosched.ir.expr import Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import is_looked_up, loads
 from autosched.lower.limits import MAX_CHUNKS
-from autosched.target import LINE_BYTES, LONGEST_STEP, PAGE_BYTES, PIECE_BYTES
+from autosched.target import LINE_BYTES, LONGEST_STEP, PIECE_BYTES, microarchitecture
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def emit_transposed(emitter: StatementEmitter, tile: RegisterTile) -> bool:
 
 def _read_across(emitter: StatementEmitter, tile: Tile, lanes: int) -> None:
     done, env = 0, emitter.bindings.env
-    for first, size in blocks(tile, lanes):
+    page = microarchitecture(emitter.target.mcpu).page_bytes
+    for first, size in blocks(tile, lanes, page):
         env.update(tile.at(first))
         read = {x: transposed_rows(emitter.writer, emitter.addresses, x, lanes, size) for x in tile.sources}
         for n in range(done, first + size):
@@ -252,10 +253,10 @@ def _stride_of_lanes(tile: Tile, load: Load, addresses: Addresses) -> int | None
     return None if first is None else first.lane_stride
 
 
-def blocks(tile: Tile, lanes: int) -> Iterator[tuple[int, int]]:
+def blocks(tile: Tile, lanes: int, page_bytes: int) -> Iterator[tuple[int, int]]:
     """(first row, rows) read across at a time in vectors of `lanes`; the last may begin in the one before."""
     line, itemsize = LINE_BYTES * tile.block // PIECE_BYTES, PIECE_BYTES // tile.block
-    in_sets = len(tile.strides) == 1 and tile.strides[0] * itemsize % PAGE_BYTES == 0
+    in_sets = len(tile.strides) == 1 and tile.strides[0] * itemsize % page_bytes == 0
     rows = len(tile.points)
     lines = rows // line * line if in_sets and lanes == line else 0
     yield from ((first, line) for first in range(0, lines, line))

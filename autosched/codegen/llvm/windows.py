@@ -29,7 +29,7 @@ from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, loads, vector_tile
-from autosched.target import L1_WAYS, LONGEST_STEP, PAGE_BYTES
+from autosched.target import LONGEST_STEP, Target, microarchitecture
 
 Point = tuple[int, ...]
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
@@ -113,10 +113,11 @@ class Window:
         steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
         return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
 
-    def crowds(self, line_bytes: int) -> bool:
+    def crowds(self, target: Target) -> bool:
         """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
+        uarch, line_bytes = microarchitecture(target.mcpu), target.line_bytes
         lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
-        return len(lines) > L1_WAYS * len({line % (PAGE_BYTES // line_bytes) for line in lines})
+        return len(lines) > uarch.l1_ways * len({line % (uarch.page_bytes // line_bytes) for line in lines})
 
     @property
     def last(self) -> dict[Point, int]:
