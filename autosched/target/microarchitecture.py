@@ -72,7 +72,7 @@ class Microarchitecture:
     page_bytes: int
     """Bytes of a page of memory; the sets of L1, one after another, are as long."""
     conflict_spare: float
-    """Lines in a set beyond its ways that cost nothing; in L2 as many times more as it is larger than L1."""
+    """Lines of a crowded set that cost nothing; in L2 as many times more as it is larger than L1."""
     conflict_fetch: float
     """Times as long from L2 where the vectors of a block are more lines than the ways of their sets."""
     conflict_ways: float
