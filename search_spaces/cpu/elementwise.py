@@ -54,7 +54,7 @@ from search_spaces.partial_sketch import Context, PartialSketch
 from search_spaces.space import Param
 
 MOST_VECTORS = 16  # of a chunk, for all of them to be written out
-FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
+FEW_POINTS = 4096  # at most, of a nest of its own that is not worth waking a thread
 
 
 class Inline:

@@ -25,11 +25,10 @@ from autosched.te.rewrites.scans import LONGEST
 from search_spaces.access import extent, points
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
+from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
-
-FEW_POINTS = 4096  # a nest of its own that waking a thread would not pay for
 
 
 @dataclass(frozen=True)

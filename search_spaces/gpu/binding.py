@@ -16,7 +16,7 @@ from search_spaces.gpu import domains
 from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import Param
 
-WARP = 32
+WARP = 32  # threads that run together
 SMALL_AXIS = 4  # axes up to this extent have no threads of their own
 LONG_AXIS = 16  # longer ones have virtual threads
 MOST_TILES = (domains.MOST_TILE, domains.MOST_TILE, 4, 2)  # of the axes of a tiled reduction from the last on

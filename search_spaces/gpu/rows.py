@@ -38,13 +38,12 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import shares_leading_axes
 from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
 from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
 from search_spaces.space import Param
 
-WARP = 32
 SEVERAL_ROWS = 1024  # up to this length a block may well do several rows
 SHORT_ROW = 128  # up to this length a thread may well do a row by itself
 MANY_POINTS = 1024  # as many blocks keep a device busy

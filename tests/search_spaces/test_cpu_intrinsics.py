@@ -162,13 +162,13 @@ def test_what_flipped_bits_add_is_taken_off_once(dtype: str) -> None:
     found = sketches_with_words(dag)
     assert found
     for sketch in found:
-        reduced, host = sketch.state.stage("matmul.acc"), sketch.state.stage("matmul")
+        reduced, consumer = sketch.state.stage("matmul.acc"), sketch.state.stage("matmul")
         (dot,) = reduced.op.body
         assert isinstance(dot, Dot)
         assert dot.intrinsic == "vpdpbusd"
         assert {x.buffer for x in dot.children if isinstance(x, Load)} == {"A.words", "B.words"}
         (packed,) = (step.packed for step in sketch.state.steps if isinstance(step, Tensorize))
-        assert host.op.reads == {"matmul.acc", f"{packed}.sums"}
+        assert consumer.op.reads == {"matmul.acc", f"{packed}.sums"}
         assert sketch.state.stage(f"{packed}.sums").at == sketch.state.stage(f"{packed}.words").at
 
 

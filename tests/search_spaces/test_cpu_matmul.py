@@ -43,13 +43,13 @@ def test_every_sketch_is_exact(target, M, N, K):
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "is_thin"), [(7, 64, True), (8, 64, True), (9, 64, False), (7, 63, False)]
+    ("size", "channels", "is_skinny"), [(7, 64, True), (8, 64, True), (9, 64, False), (7, 63, False)]
 )
-def test_the_weights_of_a_small_image_pass_by_in_blocks_of_channels(size, channels, is_thin):
+def test_the_weights_of_a_small_image_stream_in_by_blocks_of_channels(size, channels, is_skinny):
     """Its few points leave a copy nothing to be won back; the taps of the window make the reduction long."""
     dag, _ = build("c2d", (1, size, size, channels, 19, 3, 1, 1))
     found = [s for s in sketches(collapse(dag), NARROW, 1) if "thin" in s.name]
-    assert bool(found) == is_thin
+    assert bool(found) == is_skinny
     for sketch in found[:1]:
         check(sketch, collapse(dag), space.sample(sketch, 1, np.random.default_rng(4))[0])
 
@@ -72,8 +72,8 @@ def test_few_rows_read_panels_of_the_block_and_ask_for_the_next_one(case, outsid
     rng = np.random.default_rng(5)
     for sketch in found[:1]:
         (copy,) = [s for s in sketch.state.stages if s.name.endswith(".pack")]
-        host = sketch.state.stage(copy.at.stage)
-        *blocks, columns = host.loops[: host.position(copy.at.loop) + 1]
+        consumer = sketch.state.stage(copy.at.stage)
+        *blocks, columns = consumer.loops[: consumer.position(copy.at.loop) + 1]
         assert [x.name for x in blocks] == outside
         assert not columns.reduce
         (hint,) = [h for stage in sketch.state.stages for h in stage.ahead]
@@ -101,8 +101,8 @@ def test_the_weights_of_a_group_have_panels(shape, kind):
 def test_tiles_that_read_one_panel_follow_each_other():
     """The phases of a transposed convolution have weights of their own: they change before the pixels do."""
     dag = collapse(build("t2d", (1, 4, 5, 64, 19, 4, 2, 1))[0])
-    (thin,) = [s for s in sketches(dag, NARROW, 1) if s.name.endswith("thin/pad@inline")]
-    loops = [x.name for x in thin.state.stage("phases.acc").loops if x.name.endswith(".0")]
+    (skinny,) = [s for s in sketches(dag, NARROW, 1) if s.name.endswith("thin/pad@inline")]
+    loops = [x.name for x in skinny.state.stage("phases.acc").loops if x.name.endswith(".0")]
     assert loops == ["co.0", "rh.0", "rw.0", "qh.0", "qw.0"]
 
 

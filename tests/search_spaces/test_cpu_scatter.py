@@ -1,4 +1,4 @@
-"""Sums of what data send to a place take a step for each element, not one for each element and place."""
+"""A scatter takes one step for each element, not one for each element and each place that it might go to."""
 
 from __future__ import annotations
 
