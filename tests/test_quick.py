@@ -16,7 +16,7 @@ ROOT = TESTS.parent
 CODE = ("autosched", "search_spaces", "cost_model", "experiments")
 MODULES = ("autosched.errors", "autosched.target", "autosched.api")  # units of their own, though no folders
 RUNS = ("tests.faults", "tests.fuzz", "tests.replay")  # which have longer runs than the suite's
-DOCUMENTS = ("README.md",)
+DOCUMENTS = ("README.md", "pyproject.toml")
 
 
 def packages() -> Iterator[str]:
