@@ -280,7 +280,7 @@ def opaque_parts(expr: Expr) -> list[Expr]:
     return found + [part for child in expr.children for part in opaque_parts(child)]
 
 
-@examples(400)
+@examples(250)
 @given(integer() | condition(2))
 def test_the_value_is_the_same_at_every_point(expr):
     found = simplifier()(expr)
@@ -288,7 +288,7 @@ def test_the_value_is_the_same_at_every_point(expr):
     assert values(found) == values(expr)
 
 
-@examples(300)
+@examples(200)
 @given(integer() | condition(2))
 def test_simplifying_again_changes_nothing(expr):
     once = simplifier()(expr)
@@ -298,7 +298,7 @@ def test_simplifying_again_changes_nothing(expr):
     assert s(expr) is once
 
 
-@examples(300)
+@examples(200)
 @given(integer())
 def test_bounds_hold_every_value(expr):
     least, most = UNKNOWN  # of what is not a sum: an index beyond them would be one of no tensor

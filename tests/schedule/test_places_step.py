@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -67,15 +66,16 @@ def check(dag: ComputeDAG, shape: tuple[int, ...], axis: int, dtype: str, least:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_type_along_every_axis(dtype: str) -> None:
-    for axis, least in itertools.product(range(3), (False, True)):
+    for axis in range(3):  # the least and the greatest in turn: each type has both, and so has each axis
+        least = (axis + TYPES.index(dtype)) % 2 == 0
         check(places((5, 37, 19), axis, dtype, least), (5, 37, 19), axis, dtype, least, 1, 2)
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 129, 1031])
 def test_rows_of_every_length(n: int) -> None:
-    for m, threads in ((1, 1), (1, 2), (13, 1), (33, 2)):
-        check(places((m, n), 1, both=n % 2 == 0), (m, n), 1, "float32", False, threads, 3)
-    check(places((n, 21), 0, least=True), (n, 21), 0, "float32", True, 1, 3)
+    for m, threads in ((1, 1 + n % 2), (13, 1), (33, 2)):
+        check(places((m, n), 1, both=n % 2 == 0), (m, n), 1, "float32", False, threads, 2)
+    check(places((n, 21), 0, least=True), (n, 21), 0, "float32", True, 1, 2)
 
 
 def test_places_are_of_32_bits_where_they_fit_and_read_in_order() -> None:
@@ -138,7 +138,7 @@ def test_the_first_nan_is_the_best_and_the_value_is_that_of_the_place(
         value = np.take_along_axis(x, np.expand_dims(place, axis), axis).squeeze(axis)
         for target in targets():
             for sketch in sketches(dag, target, threads):
-                for values in sample(sketch, 4, np.random.default_rng(1)):
+                for values in sample(sketch, 2, np.random.default_rng(1)):
                     row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
                     got = run(kernel_of(sketch.state, target, threads, row), dag, {"X": x}, target)
                     assert np.array_equal(got[0].reshape(place.shape), place), (sketch.name, row)

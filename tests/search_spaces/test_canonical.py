@@ -13,7 +13,7 @@ from cost_model import CostModel
 from search_spaces import space
 from search_spaces.cpu import sketches
 
-PAIRS = 2  # compared of each sketch
+PAIRS = 1  # compared of each sketch
 THREADS = 2
 CASES = {
     "product": ("matmul", (1, 37, 53, 300)),
