@@ -100,8 +100,9 @@ def _gpu(kind: str) -> Finding:
 
 def _gpu_rates(kind: str) -> list[Finding]:
     """What the named GPU does at most. Raises DeviceError: it was asked for by name."""
+    from autosched.measure.backends import lock_name
     from autosched.measure.gpu_rates import measure_rates
-    from autosched.measure.host import device_lock, lock_name
+    from autosched.measure.host import device_lock
 
     with device_lock(lock_name(kind)):
         rates = measure_rates(kind)

@@ -7,24 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError
 from autosched.measure import host
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError, kill_all, wait
-from autosched.measure.protocol import (
-    Build,
-    Built,
-    Canary,
-    Failed,
-    GpuBuild,
-    Load,
-    Message,
-    ProtocolError,
-    Samples,
-    Setup,
-)
+from autosched.measure.protocol import Build, Built, Canary, Failed, Load, ProtocolError, Samples, Setup
 from autosched.measure.results import FAULTS, Failure, Job
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target
@@ -146,7 +134,7 @@ class Builders:
 
     def _assign(self, worker: Worker, job: Job, path: Path) -> Failure | None:
         try:
-            worker.request(_build_request(worker.next_id(), job, path), self._deadline_s)
+            worker.request(Build(worker.next_id(), job.source, str(path)), self._deadline_s)
         except ProtocolError as error:  # the text is longer than a frame
             return Failure(job.key, "build_error", str(error))
         self._idle.remove(worker)
@@ -183,12 +171,6 @@ class Builders:
         for worker in self._busy:
             worker.kill()
         self._busy.clear()
-
-
-def _build_request(number: int, job: Job, path: Path) -> Message:
-    if isinstance(job.source, KernelSource):
-        return Build(number, job.source.ir, str(path))
-    return GpuBuild(number, job.source, str(path))
 
 
 class Runners:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
-from autosched.measure.protocol import Built, Failed, GpuBuild, Message, ProtocolError, Setup
+from autosched.measure.protocol import Build, Built, Failed, Message, ProtocolError, Setup, source_as
 from autosched.runtime.gpu import cache
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import DeviceFault
@@ -25,10 +26,10 @@ class GpuBuilder:
 
         A kernel that spills registers is a failure: it would be slow, and is not worth the time on the device.
         """
-        if not isinstance(message, GpuBuild):
+        if not isinstance(message, Build):
             raise ProtocolError(f"a builder of a device got {type(message).__name__}")
         try:
-            binary = compile_source(message.source, self._compiler)
+            binary = compile_source(source_as(GpuSource, message), self._compiler)
         except CompileError as error:
             return Failed(message.id, "build_error", str(error) or "the compiler refused the source")
         except DeviceFault as fault:

@@ -19,7 +19,7 @@ from autosched.measure import timing
 from autosched.measure.check import CandidateError
 from autosched.measure.gpu_data import GpuData, Guarded, make_workspace
 from autosched.measure.problem import DATA_SETS
-from autosched.measure.protocol import Done, Failed, GpuHold, Message, Peak, ProtocolError, Rate, Setup
+from autosched.measure.protocol import Done, Failed, Hold, Message, Peak, ProtocolError, Rate, Setup, source_as
 from autosched.measure.slots import Slots
 from autosched.runtime.gpu.by_hand import canary_source
 from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
@@ -60,7 +60,7 @@ class GpuRunner(Slots[Held]):
 
     def _carry_out(self, message: Message) -> Message:
         match message:
-            case GpuHold():
+            case Hold():
                 return self._hold(message)
             case Peak():
                 return Rate(message.id, measure_gpu_peak(self._device))
@@ -83,9 +83,9 @@ class GpuRunner(Slots[Held]):
         self._opened = open_device(setup.target.kind)
         self._loaded = GpuData(self._opened, Path(setup.directory), setup.inputs, setup.outputs)
 
-    def _hold(self, message: GpuHold) -> Message:
+    def _hold(self, message: Hold) -> Message:
         self._release(message.slot)  # its scratch goes before the next one's comes
-        source = message.source
+        source = source_as(GpuSource, message)
         binary = Binary.from_bytes(Path(message.object_path).read_bytes())
         workspace = make_workspace(self._device, source)
         try:

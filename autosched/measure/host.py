@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -122,11 +121,3 @@ def _sweep(home: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-def lock_name(kind: str) -> str:
-    """Of the device that is timed. OpenCL may mean the processor, so it shares that one's lock."""
-    if kind != "cuda":
-        return "cpu"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    return f"cuda-{re.sub(r'[^A-Za-z0-9-]', '_', visible) or '0'}"

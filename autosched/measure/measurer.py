@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
+from autosched.measure.backends import WORKERS, lock_name
 from autosched.measure.crew import Builders, Crew, Runners
-from autosched.measure.host import device_lock, lock_name
+from autosched.measure.host import device_lock
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
-from autosched.measure.protocol import Drop, Failed, GpuHold, Hold, Measure, Message, Peak, Rate, Sample, Samples
+from autosched.measure.protocol import Drop, Failed, Hold, Measure, Message, Peak, Rate, Sample, Samples
 from autosched.measure.results import (
     FAULTS,
     Failure,
@@ -45,7 +45,6 @@ _BUILD_DEADLINE_S = 30.0  # of one compilation
 _RUN_DEADLINE_S = 2.0  # least of a run
 _DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
 _CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
-_LAUNCH_BUILD_S = 15.0  # an OpenCL platform may finish compiling at the first launch
 _MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 
 
@@ -70,7 +69,7 @@ class Measurer:
         self.build_s = self.check_s = self.measure_s = 0.0
         self._problem, self._threads, self._floor_s = problem, threads, floor_s
         self._lock = lock_name(target.kind)
-        self._launch_build_s = _LAUNCH_BUILD_S if target.kind == "opencl" else 0.0
+        self._launch_build_s = WORKERS[target.kind].launch_build_s
         self._first_deadline_s = first_deadline_s
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
@@ -112,6 +111,8 @@ class Measurer:
         self._objects.update(new)
         for key, first in twins.items():
             self._objects[key] = self._objects[first]
+            if first in self._builders.resources:
+                self._builders.resources[key] = self._builders.resources[first]
             if first in self._build_failures:
                 self._build_failures[key] = replace(self._build_failures[first], key=key)
         self.build_s += time.monotonic() - start
@@ -125,26 +126,19 @@ class Measurer:
         time.
         """
         for job in jobs:
-            if isinstance(job.source, KernelSource) and not 1 <= job.source.threads <= self._threads:
+            if not 1 <= job.source.threads <= self._threads:
                 raise UsageError(
                     f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
                 )
             keys.append(job.key)
             if job.key in self._objects or job.key in new or job.key in twins:
                 continue
-            first = self._first_of_text(job)
+            first = self._compiled.setdefault(sha256(job.source.text.encode()).digest(), job.key)
             if first in self._objects or first in new:
                 twins[job.key] = first
             else:  # also where the first was left behind when building was interrupted
                 new[job.key] = self._crew.directory / f"{len(self._objects) + len(new)}.o"
                 yield job, new[job.key]
-
-    def _first_of_text(self, job: Job) -> str:
-        """The key of the first job with the same text; on a device a kernel's resources are kept by key, and so each is
-        compiled."""
-        if not isinstance(job.source, KernelSource):
-            return job.key
-        return self._compiled.setdefault(sha256(job.source.ir.encode()).digest(), job.key)
 
     def measure(
         self,
@@ -265,7 +259,7 @@ class Measurer:
 
     def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Message, float]:
         """Loads and checks a candidate; (the answer, seconds it took)."""
-        request = _hold_request(worker.next_id(), slot, str(self._objects[job.key]), job)
+        request = Hold(worker.next_id(), slot, str(self._objects[job.key]), job.source)
         start = time.monotonic()
         try:
             reply = worker.ask(request, self._deadline(best_s, calls=2) + self._launch_build_s)
@@ -314,14 +308,6 @@ def _repeated(attempt: Callable[[], Answer | Failure]) -> Answer | Failure:
     """The answer of `attempt`; of a second one where the first was a failure that says nothing of the candidate."""
     answer = attempt()
     return attempt() if isinstance(answer, Failure) and FAULTS[answer.kind].repeated else answer
-
-
-def _hold_request(number: int, slot: int, path: str, job: Job) -> Message:
-    source = job.source
-    if isinstance(source, KernelSource):
-        rest = (source.prepare, source.packed_bytes, source.winograd)
-        return Hold(number, slot, path, source.name, source.workspace_bytes, source.threads, *rest)
-    return GpuHold(number, slot, path, source)
 
 
 def _final(key: str, samples: tuple[float, ...]) -> FinalMeasurement:

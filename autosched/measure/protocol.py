@@ -12,13 +12,14 @@ import math
 import types
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-from autosched.codegen.c.source import GpuSource
+from autosched.codegen import Source
 from autosched.runtime.gpu.compile import Resources
 from autosched.runtime.spec import ArraySpec
 from autosched.target import Target
 
+S = TypeVar("S", bound=Source)
 MAX_FRAME = 64 << 20
 _PREFIX = 4
 
@@ -42,19 +43,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Build:
-    """Compile `ir` and write the object code to the file `object_path`."""
-
-    id: int
-    ir: str
-    object_path: str
-
-
-@dataclass(frozen=True)
-class GpuBuild:
     """Compile `source` and write what a runner loads to the file `object_path`."""
 
     id: int
-    source: GpuSource
+    source: Source
     object_path: str
 
 
@@ -67,31 +59,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Hold:
-    """Load a kernel, check it and keep it in `slot`. `threads` is what it is called with.
-
-    With `packed_bytes`, `prepare` is the function that fills a block of so many bytes from the weights, once. It is
-    held to the error of Winograd's tiles of `winograd` outputs, 0: of the direct form.
-    """
+    """Load the kernel of `source`, which was compiled into `object_path`, check it and keep it in `slot`."""
 
     id: int
     slot: int
     object_path: str
-    entry: str
-    workspace_bytes: int
-    threads: int
-    prepare: str | None = None
-    packed_bytes: int = 0
-    winograd: int = 0
-
-
-@dataclass(frozen=True)
-class GpuHold:
-    """As `Hold`, for a device's kernel, which was compiled into `object_path`."""
-
-    id: int
-    slot: int
-    object_path: str
-    source: GpuSource
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -151,7 +124,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Built:
-    """A device's source was compiled; what its kernels take, empty where the compiler does not tell."""
+    """A source was compiled; what a device's kernels take, empty where the compiler does not tell."""
 
     id: int
     resources: tuple[Resources, ...]
@@ -177,26 +150,9 @@ class Failed:
 
 
 Message: TypeAlias = (
-    Setup
-    | Build
-    | GpuBuild
-    | Load
-    | Hold
-    | GpuHold
-    | Measure
-    | Sample
-    | Drop
-    | Canary
-    | Peak
-    | Done
-    | Built
-    | Samples
-    | Rate
-    | Failed
+    Setup | Build | Load | Hold | Measure | Sample | Drop | Canary | Peak | Done | Built | Samples | Rate | Failed
 )
-REQUESTS: dict[str, type] = {
-    c.__name__: c for c in (Setup, Build, GpuBuild, Load, Hold, GpuHold, Measure, Sample, Drop, Canary, Peak)
-}
+REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, Load, Hold, Measure, Sample, Drop, Canary, Peak)}
 REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Built, Samples, Rate, Failed)}
 
 
@@ -218,6 +174,13 @@ def decode(body: bytes, kinds: dict[str, type]) -> Any:
         raise ProtocolError(f"not a message of kind {', '.join(kinds)}")
     name = data.pop("kind")
     return checked(data, kinds[name], name)
+
+
+def source_as(cls: type[S], message: Build | Hold) -> S:
+    """The source of a request to a worker for sources of this class. Raises ProtocolError for one of another."""
+    if not isinstance(message.source, cls):
+        raise ProtocolError(f"a worker for {cls.__name__} got {type(message.source).__name__}")
+    return message.source
 
 
 class Frames:
@@ -253,7 +216,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def checked(data: Any, hint: Any, where: str) -> Any:
-    """`data` as a value of the type `hint`: dataclass, tuple[T, ...], tuple[T, U], T | None, str, int, float, bool."""
+    """`data` as a value of the type `hint`: a dataclass, tuple[T, ...], tuple[T, U], T | U, str, int, float, bool."""
     if isinstance(hint, type) and is_dataclass(hint):
         names = {f.name for f in fields(hint)}
         if not isinstance(data, dict) or set(data) != names:
@@ -269,7 +232,8 @@ def checked(data: Any, hint: Any, where: str) -> Any:
             raise ProtocolError(f"{where} must have {len(kinds)} items, got {len(data)}")
         return tuple(checked(item, kind, where) for item, kind in zip(data, kinds, strict=True))
     if isinstance(hint, types.UnionType):
-        return None if data is None else checked(data, get_args(hint)[0], where)
+        hints = get_args(hint)
+        return None if data is None and types.NoneType in hints else checked(data, _member(data, hints), where)
     if hint is float and isinstance(data, (int, float)) and not isinstance(data, bool):
         return _finite(data, where)
     if type(data) is not hint:
@@ -277,6 +241,12 @@ def checked(data: Any, hint: Any, where: str) -> Any:
     if hint is str and not data.isascii():
         _check_unicode(data, where)
     return data
+
+
+def _member(data: Any, hints: tuple[Any, ...]) -> Any:
+    """The type of a union that `data` is to be of: the dataclass with its fields, else the first."""
+    given = set(data) if isinstance(data, dict) else None
+    return next((h for h in hints if is_dataclass(h) and {f.name for f in fields(h)} == given), hints[0])
 
 
 def _check_unicode(text: str, where: str) -> None:

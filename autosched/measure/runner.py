@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from autosched.codegen.source import KernelSource
 from autosched.measure import timing
 from autosched.measure.buffers import Buffer
 from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
-from autosched.measure.protocol import Done, Failed, Hold, Message, Setup
+from autosched.measure.protocol import Done, Failed, Hold, Message, Setup, source_as
 from autosched.measure.results import impossible_time
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
@@ -104,14 +105,15 @@ class Runner(Slots[Held]):
 
     def _hold(self, message: Hold) -> Message:
         self._release(message.slot)  # its scratch goes before the next one's comes
+        source = source_as(KernelSource, message)
         try:
             code = Path(message.object_path).read_bytes()
-            loaded = load_object(code, message.entry, message.threads)
-            prepare = None if message.prepare is None else load_object(code, message.prepare, message.threads)
+            loaded = load_object(code, source.name, source.threads)
+            prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
         except (RuntimeError, ValueError) as error:  # a symbol that nothing defines
             return Failed(message.id, "build_error", " ".join(str(error).split())[:2000])
-        packing = None if prepare is None else Packing(prepare.function, Buffer(message.packed_bytes))
-        kernel = Kernel(loaded.function, message.threads, Buffer(message.workspace_bytes), packing, message.winograd)
+        packing = None if prepare is None else Packing(prepare.function, Buffer(source.packed_bytes))
+        kernel = Kernel(loaded.function, source.threads, Buffer(source.workspace_bytes), packing, source.winograd)
         check(kernel, self._data)
         self._held[message.slot] = Held(loaded, prepare, kernel)
         return Done(message.id)

@@ -14,16 +14,13 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from autosched.errors import DeviceError
 from autosched.measure import protocol
-from autosched.measure.protocol import Build, Done, Failed, Message, ProtocolError, Setup
-
-Handler: TypeAlias = Callable[[Message], Message]
+from autosched.measure.backends import WORKERS
+from autosched.measure.protocol import Done, Failed, Message, ProtocolError, Setup
 
 _PR_SET_PDEATHSIG = 1
 _MAX_FILE = 1 << 30  # bytes a worker may write into one file: an object, its log
@@ -76,61 +73,22 @@ def requests(stream: BinaryIO) -> Iterator[Message]:
         frames.feed(data)
 
 
-def build(setup: Setup, message: Message) -> Message:
-    """Compiles into a file beside the final one and renames it, so that a file that is there is whole."""
-    from autosched.runtime.jit import compile_object
-
-    if not isinstance(message, Build):
-        raise ProtocolError(f"a builder got {type(message).__name__}")
-    try:
-        code = compile_object(message.ir, setup.target)
-    except MemoryError:
-        return Failed(message.id, "out_of_memory", "the compiler needs more memory than the worker may have")
-    except (RuntimeError, ValueError) as error:
-        return Failed(message.id, "build_error", " ".join(str(error).split())[:2000] or type(error).__name__)
-    path = Path(message.object_path)
-    part = path.with_suffix(".part")
-    part.write_bytes(code)
-    part.rename(path)
-    return Done(message.id)
-
-
 def serve(stream: BinaryIO, out: BinaryIO) -> None:
     incoming = requests(stream)
     setup = next(incoming, None)
     if not isinstance(setup, Setup):
         raise ProtocolError("the first message must be Setup")
-    if setup.target.kind == "cpu":
-        lower_limit(resource.RLIMIT_DATA, setup.memory_limit)  # a GPU driver maps far more than it uses
+    workers = WORKERS[setup.target.kind]
+    if workers.has_limit:
+        lower_limit(resource.RLIMIT_DATA, setup.memory_limit)
     try:
-        handle = (_runner if setup.role == "run" else _builder)(setup)
+        handle = (workers.runner if setup.role == "run" else workers.builder)(setup)
     except DeviceError as error:  # no compiler for the device, say
         _send(out, Failed(setup.id, "device_lost", str(error)))
         return
     _send(out, Done(setup.id))
     for message in incoming:
         _send(out, handle(message))
-
-
-def _runner(setup: Setup) -> Handler:
-    if setup.target.kind == "cpu":
-        from autosched.measure.runner import Runner
-
-        return Runner(setup).handle
-    from autosched.measure.gpu_runner import GpuRunner
-
-    return GpuRunner(setup).handle
-
-
-def _builder(setup: Setup) -> Handler:
-    if setup.target.kind != "cpu":
-        from autosched.measure.gpu_builder import GpuBuilder
-
-        return GpuBuilder(setup).handle
-    from autosched.runtime.jit import compile_object
-
-    compile_object("", setup.target)  # imports LLVM and makes its machine now, not at the first candidate's expense
-    return partial(build, setup)
 
 
 def _send(out: BinaryIO, message: Message) -> None:

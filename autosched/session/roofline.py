@@ -55,8 +55,9 @@ def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float 
 
 def measure_gpu_roof(kind: str, n_bytes: int, dtype: str) -> Roof:
     """A GPU's roof: its arithmetic for float32 and float64, and a copy past its caches. Raises DeviceError."""
+    from autosched.measure.backends import lock_name
     from autosched.measure.gpu_rates import measure_rates
-    from autosched.measure.host import device_lock, lock_name
+    from autosched.measure.host import device_lock
 
     is_float = dtype in ("float32", "float64")
     with device_lock(lock_name(kind)):

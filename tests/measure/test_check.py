@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autosched.codegen.source import KernelSource
 from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, Buffer, poison_bytes
 from autosched.measure.check import Array, Expected, compare
 from autosched.measure.problem import limits
@@ -378,7 +379,7 @@ def test_messages_survive_the_wire() -> None:
     setup = Setup(1, "run", parse_target("llvm -mcpu=haswell"), 1 << 40, "/x", (spec,), ())
     messages: list[Message] = [
         setup,
-        Hold(2, 0, "/x/1.o", "add", 64, 1),
+        Hold(2, 0, "/x/1.o", KernelSource("add", "define", 64, 1)),
         Measure(3, 0, 0.05, None),
         Measure(4, 0, 0.05, 1e-7),
     ]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.source import KernelSource
 from autosched.measure.protocol import (
     MAX_FRAME,
     REPLIES,
@@ -21,16 +23,20 @@ from autosched.measure.protocol import (
     Setup,
     decode,
     encode,
+    source_as,
 )
 from autosched.target import parse_target
 
 KINDS = {**REQUESTS, **REPLIES}
+PROCESSORS = KernelSource("kernel", "define", 64, 2)
+GPUS = GpuSource("k", "cuda", "//", (Launch("k_0", (1, 1, 1), (32, 1, 1), ("A", "C"), 0),), ("A",), ("C",), (("w", 8),))
 MESSAGES = (
     Done(1),
     Rate(1, 2.5),
     Failed(1, "crash", "signal 11"),
-    Build(1, "define", "/x.o"),
-    Hold(1, 2, "/x.o", "kernel", 64, 2),
+    Build(1, PROCESSORS, "/x.o"),
+    Hold(1, 2, "/x.o", PROCESSORS),
+    Hold(1, 2, "/x.o", GPUS),
     Measure(1, 2, 0.1, None),
     Setup(1, "run", parse_target("cpu"), 1 << 30, "/problem", (), ()),
 )
@@ -73,6 +79,17 @@ def test_a_body_is_a_message_or_a_protocol_error(make: Callable[[random.Random],
             if isinstance(text, str):
                 text.encode()
     assert n_read > 0
+
+
+def test_a_source_is_of_one_kind_or_the_other() -> None:
+    for source in (PROCESSORS, GPUS):
+        assert decode(encode(Build(1, source, "/x.o"))[4:], REQUESTS).source == source
+    body = json.loads(encode(Build(1, GPUS, "/x.o"))[4:])
+    for wrong in (None, "define", {**body["source"], "ir": ""}, {**body["source"], "launches": [{}]}):
+        with pytest.raises(ProtocolError, match=r"Build\.source"):
+            decode(json.dumps({**body, "source": wrong}).encode(), REQUESTS)
+    with pytest.raises(ProtocolError, match="a worker for KernelSource got GpuSource"):
+        source_as(KernelSource, Build(1, GPUS, "/x.o"))
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:

@@ -1,0 +1,33 @@
+"""What a building worker for processors does: compile LLVM IR to an object file. Only workers import this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autosched.codegen.source import KernelSource
+from autosched.measure.protocol import Build, Built, Failed, Message, ProtocolError, Setup, source_as
+from autosched.runtime.jit import compile_object
+
+
+class Builder:
+    """State of a building worker: LLVM's machine for the target, made now and not at the first candidate's expense."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._target = setup.target
+        compile_object("", self._target)
+
+    def handle(self, message: Message) -> Message:
+        """Compiles into a file beside the final one and renames it, so that a file that is there is whole."""
+        if not isinstance(message, Build):
+            raise ProtocolError(f"a builder got {type(message).__name__}")
+        try:
+            code = compile_object(source_as(KernelSource, message).ir, self._target)
+        except MemoryError:
+            return Failed(message.id, "out_of_memory", "the compiler needs more memory than the worker may have")
+        except (RuntimeError, ValueError) as error:
+            return Failed(message.id, "build_error", " ".join(str(error).split())[:2000] or type(error).__name__)
+        path = Path(message.object_path)
+        part = path.with_suffix(".part")
+        part.write_bytes(code)
+        part.rename(path)
+        return Built(message.id, ())
