@@ -227,7 +227,7 @@ def _estimate(request: Request, space: Space, directory: Path | None, begun: flo
     search_begun = time.monotonic()
     drafted = _analytic_best(task, WRITTEN)
     best, _ = drafted[0]
-    seconds = float(task.model.draft(best.sketch, np.array([best.values], np.int64))[0])
+    seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:
         _write_sources(directory, task, [source for _, source in drafted])
     now = time.monotonic()

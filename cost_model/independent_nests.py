@@ -4,8 +4,8 @@ A rule connects the parameters that it names. Where the rules of a sketch fall i
 (the kernels of a graph with many stages do), a row is legal when each of its parts is: of six kernels with a tenth of
 all values legal in each, one row in a million would be. So a row takes the parts that are illegal from other rows.
 
-What one nest takes of the time, too, is nearly a matter of its own parameters: the best rows by the draft are made of
-the best columns for each nest.
+What one nest takes of the time, too, is nearly a matter of its own parameters: the best rows by the analytic latency
+are made of the best columns for each nest.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Part:
+class IndependentGroup:
     """Numbers of rules, or of nests, that share parameters, and the numbers of those parameters."""
 
     members: tuple[int, ...]
     columns: tuple[int, ...]
 
 
-def independent_parts(rules: Sequence[Rule], params: Sequence[str]) -> tuple[Part, ...]:
+def independent_parts(rules: Sequence[Rule], params: Sequence[str]) -> tuple[IndependentGroup, ...]:
     """The groups of rules, but those about sums over everything; parameters that no other rule names are in none."""
     return connected({n: [rule.holds] for n, rule in enumerate(rules) if not rule.whole}, params)
 
 
-def connected(forms: Mapping[int, Sequence[Expr]], params: Sequence[str]) -> tuple[Part, ...]:
+def connected(forms: Mapping[int, Sequence[Expr]], params: Sequence[str]) -> tuple[IndependentGroup, ...]:
     """The groups of members whose closed forms share parameters."""
     number = {name: n for n, name in enumerate(params)}
     groups: list[tuple[set[int], set[int]]] = []
@@ -46,10 +46,10 @@ def connected(forms: Mapping[int, Sequence[Expr]], params: Sequence[str]) -> tup
         met = [g for g in groups if g[1] & named]
         groups = [g for g in groups if not g[1] & named]
         groups.append(({n}.union(*(g[0] for g in met)), named.union(*(g[1] for g in met))))
-    return tuple(Part(tuple(sorted(r)), tuple(sorted(c))) for r, c in groups)
+    return tuple(IndependentGroup(tuple(sorted(r)), tuple(sorted(c))) for r, c in groups)
 
 
-def legal_rows(rows: Ints, holds: Mask, parts: Sequence[Part]) -> Ints:
+def legal_rows(rows: Ints, holds: Mask, parts: Sequence[IndependentGroup]) -> Ints:
     """`[m, n_params]` rows of legal parts made of `rows [n, n_params]`, whose rules hold where `holds [n_rules, n]`.
 
     With one part those that are legal; with several also the others (m is then n), their illegal parts replaced by
@@ -68,7 +68,7 @@ def legal_rows(rows: Ints, holds: Mask, parts: Sequence[Part]) -> Ints:
     return made
 
 
-def best_rows(rows: Ints, cost: Floats, parts: Sequence[Part], n: int) -> Ints:
+def best_rows(rows: Ints, cost: Floats, parts: Sequence[IndependentGroup], n: int) -> Ints:
     """`[n, n_params]` rows, the best first: the k-th has of each part the columns that are the k-th best of `rows`
     `[m, n_params]` there, by `cost` `[n_parts, m]`. What is in no part is as in the row that costs least."""
     made = np.repeat(rows[[cost.sum(axis=0).argmin()]], n, axis=0)

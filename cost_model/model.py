@@ -1,6 +1,6 @@
 """The cost model of one tuning session: judges populations of all sketches of a workload.
 
-    legal, legal_rows, draft, features, score (i, matrix)      update(sketches, rows, seconds)
+    legal, legal_rows, analytic_latency, features, score (i, matrix)      update(sketches, rows, seconds)
 
 `i` is the number of a sketch, `matrix` int64 `[n, n_params]`. A sketch is analysed when it is first asked about.
 Processors and GPUs have their own rules, latency and features; everything else is the same.
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import ExpressionError
-from autosched.ir.closed_forms.arithmetic import total
+from autosched.ir.closed_forms.arithmetic import sum_of
 from autosched.ir.closed_forms.program import Floats, Graph, Ints, Program
 from autosched.ir.expr import Expr
 from autosched.ir.stmt import Func
@@ -25,13 +25,13 @@ from autosched.target import Target
 from cost_model.analysis.access import Geometry
 from cost_model.analysis.statements import Analysis, analyse
 from cost_model.cpu import features, legality
-from cost_model.cpu.latency import Draft, draft
+from cost_model.cpu.latency import AnalyticLatency, analytic_latency
 from cost_model.cpu.machine import Machine, machine
 from cost_model.gpu import machine as gpu_machine
 from cost_model.gpu.features import GPU_FEATURES, gpu_symbolic
-from cost_model.gpu.latency import GpuDraft, gpu_draft
+from cost_model.gpu.latency import GpuAnalyticLatency, gpu_analytic_latency
 from cost_model.gpu.legality import gpu_rules
-from cost_model.independent_nests import Part, best_rows, connected, independent_parts, legal_rows
+from cost_model.independent_nests import IndependentGroup, best_rows, connected, independent_parts, legal_rows
 from cost_model.ranker import Ranker, labels
 
 ROWS_OF_BEST = 8  # put together for a sketch
@@ -81,19 +81,19 @@ class ClosedForms(ABC):
         return Program([rule.holds for rule in self.rules], self.params, self.graph)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[IndependentGroup, ...]:
         return independent_parts(self.rules, self.params)
 
     @cached_property
-    def nest_parts(self) -> tuple[Part, ...]:
+    def nest_parts(self) -> tuple[IndependentGroup, ...]:
         """Nests that share parameters."""
         return tuple(part for part in connected(self.own_forms, self.params) if part.columns)
 
     @cached_property
-    def draft_program(self) -> Program:
+    def latency_program(self) -> Program:
         """The latency and, where there are several, what each of `nest_parts` takes of it."""
         parts = self.nest_parts if len(self.nest_parts) > 1 else ()
-        shares = [total(self.nests[n] for n in part.members) for part in parts]
+        shares = [sum_of(self.nests[n] for n in part.members) for part in parts]
         return Program([self.seconds, *shares], self.params, self.graph)
 
     @cached_property
@@ -112,8 +112,8 @@ class SketchModel(ClosedForms):
         return analyse(self.func, self.machine.geometry)
 
     @cached_property
-    def latency(self) -> Draft:
-        return draft(self.analysis, self.machine)
+    def latency(self) -> AnalyticLatency:
+        return analytic_latency(self.analysis, self.machine)
 
     @cached_property
     def rules(self) -> tuple[legality.Rule, ...]:
@@ -152,8 +152,8 @@ class GpuSketchModel(ClosedForms):
         return analyse(self.func, Geometry(gpu_machine.SECTOR))
 
     @cached_property
-    def latency(self) -> GpuDraft:
-        return gpu_draft(self.analysis, self.machine)
+    def latency(self) -> GpuAnalyticLatency:
+        return gpu_analytic_latency(self.analysis, self.machine)
 
     @cached_property
     def rules(self) -> tuple[legality.Rule, ...]:
@@ -233,20 +233,20 @@ class CostModel:
         holds = self.sketches[i].legal_program(row[None, :])[:, 0]
         return tuple(rule.name for rule, ok in zip(self.sketches[i].rules, holds, strict=True) if not ok)
 
-    def draft(self, i: int, matrix: Ints) -> Floats:
+    def analytic_latency(self, i: int, matrix: Ints) -> Floats:
         """float64 `[n]`: analytic latency in seconds."""
-        seconds: Floats = self.sketches[i].draft_program(matrix)[0]
+        seconds: Floats = self.sketches[i].latency_program(matrix)[0]
         return seconds
 
     def n_parts(self, i: int) -> int:
         """Nests, or groups of them, that have parameters of their own; 1 where that is not known."""
         return max(1, len(self.sketches[i].nest_parts))
 
-    def draft_with_best(self, i: int, matrix: Ints) -> tuple[Floats, Ints]:
-        """`draft`, and legal rows `[m, n_params]` put together from what is best for each nest in the rows of `matrix`;
-        none for sketches of a single one."""
+    def analytic_latency_with_best(self, i: int, matrix: Ints) -> tuple[Floats, Ints]:
+        """`analytic_latency`, and legal rows `[m, n_params]` put together from what is best for each nest in the rows
+        of `matrix`; none for sketches of a single nest."""
         sketch = self.sketches[i]
-        seconds, *cost = sketch.draft_program(matrix)
+        seconds, *cost = sketch.latency_program(matrix)
         if not cost or not len(matrix):
             return seconds, matrix[:0]
         made = best_rows(matrix, np.stack(cost), sketch.nest_parts, ROWS_OF_BEST)
@@ -256,13 +256,13 @@ class CostModel:
         """float32 `[n, F]`, columns as in `features.FEATURES`, for a GPU `gpu_features.GPU_FEATURES`."""
         found = features.evaluate(self.sketches[i].feature_program, matrix, self.sketches[i].table)
         if not self._analytic:
-            found[:, features.DRAFT_COLUMN] = 0.0
+            found[:, features.ANALYTIC_COLUMN] = 0.0
         return found
 
     def score(self, i: int, matrix: Ints) -> Floats:
         """float64 `[n]`, higher is better, comparable between sketches: log2 of predicted executions a second."""
         if self._analytic and not self.ranker.fitted:
-            return -np.log2(self.draft(i, matrix))
+            return -np.log2(self.analytic_latency(i, matrix))
         return self.ranker.predict(self.features(i, matrix)).astype(np.float64)
 
     def prepare(self) -> None:

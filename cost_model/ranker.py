@@ -1,9 +1,9 @@
 """The learned half of the cost model: gradient-boosted trees on what the analytic latency gets wrong.
 
-    score      a * (sum of trees - log2(draft seconds))      (higher is better)
+    score      a * (sum of trees - log2(analytic latency))      (higher is better)
 
-The draft is where the trees start from, so with little data the order is the draft's. They are grown to order pairs of
-programs of a workload: the loss of a pair is log(1 + exp(worse - better)) of the sums, whatever the times are
+The analytic latency is where the trees start from, so with little data the order is its own. They are grown to order
+pairs of programs of a workload: the loss of a pair is log(1 + exp(worse - better)) of the sums, whatever the times are
 (RankNet). So what disturbs one time counts no more the larger it is. Fitted on 64 programs of a workload they order
 0.840 of the pairs of its others and find 0.61 of its ten fastest, where least squares of log2(speed), weighed towards
 the fast, have 0.826 and 0.55 (`experiments.cost_model_quality`); where three times in ten are a third too long, 0.80
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.cpu.features import DRAFT_COLUMN
+from cost_model.cpu.features import ANALYTIC_COLUMN
 
 if TYPE_CHECKING:
     import xgboost
@@ -39,7 +39,7 @@ Groups: TypeAlias = npt.NDArray[np.integer[Any]]  # [n]
 
 TREES = 100
 GROWTH = 1.2  # refit when the data has grown by this factor
-FIRST_FIT = 8  # rows; fewer say less than the draft
+FIRST_FIT = 8  # rows; fewer say less than the analytic latency
 FAILED_LABEL = 0.5
 PARAMETERS: Mapping[str, Any] = {
     "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_score_normalization": False,
@@ -49,7 +49,7 @@ PARAMETERS: Mapping[str, Any] = {
 
 
 class Ranker:
-    """Fitted on features `[n, F]` and labels; without a fit it predicts by the draft."""
+    """Fitted on features `[n, F]` and labels; without a fit it predicts by the analytic latency."""
 
     def __init__(self) -> None:
         self._booster: xgboost.Booster | None = None
@@ -58,7 +58,7 @@ class Ranker:
 
     @property
     def fitted(self) -> bool:
-        """Whether it knows more than the draft."""
+        """Whether it knows more than the analytic latency."""
         return self._booster is not None
 
     def prepare(self) -> None:
@@ -78,17 +78,17 @@ class Ranker:
             return
         xgboost, x, y = _xgboost(), x[rows], y[rows]
         groups = np.unique(groups[rows], return_inverse=True)[1]
-        target, margin = targets(y, groups), -x[:, DRAFT_COLUMN]
+        target, margin = targets(y, groups), -x[:, ANALYTIC_COLUMN]
         data = xgboost.DMatrix(x, target - target.min(), base_margin=margin, qid=groups, nthread=1)
         self._booster = xgboost.train(dict(PARAMETERS), data, num_boost_round=TREES)
         self._scale = slope(margin + self._booster.inplace_predict(x), target, groups)
 
     def predict(self, x: Rows) -> npt.NDArray[np.float32]:
         """`[n]`, higher is better: log2 of executions a second, up to a constant of the workload."""
-        by_draft = -x[:, DRAFT_COLUMN]
+        by_latency = -x[:, ANALYTIC_COLUMN]
         if self._booster is None or not len(x):
-            return by_draft
-        sums = by_draft + np.asarray(self._booster.inplace_predict(x), np.float32)
+            return by_latency
+        sums = by_latency + np.asarray(self._booster.inplace_predict(x), np.float32)
         return sums * np.float32(self._scale)
 
 

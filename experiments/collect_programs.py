@@ -45,7 +45,7 @@ from autosched.tuner.room import check_room
 from autosched.tuner.search import Search
 from autosched.tuner.task import Task, training_data
 from experiments.scoreboard.bouts import Bout
-from experiments.tuning import Case
+from experiments.tuning import BenchmarkCase
 from search_spaces.space import Sketch
 
 OPERATORS = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg", "tbs")
@@ -82,7 +82,7 @@ def all_cases() -> Iterator[Bout]:
         for index in range(4):
             for threads in THREADS:
                 for workload in OPERATORS:
-                    bout = Bout(Case(workload, index), batch, threads)
+                    bout = Bout(BenchmarkCase(workload, index), batch, threads)
                     dag, _ = bout.built
                     if dag.flops <= MOST_FLOPS and compulsory_bytes(dag) <= MOST_BYTES:
                         yield bout
@@ -152,7 +152,7 @@ class Bench:
         drawn: list[tuple[float, Candidate]] = []
         for i, sketch in enumerate(task.sketches):
             rows = task.model.legal_rows(i, task.space.enumerate_grid(sketch, DRAWN, rng))
-            seconds = task.model.draft(i, rows)
+            seconds = task.model.analytic_latency(i, rows)
             drawn += [(float(s), Candidate(i, tuple(row.tolist()))) for s, row in zip(seconds, rows, strict=True)]
         drawn.sort(key=lambda pair: pair[0])
         n = len(drawn)

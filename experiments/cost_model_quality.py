@@ -41,7 +41,7 @@ import numpy.typing as npt
 
 from autosched.errors import AutoschedError
 from autosched.te.operators.registry import find
-from cost_model.cpu.features import DRAFT_COLUMN
+from cost_model.cpu.features import ANALYTIC_COLUMN
 from cost_model.ranker import Ranker, labels
 from experiments.programs import COMMITTED, Floats, Ints, Measured, Table, from_databases, read, tabulate
 from experiments.ranking_metrics import pairwise_accuracy, recall_at_k
@@ -159,7 +159,7 @@ def online(table: Table, n: int) -> tuple[Quality, Quality]:
         chosen[mine[:n]] = True
         scores[mine[n:]] = fitted(table, chosen).predict(table.features[mine[n:]])
     judged = np.isfinite(scores)
-    draft = -table.features[:, DRAFT_COLUMN].astype(np.float64)
+    draft = -table.features[:, ANALYTIC_COLUMN].astype(np.float64)
     return tuple(quality(s, table, judged, ONLINE_K, ONLINE_LEAST) for s in (scores, draft))  # type: ignore[return-value]
 
 
@@ -180,7 +180,7 @@ FOLDS: dict[str, Callable[[Table], Ints]] = {"": random_folds, "loo_": shape_fol
 def all_scores(table: Table) -> Scores:
     """By prefix."""
     found = {prefix: out_of_fold(table, folds(table)) for prefix, folds in FOLDS.items()}
-    found["draft_"] = -table.features[:, DRAFT_COLUMN].astype(np.float64)
+    found["draft_"] = -table.features[:, ANALYTIC_COLUMN].astype(np.float64)
     found["chance_"] = np.random.default_rng(2).random(len(table))
     return found
 

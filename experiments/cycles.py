@@ -48,7 +48,7 @@ from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import Bout
 from experiments.scoreboard.contest import METASCHEDULE, TORCH, Rules, agreed, metaschedule_note, variables
 from experiments.scoreboard.contestant import CALL, MULTIPLY, OURS, aligned, enter_ours, enter_peer
-from experiments.tuning import Case, number, parse_cases, result_file, table, tune, write_results
+from experiments.tuning import BenchmarkCase, number, parse_cases, result_file, table, tune, write_results
 
 FAMILIES = "c1d,c2d,gmm,grp,dil,dep,t2d,cap,nrm,sfm,cbr,tbg,tbs"  # c3d takes as long as all of them together
 SAMPLE_S, SAMPLES_S = 1e-3, 1.5  # one sample, and all of a kernel
@@ -61,7 +61,7 @@ _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
 _ENABLE, _DISABLE, _RESET = 0x2400, 0x2401, 0x2403
 
 
-class Counter:
+class CycleCounter:
     """Counts one hardware event in user mode, of this thread or of the first of process `pid`. Raises DeviceError where
     the machine does not let it."""
 
@@ -77,7 +77,7 @@ class Counter:
             why = os.strerror(ctypes.get_errno())
             raise DeviceError(f"this machine lets nobody count cycles ({why}); see kernel.perf_event_paranoid")
 
-    def __enter__(self) -> Counter:
+    def __enter__(self) -> CycleCounter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ def least(event: int, clocks: Mapping[str, timing.Clock]) -> dict[str, float]:
     """The event's smallest count for one call of each, over samples that are taken in turn."""
     repeats = {name: timing.calibrate(clock, SAMPLE_S)[0] for name, clock in clocks.items()}
     end, counts = time.monotonic() + SAMPLES_S * len(clocks), dict[str, float]()
-    with Counter(event) as counter:
+    with CycleCounter(event) as counter:
         while not counts or time.monotonic() < end:
             for name, clock in clocks.items():
                 count = counter.during(partial(clock, repeats[name])) / repeats[name]
@@ -125,7 +125,7 @@ def metaschedule(bout: Bout, peer: MetaSchedule, directory: Path) -> dict[str, A
         ask(op="enter", directory=str(directory))
         if "reason" in (agreement := agreed(METASCHEDULE, directory)):
             return agreement
-        with Counter(CYCLES, arena.pid) as counter:
+        with CycleCounter(CYCLES, arena.pid) as counter:
             a_call = max(1, min(call(2) for _ in range(REQUESTS)) - min(call(1) for _ in range(REQUESTS)))
             n = 1 + math.ceil(PEER_SAMPLE_CYCLES / a_call)
             end, ones, many = time.monotonic() + SAMPLES_S, list[int](), list[int]()
@@ -146,7 +146,7 @@ def peak() -> float:
 
 
 def measure(
-    case: Case, batch: int, trials: int, seed: int, peak_rate: float, peer: MetaSchedule | None = None
+    case: BenchmarkCase, batch: int, trials: int, seed: int, peak_rate: float, peer: MetaSchedule | None = None
 ) -> dict[str, Any]:
     """One row: the case tuned, and what its best kernel takes; beside it PyTorch, where it is installed, and `peer`."""
     row: dict[str, Any] = {"case": case.label, "batch": batch, "trials": trials, "seed": seed}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.schedule import Pack
-from search_spaces.space import Param, Sketch
+from search_spaces.space import Sketch, SketchParam
 
 
 def plain_tiles(sketches: tuple[Sketch, ...]) -> tuple[Sketch, ...]:
@@ -25,7 +25,7 @@ def plain_tiles(sketches: tuple[Sketch, ...]) -> tuple[Sketch, ...]:
     )
 
 
-def _with_divisors(param: Param) -> Param:
+def _with_divisors(param: SketchParam) -> SketchParam:
     """The parameter with those of its values that divide its axis, or its smallest; unchanged if it has no axis."""
     if not param.extent:
         return param

@@ -47,7 +47,7 @@ PHASES = ("sample", "legality", "draft", "features", "score")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ThroughputCase:
     """The sketches of a workload with a cost model that is compiled and fitted; `setup_s` is what that took."""
 
     sketches: tuple[Sketch, ...]
@@ -56,7 +56,7 @@ class Subject:
     fit_s: float
 
 
-def prepare(workload: str, threads: int, rng: np.random.Generator) -> Subject:
+def prepare(workload: str, threads: int, rng: np.random.Generator) -> ThroughputCase:
     """`threads`: of the kernels that are judged, not of the judging."""
     start = time.perf_counter()
     target = parse_target("cpu")
@@ -66,10 +66,10 @@ def prepare(workload: str, threads: int, rng: np.random.Generator) -> Subject:
     model = CostModel([lower(sketch.state) for sketch in found], names, target, threads)
     for i, sketch in enumerate(found):
         row = space.sample(sketch, 1, rng)
-        model.legal(i, row), model.draft(i, row), model.features(i, row)
+        model.legal(i, row), model.analytic_latency(i, row), model.features(i, row)
     ready = time.perf_counter()
     teach(model, found, rng)
-    return Subject(found, model, ready - start, time.perf_counter() - ready)
+    return ThroughputCase(found, model, ready - start, time.perf_counter() - ready)
 
 
 def teach(model: CostModel, found: Sequence[Sketch], rng: np.random.Generator) -> None:
@@ -81,7 +81,7 @@ def teach(model: CostModel, found: Sequence[Sketch], rng: np.random.Generator) -
         drawn = space.sample(sketch, -(-MEASUREMENTS // len(found)), rng)
         numbers += [i] * len(drawn)
         rows += list(drawn)
-        seconds += (model.draft(i, drawn) * np.exp(NOISE * rng.standard_normal(len(drawn)))).tolist()
+        seconds += (model.analytic_latency(i, drawn) * np.exp(NOISE * rng.standard_normal(len(drawn)))).tolist()
     model.update(numbers[:MEASUREMENTS], rows[:MEASUREMENTS], seconds[:MEASUREMENTS])
 
 
@@ -94,11 +94,11 @@ class Round:
     legal: int
 
 
-def run_round(subject: Subject, rows: int, rng: np.random.Generator) -> Round:
+def run_round(subject: ThroughputCase, rows: int, rng: np.random.Generator) -> Round:
     model, spent, legal = subject.model, dict.fromkeys(PHASES, 0.0), 0
     judges: dict[str, Callable[[int, Population], npt.NDArray[Any]]] = {
         "legality": model.legal,
-        "draft": model.draft,
+        "draft": model.analytic_latency,
         "features": model.features,
         "score": model.score,  # evaluates the features again, then predicts
     }
@@ -129,7 +129,7 @@ def measure(workload: str = "conv2d", rows: int = ROWS, rounds: int = ROUNDS, se
 
     median = {phase: statistics.median(r.seconds[phase] for r in done) for phase in PHASES}
     wall_s = sum(sum(r.seconds.values()) for r in done)
-    programs = [(m.legal_program, m.draft_program, m.feature_program) for m in subject.model.sketches]
+    programs = [(m.legal_program, m.latency_program, m.feature_program) for m in subject.model.sketches]
     return {
         "schema_version": 1,
         "workload": workload,

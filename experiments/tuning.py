@@ -31,7 +31,7 @@ assert set(WRONG) <= set(FAULTS)
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkCase:
     """A workload at its benchmark shape `index` (from 0), at a shape of its own, or with its default arguments."""
 
     workload: str
@@ -49,22 +49,22 @@ class Case:
         return self.own_shape if self.index is None else find(self.workload).shapes[self.index]
 
 
-def parse_cases(text: str) -> tuple[Case, ...]:
+def parse_cases(text: str) -> tuple[BenchmarkCase, ...]:
     """'c2d:1,gmm,softmax,matmul:64x48x32': one benchmark shape, all of them, the defaults of a workload that has none,
     and a shape of one's own.
 
     Raises UsageError for an unknown workload or a benchmark shape that it does not have.
     """
-    cases: list[Case] = []
+    cases: list[BenchmarkCase] = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, colon, number = word.partition(":")
         shapes = find(name).shapes
         if not colon:
-            cases += [Case(name, i) for i in range(len(shapes))] or [Case(name)]
+            cases += [BenchmarkCase(name, i) for i in range(len(shapes))] or [BenchmarkCase(name)]
         elif number.isdigit() and int(number) < len(shapes):
-            cases.append(Case(name, int(number)))
+            cases.append(BenchmarkCase(name, int(number)))
         elif len(sizes := number.split("x")) > 1 and all(size.isdigit() for size in sizes):
-            cases.append(Case(name, own_shape=tuple(map(int, sizes))))
+            cases.append(BenchmarkCase(name, own_shape=tuple(map(int, sizes))))
         else:
             has = f"the shapes 0 to {len(shapes) - 1}" if shapes else "no benchmark shape"
             raise UsageError(f"{name} has {has}, got {word!r}; a shape of your own is written {name}:64x48x32")
@@ -167,6 +167,6 @@ def write_results(path: Path, content: Mapping[str, object]) -> None:
 
 
 __all__ = [
-    "SCHEMA_VERSION", "WRONG", "Case", "answer", "geomean", "load_now", "median", "microseconds", "number",
+    "SCHEMA_VERSION", "WRONG", "BenchmarkCase", "answer", "geomean", "load_now", "median", "microseconds", "number",
     "option_words", "parse_cases", "result_file", "table", "tune", "write_results",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ from autosched.errors import AutoschedError, UsageError
 from autosched.session.device import find_device
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
-from experiments.tuning import Case, answer, load_now, parse_cases, result_file, write_results
+from experiments.tuning import BenchmarkCase, answer, load_now, parse_cases, result_file, write_results
 from experiments.tuning_figure import draw, summary
 from experiments.tuning_session import VARIANTS
 
@@ -48,7 +48,7 @@ KEPT = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure:
     """What all sessions of a figure have in common."""
 
     case: str
@@ -71,10 +71,10 @@ class Setting:
         return f"{self.case}, N={self.batch}, {threads}"
 
 
-Run = Callable[[Setting, str, int], dict[str, Any]]  # setting, variant, seed -> the object of `tune --json`
+Run = Callable[[Figure, str, int], dict[str, Any]]  # setting, variant, seed -> the object of `tune --json`
 
 
-def our_session(setting: Setting, variant: str, seed: int) -> dict[str, Any]:
+def our_session(setting: Figure, variant: str, seed: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "experiments.tuning_session", setting.workload, "--variant", variant]
     command += ["--shape", ",".join(map(str, setting.shape)), "--batch", str(setting.batch)]
     command += ["--trials", str(setting.trials), "--seed", str(seed)]
@@ -82,7 +82,7 @@ def our_session(setting: Setting, variant: str, seed: int) -> dict[str, Any]:
     return answer(command, TIMEOUT_S)
 
 
-def peer_session(python: Path, setting: Setting, seed: int) -> dict[str, Any]:
+def peer_session(python: Path, setting: Figure, seed: int) -> dict[str, Any]:
     """MetaSchedule's: `curve` as in our own results, each trial at the second when its batch was measured."""
     with tempfile.TemporaryDirectory(prefix="metaschedule-") as scratch:
         command = [str(python), str(PEER), "tune", "--workload", setting.workload, "--library", f"{scratch}/best.so"]
@@ -108,7 +108,7 @@ def best_so_far(history: Sequence[tuple[float, float | None]]) -> list[list[floa
 # The result file
 
 
-def known_sessions(path: Path, setting: Setting) -> list[dict[str, Any]]:
+def known_sessions(path: Path, setting: Figure) -> list[dict[str, Any]]:
     """The sessions of an earlier call. Raises UsageError where the file is of other settings."""
     if not path.exists():
         return []
@@ -130,7 +130,7 @@ def summarise(variant: str, seed: int, load: float, found: Mapping[str, Any]) ->
     return {**start, **{name: found[name] for name in KEPT if name in found}}
 
 
-def collect(path: Path, setting: Setting, todo: Sequence[tuple[str, int]], run: Run, until: float) -> bool:
+def collect(path: Path, setting: Figure, todo: Sequence[tuple[str, int]], run: Run, until: float) -> bool:
     """Runs what is missing of `todo` into the file; whether all of it is there now. `until`: on time.monotonic."""
     sessions = known_sessions(path, setting)
     done = {(s["variant"], s["seed"]) for s in sessions if "error" not in s}
@@ -148,7 +148,7 @@ def collect(path: Path, setting: Setting, todo: Sequence[tuple[str, int]], run: 
     return True
 
 
-def report(path: Path, setting: Setting) -> str:
+def report(path: Path, setting: Figure) -> str:
     """Draws the figure and returns the table below it."""
     sessions = [s for s in known_sessions(path, setting) if "error" not in s]
     try:
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None, run: Run | None = None) -> int:
     until = time.monotonic() + (args.seconds or float("inf"))
     variants = [v.strip() for v in args.variants.split(",")]
 
-    def default_run(setting: Setting, variant: str, seed: int) -> dict[str, Any]:
+    def default_run(setting: Figure, variant: str, seed: int) -> dict[str, Any]:
         if variant == METASCHEDULE:
             return peer_session(args.peer_python, setting, seed)
         return our_session(setting, variant, seed)
@@ -201,11 +201,11 @@ def main(argv: Sequence[str] | None = None, run: Run | None = None) -> int:
             raise UsageError("metaschedule needs --peer-python, an interpreter that has TVM")
         find_device("cpu", args.threads)
         (case, *more) = parse_cases(args.case)
-        if more or not isinstance(case, Case) or case.shape is None:
+        if more or not isinstance(case, BenchmarkCase) or case.shape is None:
             raise UsageError(f"name one case with the number of its shape, as in c2d:3, not {args.case!r}")
         todo = [(variant, seed) for seed in range(args.seeds) for variant in variants]
         for batch in args.batch or (1, 16):
-            setting = Setting(case.label, case.shape, batch, args.trials, args.threads)
+            setting = Figure(case.label, case.shape, batch, args.trials, args.threads)
             path = args.out / f"{setting.name}.json"
             complete = collect(path, setting, todo, run or default_run, until) and complete
             if path.exists():

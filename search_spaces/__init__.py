@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from search_spaces.space import Param, Sketch
+from search_spaces.space import Sketch, SketchParam
 
-__all__ = ["Param", "Sketch"]
+__all__ = ["Sketch", "SketchParam"]

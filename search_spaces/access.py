@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import Binary, Const, Load, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_looked_up
+from autosched.ir.visit import free_vars, is_gathered
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.target import LONGEST_STEP
@@ -81,7 +81,7 @@ class Read:
     @property
     def is_indirect(self) -> bool:
         """Whether data say which element is read: a copy of what a tile reads would have the whole dimension."""
-        return is_looked_up(self.load)
+        return is_gathered(self.load)
 
     @property
     def axes(self) -> frozenset[Var]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
-from autosched.ir.visit import depth, free_vars, is_data, is_looked_up, loads, subexpressions
+from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.te.checks import MAX_DEPTH
-from autosched.te.rewrites.prefix_scan import running
+from autosched.te.rewrites.prefix_scan import find_prefix_scan
 from search_spaces.access import buffer_shape, extent, points
 
 EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
@@ -52,7 +52,7 @@ def feeds_continuation(state: State, stage: Stage) -> bool:
 
 def feeds_readers_of_scan(state: State, stage: Stage) -> bool:
     """Whether the stage is fused to a prefix scan in blocks, and its readers index the results in another way."""
-    inner = (s for s in state.stages if running(s.op) is not None)
+    inner = (s for s in state.stages if find_prefix_scan(s.op) is not None)
     return fused_consumer(state, stage) is None and any(fused_consumer(state, s) is stage for s in inner)
 
 
@@ -68,7 +68,7 @@ def has_condition(stage: Stage) -> bool:
 
 def has_indirect_read(stage: Stage) -> bool:
     """Whether the stage reads something at indices that are data."""
-    return any(map(is_looked_up, stage.op.loads))
+    return any(map(is_gathered, stage.op.loads))
 
 
 def is_read_indirectly(state: State, stage: Stage) -> bool:

@@ -16,13 +16,13 @@ from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
 from search_spaces.fusion import fused_consumer
-from search_spaces.space import Param, Sketch
+from search_spaces.space import Sketch, SketchParam
 
 MAX_SKETCHES = 32  # where there are more combinations so many are kept, spread over all alternatives
 
 
 @dataclass(frozen=True)
-class Context:
+class SketchContext:
     """What rules may ask about the machine."""
 
     target: Target
@@ -51,7 +51,7 @@ class PartialSketch:
     """
 
     state: State
-    params: tuple[Param, ...] = ()
+    params: tuple[SketchParam, ...] = ()
     done: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     row_loops: tuple[tuple[str, str], ...] = ()
@@ -60,7 +60,7 @@ class PartialSketch:
         """The same with the steps applied. Raises ScheduleError where one of them is not legal."""
         return replace(self, state=self.state.apply(*steps))
 
-    def with_params(self, params: Iterable[Param]) -> PartialSketch:
+    def with_params(self, params: Iterable[SketchParam]) -> PartialSketch:
         """The same with more open numbers. Steps name them: `Split("C", "j", ("C.j.width",))`."""
         return replace(self, params=(*self.params, *params))
 
@@ -99,13 +99,13 @@ class SketchRule(Protocol):
     `PartialSketch.with_params`.
     """
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool: ...
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool: ...
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]: ...
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]: ...
 
 
 def grow(
-    sketch: PartialSketch, inline: SketchRule, rules: tuple[SketchRule, ...], context: Context, most: int
+    sketch: PartialSketch, inline: SketchRule, rules: tuple[SketchRule, ...], context: SketchContext, most: int
 ) -> list[PartialSketch]:
     """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
     for name in reversed([s.name for s in sketch.state.stages]):
@@ -117,7 +117,7 @@ def grow(
 
 
 def _alternatives(
-    sketch: PartialSketch, name: str, context: Context, rules: tuple[SketchRule, ...]
+    sketch: PartialSketch, name: str, context: SketchContext, rules: tuple[SketchRule, ...]
 ) -> Sequence[Alternative]:
     """What the first rule that applies to the stage offers; the sketch as it is where no rule does."""
     stage = next((s for s in sketch.state.stages if s.name == name), None)

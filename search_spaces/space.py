@@ -40,7 +40,7 @@ _MIX = [
 
 
 @dataclass(frozen=True)
-class Param:
+class SketchParam:
     """One open number of a sketch.
 
     `domain`: its values, ascending, distinct. `kind`: what it is (tile, unroll, vector, switch, ...), for
@@ -67,7 +67,7 @@ class Sketch:
 
     name: str
     state: State
-    params: tuple[Param, ...]
+    params: tuple[SketchParam, ...]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _Tables:
 
 
 @lru_cache(maxsize=256)
-def _tables(params: tuple[Param, ...]) -> _Tables:
+def _tables(params: tuple[SketchParam, ...]) -> _Tables:
     members: dict[str, list[int]] = {}
     for j, param in enumerate(params):
         members.setdefault(param.group or f"={param.name}", []).append(j)

@@ -31,10 +31,10 @@ from autosched.errors import (
 from autosched.measure import Failure, Measurer
 from autosched.session.task import nearest_shapes
 from autosched.store import Database, Finding, TargetRow
-from autosched.store import Workload as WorkloadRow
+from autosched.store import WorkloadRow as WorkloadRow
 from autosched.te import Tensor
 from autosched.tuner.policy import SearchSetup
-from search_spaces.space import Param, Sketch
+from search_spaces.space import Sketch, SketchParam
 from tests.helpers import python
 from tests.tuner.fakes import FakeModel
 
@@ -98,7 +98,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import cost_model
     import search_spaces
 
-    params = (Param("a", (1, 2, 4, 8, 16, 32), "vector"), Param("b", (0, 1), "switch"))
+    params = (SketchParam("a", (1, 2, 4, 8, 16, 32), "vector"), SketchParam("b", (0, 1), "switch"))
     state: Any = SimpleNamespace(steps=())
     rules = ModuleType("search_spaces.cpu")
     rules.RULES = ()  # type: ignore[attr-defined]

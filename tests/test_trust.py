@@ -16,7 +16,7 @@ import autosched as at
 from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError, RecordWarning, StoreError, UsageError, VerificationError
 from autosched.session.device import find_device
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.store.signing import key_path
 from autosched.tuner.definition import define
 from tests.test_api import IR, M, N, added, hand_written
@@ -56,7 +56,7 @@ def add(db: Path, kind: int, seconds: float, lanes: int = LANES, target: str = "
     problem, fingerprint = define(added), at.parse_target(target).fingerprint
     with Database(db) as database:
         run = database.start_run(
-            Workload(problem.dag.content_hash, problem.name, problem.spec), TargetRow(fingerprint, "{}"), 1, 0
+            WorkloadRow(problem.dag.content_hash, problem.name, problem.spec), TargetRow(fingerprint, "{}"), 1, 0
         )
         row = database.append(
             run, "flat", json.dumps([["Split", lanes, kind]]), {"a": lanes, "b": kind}, 0, Finding(seconds)

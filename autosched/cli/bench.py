@@ -20,8 +20,8 @@ from autosched.cli import options
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from autosched.cli.peers import Array, Call, Peer
-    from autosched.te.operators.registry import Workload
+    from autosched.cli.peers import Array, Peer, PeerCall
+    from autosched.te.operators.registry import BuiltinWorkload
     from autosched.tuner.asked import AskedKeywords
 
 ROUNDS = 10  # an even number: every order as often as its reverse
@@ -32,7 +32,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """A workload with numbers: `shape` for the library (None: its defaults), `params` the arguments by name.
 
     The batch is no parameter: peers take it from the arrays.
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def choose_cases(args: argparse.Namespace, workloads: Mapping[str, Workload]) -> list[Case]:
+def choose_cases(args: argparse.Namespace, workloads: Mapping[str, BuiltinWorkload]) -> list[BenchCase]:
     """The cases that the options name. Raises UsageError for unknown workloads and options that do not go together."""
     from autosched.te.operators.registry import find
 
@@ -113,14 +113,14 @@ def choose_cases(args: argparse.Namespace, workloads: Mapping[str, Workload]) ->
     return cases
 
 
-def _case(workload: Workload, shape: tuple[int, ...] | None, args: argparse.Namespace) -> Case:
+def _case(workload: BuiltinWorkload, shape: tuple[int, ...] | None, args: argparse.Namespace) -> BenchCase:
     params: dict[str, int | float | str] = dict(zip(workload.args, workload.defaults, strict=True))
     params.update(zip(workload.numbers, shape or (), strict=False))
     params.update(options.settings(args))
-    return Case(workload.name, shape, params)
+    return BenchCase(workload.name, shape, params)
 
 
-def run_case(case: Case, args: argparse.Namespace, contestants: Mapping[str, Peer]) -> dict[str, object]:
+def run_case(case: BenchCase, args: argparse.Namespace, contestants: Mapping[str, Peer]) -> dict[str, object]:
     """One row of the answer: the workload, our time and each peer's, in seconds."""
     from autosched import api
     from autosched.cli.peers import session
@@ -168,7 +168,7 @@ def random_inputs(specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Arr
     return arrays
 
 
-def check_same(workload: str, ours: Array, calls: Mapping[str, Call]) -> None:
+def check_same(workload: str, ours: Array, calls: Mapping[str, PeerCall]) -> None:
     """Raises VerificationError where a peer's result is another one than ours."""
     import numpy as np
 

@@ -30,7 +30,7 @@ NOISY = 0.05  # a spread of equal work above this makes measurements long
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line: `value` is a JSON number or text; `ok` False means that something should be done, said in `hint`."""
 
     name: str
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
     return 0 if is_well else UsageError.exit_code
 
 
-def _processor(target: Target, threads: int | None) -> list[Finding]:
+def _processor(target: Target, threads: int | None) -> list[DoctorFinding]:
     return [*_machine(target), *_rates(target, threads or target.cores)]
 
 
-def _gpu(kind: str) -> Finding:
+def _gpu(kind: str) -> DoctorFinding:
     """Which GPU a target of this kind would use; none is no fault of the installation."""
     from autosched.errors import DeviceError
     from autosched.runtime.gpu.devices import device_facts
@@ -92,13 +92,13 @@ def _gpu(kind: str) -> Finding:
     try:
         facts = device_facts(kind)
     except DeviceError as error:
-        return Finding(kind, None, "no device", True, str(error))
+        return DoctorFinding(kind, None, "no device", True, str(error))
     size = f"{facts.multiprocessors} multiprocessors at {facts.clock_ghz:.2f} GHz"
     memory = f"{facts.shared_per_block >> 10} KiB shared for a block, L2 {facts.l2_bytes >> 20} MiB"
-    return Finding(kind, facts.name, f"{facts.name} {facts.arch}: {size}, {memory}")
+    return DoctorFinding(kind, facts.name, f"{facts.name} {facts.arch}: {size}, {memory}")
 
 
-def _gpu_rates(kind: str) -> list[Finding]:
+def _gpu_rates(kind: str) -> list[DoctorFinding]:
     """What the named GPU does at most. Raises DeviceError: it was asked for by name."""
     from autosched.measure.backends import lock_name
     from autosched.measure.gpu_rates import measure_rates
@@ -107,20 +107,20 @@ def _gpu_rates(kind: str) -> list[Finding]:
     with device_lock(lock_name(kind)):
         rates = measure_rates(kind)
     return [
-        Finding("target", rates.device, rates.device),
-        Finding("fma gflops", rates.gflops, f"{rates.gflops:.0f} GFLOP/s measured"),
-        Finding("copy gbytes per s", rates.bandwidth / 1e9, f"{rates.bandwidth / 1e9:.1f} GB/s measured"),
+        DoctorFinding("target", rates.device, rates.device),
+        DoctorFinding("fma gflops", rates.gflops, f"{rates.gflops:.0f} GFLOP/s measured"),
+        DoctorFinding("copy gbytes per s", rates.bandwidth / 1e9, f"{rates.bandwidth / 1e9:.1f} GB/s measured"),
     ]
 
 
-def _machine(target: Target) -> list[Finding]:
+def _machine(target: Target) -> list[DoctorFinding]:
     bits = 8 * target.vector_bytes
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
     return [
-        Finding("target", target.fingerprint, f"{target.kind} {target.mcpu}"),
-        Finding("cores", target.cores, f"{target.cores} usable of {os.cpu_count()}"),
-        Finding("caches bytes", list(caches), " ".join(f"L{i + 1} {n >> 10} KiB" for i, n in enumerate(caches))),
-        Finding(
+        DoctorFinding("target", target.fingerprint, f"{target.kind} {target.mcpu}"),
+        DoctorFinding("cores", target.cores, f"{target.cores} usable of {os.cpu_count()}"),
+        DoctorFinding("caches bytes", list(caches), " ".join(f"L{i + 1} {n >> 10} KiB" for i, n in enumerate(caches))),
+        DoctorFinding(
             "vector bits",
             bits,
             f"{bits} bits, {target.n_vector_registers} registers, {'with' if target.has_fma else 'without'} FMA",
@@ -128,23 +128,23 @@ def _machine(target: Target) -> list[Finding]:
     ]
 
 
-def _rates(target: Target, threads: int) -> list[Finding]:
+def _rates(target: Target, threads: int) -> list[DoctorFinding]:
     """Peaks of one and of all threads, memory bandwidth and the cost of a parallel loop."""
     from autosched.runtime import peak
 
     findings = []
     for n in sorted({1, threads}):
         gflops = peak.measure_fma_gflops(target, n)
-        findings.append(Finding(f"fma gflops {n}", gflops, f"{gflops:.0f} GFLOP/s measured"))
+        findings.append(DoctorFinding(f"fma gflops {n}", gflops, f"{gflops:.0f} GFLOP/s measured"))
     for n in sorted({1, threads}):
         rate = peak.measure_bandwidth(target, n, STREAM_BYTES) / 1e9
-        findings.append(Finding(f"memory gbytes per s {n}", rate, f"{rate:.1f} GB/s measured"))
+        findings.append(DoctorFinding(f"memory gbytes per s {n}", rate, f"{rate:.1f} GB/s measured"))
     cost = peak.fork_join_seconds(threads, target)
-    findings.append(Finding("fork join s", cost, f"{1e6 * cost:.2f} us for {threads} threads"))
+    findings.append(DoctorFinding("fork join s", cost, f"{1e6 * cost:.2f} us for {threads} threads"))
     return findings
 
 
-def _timer_noise() -> Finding:
+def _timer_noise() -> DoctorFinding:
     """How much the time of equal work spreads: (90th - 10th percentile) / median of 200 loops of about 0.1 ms."""
     samples = []
     for _ in range(200):
@@ -154,23 +154,23 @@ def _timer_noise() -> Finding:
     tenths = statistics.quantiles(samples, n=10)
     spread = (tenths[-1] - tenths[0]) / statistics.median(samples)
     hint = "something else runs on this machine; measurements will take longer" if spread > NOISY else ""
-    return Finding("timer noise", spread, f"{100.0 * spread:.1f} % between equal pieces of work", True, hint)
+    return DoctorFinding("timer noise", spread, f"{100.0 * spread:.1f} % between equal pieces of work", True, hint)
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[DoctorFinding]:
     import platform
 
-    findings = [Finding("python", platform.python_version(), platform.python_version())]
+    findings = [DoctorFinding("python", platform.python_version(), platform.python_version())]
     for name in NEEDED:
         version = _version(name)
         hint = "" if version else f"pip install {name}"
-        findings.append(Finding(name, version, version or "missing", version is not None, hint))
+        findings.append(DoctorFinding(name, version, version or "missing", version is not None, hint))
     booster = _version("xgboost-cpu") or _version("xgboost")
     hint = "" if booster else "pip install xgboost-cpu"
-    findings.append(Finding("xgboost", booster, booster or "missing", booster is not None, hint))
+    findings.append(DoctorFinding("xgboost", booster, booster or "missing", booster is not None, hint))
     for name, use in OPTIONAL.items():
         version = _version(name)
-        findings.append(Finding(name, version, version or "not installed", True, "" if version else use))
+        findings.append(DoctorFinding(name, version, version or "not installed", True, "" if version else use))
     return findings
 
 
@@ -183,7 +183,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cache() -> Finding:
+def _cache() -> DoctorFinding:
     """Whether there is a place for locks and scratch files, without which nothing is measured."""
     from autosched.errors import UsageError
     from autosched.measure.host import ScratchDirectory
@@ -192,11 +192,11 @@ def _cache() -> Finding:
         with ScratchDirectory() as scratch:
             place = str(scratch.parents[1])
     except UsageError as error:
-        return Finding("cache", None, "not usable", False, str(error))
-    return Finding("cache", place, place)
+        return DoctorFinding("cache", None, "not usable", False, str(error))
+    return DoctorFinding("cache", place, place)
 
 
-def _database(path: Path | None) -> Finding:
+def _database(path: Path | None) -> DoctorFinding:
     """Whether records can be written, without making a file."""
     from autosched.errors import StoreError
     from autosched.store import Database, absolute_path, command, default_path
@@ -207,17 +207,17 @@ def _database(path: Path | None) -> Finding:
             parent = next(p for p in place.parents if p.exists())
             writable = parent.is_dir() and os.access(parent, os.W_OK)
             hint = "" if writable else f"{parent} cannot be written: name another file with --db"
-            return Finding("database", str(place), f"{place} (made by the first tune)", writable, hint)
+            return DoctorFinding("database", str(place), f"{place} (made by the first tune)", writable, hint)
         with Database(place) as database:
             health = database.check()
     except StoreError as error:
-        return Finding("database", str(path), "not usable", False, str(error))
+        return DoctorFinding("database", str(path), "not usable", False, str(error))
     text = f"{place}, {health.n_records} records"
     hint = "" if health.ok else f"{health.n_damaged} damaged rows: `{command('db export', path)}` rescues the others"
-    return Finding("database", str(place), text, health.ok, hint)
+    return DoctorFinding("database", str(place), text, health.ok, hint)
 
 
-def _key() -> Finding:
+def _key() -> DoctorFinding:
     """What this installation signs its records with: without it, every record is verified again before it is used."""
     from autosched.errors import StoreError
     from autosched.store.signing import installation_key, key_path
@@ -225,10 +225,10 @@ def _key() -> Finding:
     try:
         path = key_path()
     except StoreError as error:
-        return Finding("key", None, "none", False, str(error))
+        return DoctorFinding("key", None, "none", False, str(error))
     if not os.path.lexists(path):
-        return Finding("key", str(path), f"{path} (made by the first tune)")
+        return DoctorFinding("key", str(path), f"{path} (made by the first tune)")
     if installation_key() is None:
         hint = "not 32 bytes of yours that only you can read: `chmod 600` it, or remove it and verify records anew"
-        return Finding("key", str(path), str(path), False, hint)
-    return Finding("key", str(path), str(path))
+        return DoctorFinding("key", str(path), str(path), False, hint)
+    return DoctorFinding("key", str(path), str(path))

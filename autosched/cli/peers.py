@@ -25,14 +25,14 @@ Params: TypeAlias = Mapping[str, int | float | str]
 
 
 @dataclass(frozen=True)
-class Call:
+class PeerCall:
     """`run` is what is timed; `result` runs it once and gives its value in autosched's layout."""
 
     run: Callable[[], object]
     result: Callable[[], Array]
 
 
-Peer: TypeAlias = Callable[[str, Params, Sequence[Array]], Call | None]
+Peer: TypeAlias = Callable[[str, Params, Sequence[Array]], PeerCall | None]
 
 
 def find_peers(names: Sequence[str]) -> dict[str, Peer]:
@@ -73,11 +73,11 @@ def session(names: Sequence[str], threads: int) -> AbstractContextManager[object
     return torch_session(threads) if any(map(needs_torch, names)) else nullcontext()
 
 
-def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
     if workload not in NUMPY:
         return None
     run = NUMPY[workload](params, [np.ascontiguousarray(a) for a in arrays])
-    return Call(run, lambda: np.asarray(run()))
+    return PeerCall(run, lambda: np.asarray(run()))
 
 
 def _torch_takes(workload: str, arrays: Sequence[Array]) -> bool:
@@ -86,16 +86,16 @@ def _torch_takes(workload: str, arrays: Sequence[Array]) -> bool:
     return workload in TORCH and len(dtypes) == 1 and dtypes.pop().kind in "fiub"  # bfloat16 is NumPy's kind V
 
 
-def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
     if not _torch_takes(workload, arrays):
         return None
     import torch
 
     run, ours = TORCH[workload](params, [torch.from_numpy(a) for a in arrays])
-    return Call(run, lambda: np.asarray(ours(run())))
+    return PeerCall(run, lambda: np.asarray(ours(run())))
 
 
-def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
     """The same function through TorchInductor, which compiles it at its first call."""
     if not _torch_takes(workload, arrays):
         return None
@@ -103,17 +103,17 @@ def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) 
 
     run, ours = TORCH[workload](params, [torch.from_numpy(a) for a in arrays])
     compiled = torch.compile(run, dynamic=False)
-    return Call(compiled, lambda: np.asarray(ours(compiled())))
+    return PeerCall(compiled, lambda: np.asarray(ours(compiled())))
 
 
-def torch_prepacked_call(workload: str, params: Params, arrays: Sequence[Array]) -> Call | None:
+def torch_prepacked_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
     """Convolutions with weights that are packed ahead of time: beside autosched's kernels with `weights`."""
     if workload not in PREPACKED:
         return None
     import torch
 
     run, ours = _prepacked(PREPACKED[workload](params, [torch.from_numpy(a) for a in arrays]))
-    return Call(run, lambda: np.asarray(ours(run())))
+    return PeerCall(run, lambda: np.asarray(ours(run())))
 
 
 PEERS: dict[str, Peer] = {
@@ -199,7 +199,7 @@ def _same(y: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class PeerConvolution:
     """A convolution of 2 or 3 dimensions as PyTorch takes it; `ours` brings its value into autosched's layout, `after`
     is what else is computed of it."""
 
@@ -231,14 +231,14 @@ class Convolution:
         return convolve if after is None else lambda: after(convolve()), self.ours
 
 
-def _conv2d(p: Params, a: Tensors) -> Convolution:
+def _conv2d(p: Params, a: Tensors) -> PeerConvolution:
     import torch
 
     x, w = _image(p, a[0]), a[1]
     if _is_last(p):
         w = w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
     numbers = (_number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1), _number(p, "groups", 1))
-    return Convolution(x, w, _to_ours(p), *numbers)
+    return PeerConvolution(x, w, _to_ours(p), *numbers)
 
 
 def _conv1d(p: Params, a: Tensors) -> Formulation:
@@ -249,15 +249,15 @@ def _conv1d(p: Params, a: Tensors) -> Formulation:
     return lambda: functional.conv1d(x, w, None, stride, pad), lambda y: y.permute(0, 2, 1)
 
 
-def _conv3d(p: Params, a: Tensors) -> Convolution:
+def _conv3d(p: Params, a: Tensors) -> PeerConvolution:
     import torch
 
     x = a[0].permute(0, 4, 1, 2, 3)
     w = a[1].permute(4, 3, 0, 1, 2).contiguous(memory_format=torch.channels_last_3d)
-    return Convolution(x, w, lambda y: y.permute(0, 2, 3, 4, 1), _number(p, "stride", 1), _number(p, "pad", 0))
+    return PeerConvolution(x, w, lambda y: y.permute(0, 2, 3, 4, 1), _number(p, "stride", 1), _number(p, "pad", 0))
 
 
-def _depthwise(p: Params, a: Tensors) -> Convolution:
+def _depthwise(p: Params, a: Tensors) -> PeerConvolution:
     import torch
 
     x = _image(p, a[0])
@@ -265,18 +265,18 @@ def _depthwise(p: Params, a: Tensors) -> Convolution:
     if _is_last(p):
         w = w.contiguous(memory_format=torch.channels_last)
     numbers = (_number(p, "stride", 1), _number(p, "pad", 0), _number(p, "dilation", 1))
-    return Convolution(x, w, _to_ours(p), *numbers, groups=x.shape[1])
+    return PeerConvolution(x, w, _to_ours(p), *numbers, groups=x.shape[1])
 
 
-def _transposed(p: Params, a: Tensors) -> Convolution:
+def _transposed(p: Params, a: Tensors) -> PeerConvolution:
     import torch
 
     w = a[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
     numbers = (_number(p, "stride", 1), _number(p, "pad", 0))
-    return Convolution(_image(p, a[0]), w, _to_ours(p), *numbers, transposed=True)
+    return PeerConvolution(_image(p, a[0]), w, _to_ours(p), *numbers, transposed=True)
 
 
-def _capsule(p: Params, a: Tensors) -> Convolution:
+def _capsule(p: Params, a: Tensors) -> PeerConvolution:
     """The rows of the 4x4 matrices join the batch, (q, CI) are channels in, (j, CO) channels out."""
     import torch
 
@@ -289,33 +289,33 @@ def _capsule(p: Params, a: Tensors) -> Convolution:
     def ours(y: torch.Tensor) -> torch.Tensor:
         return y.reshape(n, 4, 4, co, *y.shape[2:]).permute(0, 4, 5, 1, 2, 3)
 
-    return Convolution(x, weights, ours, _number(p, "stride", 1), _number(p, "pad", 0))
+    return PeerConvolution(x, weights, ours, _number(p, "stride", 1), _number(p, "pad", 0))
 
 
-def _conv_bn_relu(p: Params, a: Tensors) -> Convolution:
+def _conv_bn_relu(p: Params, a: Tensors) -> PeerConvolution:
     import torch
 
     scale, offset = a[3].view(1, -1, 1, 1), a[4].view(1, -1, 1, 1)
     return replace(_conv2d(p, a), bias=a[2], after=lambda y: torch.relu(y * scale + offset))
 
 
-def _folded(p: Params, a: Tensors) -> Convolution:
+def _folded(p: Params, a: Tensors) -> PeerConvolution:
     """cbr with its batch normalisation folded into weights and bias, as one does before inference."""
     c = _conv2d(p, a)
     return replace(c, w=c.w * a[3].view(-1, 1, 1, 1), bias=a[2] * a[3] + a[4], relu=True)
 
 
-def _rows_as_images(p: Params, a: Tensors) -> Convolution:
+def _rows_as_images(p: Params, a: Tensors) -> PeerConvolution:
     """c1d as a convolution of images that are one pixel high."""
     one = _conv2d(p, [a[0].unsqueeze(1), a[1].unsqueeze(0)])
     return replace(one, ours=lambda y: y.permute(0, 2, 3, 1).squeeze(1), flat=True)
 
 
-def _eager(operands: Callable[[Params, Tensors], Convolution]) -> Callable[[Params, Tensors], Formulation]:
+def _eager(operands: Callable[[Params, Tensors], PeerConvolution]) -> Callable[[Params, Tensors], Formulation]:
     return lambda p, a: operands(p, a).call()
 
 
-def _prepacked(c: Convolution) -> Formulation:
+def _prepacked(c: PeerConvolution) -> Formulation:
     """Through oneDNN, with the weights in its own blocked layout: what a frozen graph of TorchInductor calls."""
     import torch
 
@@ -435,7 +435,7 @@ def _global_pool(name: str) -> Callable[[Params, Tensors], Formulation]:
     return formulation
 
 
-CONVOLUTIONS: dict[str, Callable[[Params, Tensors], Convolution]] = {
+CONVOLUTIONS: dict[str, Callable[[Params, Tensors], PeerConvolution]] = {
     **dict.fromkeys(("c2d", "dil", "grp", "conv2d", "winograd"), _conv2d),
     **dict.fromkeys(("dep", "depthwise"), _depthwise),
     "c3d": _conv3d,
@@ -470,7 +470,7 @@ TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
 }
 
 # Those whose weights oneDNN packs ahead of time.
-PREPACKED: dict[str, Callable[[Params, Tensors], Convolution]] = {
+PREPACKED: dict[str, Callable[[Params, Tensors], PeerConvolution]] = {
     **{name: CONVOLUTIONS[name] for name in ("c2d", "c3d", "dil", "grp", "conv2d", "dep", "depthwise", "cap")},
     "c1d": _rows_as_images,
     "cbr": _folded,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from autosched.store import Database, Record, Workload
+    from autosched.store import Database, Record, WorkloadRow
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _is_named(task: StoredTask, word: str) -> bool:
     return name == (word.rpartition("/")[2] if ":" in word else word) or task.workload_hash.startswith(word)
 
 
-def _task(workload: Workload, target: str, threads: int) -> StoredTask:
+def _task(workload: WorkloadRow, target: str, threads: int) -> StoredTask:
     """Builds a built-in workload again, if this version still builds the same from its spec."""
     from autosched.errors import AutoschedError
     from autosched.store.records import parse_data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autosched.cli import options
 
 if TYPE_CHECKING:
-    from autosched.te.operators.registry import Workload
+    from autosched.te.operators.registry import BuiltinWorkload
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _arguments(workload: Workload) -> str:
+def _arguments(workload: BuiltinWorkload) -> str:
     """'N=1 CO=64 layout=NHWC': every argument with its default."""
     return " ".join(f"{n}={d}" for n, d in zip(workload.args, workload.defaults, strict=True))

@@ -22,7 +22,7 @@ FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
 
 
 @dataclass(frozen=True)
-class Form:
+class WidthForm:
     """An intrinsic at one width: it needs LLVM's processor feature `feature`; `element` is LLVM's type of operands.
 
     `adds`: its first operand is what the products are added to; otherwise an addition follows.
@@ -54,11 +54,11 @@ class Intrinsic:
     b: str
     depth: int
     accumulator: str
-    forms: tuple[Form, ...]
+    forms: tuple[WidthForm, ...]
     flips: int | None = None
     slow_on: frozenset[str] = frozenset()
 
-    def form(self, has: Callable[[str], bool], lanes: int) -> Form | None:
+    def form(self, has: Callable[[str], bool], lanes: int) -> WidthForm | None:
         """The form for so many lanes on a processor with features `has`."""
         return next((f for f in self.forms if f.lanes == lanes and has(f.feature)), None)
 
@@ -73,15 +73,15 @@ class Intrinsic:
         return self.depth * DTYPES[self.a].bits < WORD_BITS
 
 
-def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple[Form, ...]:
+def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple[WidthForm, ...]:
     return tuple(
-        Form(f, n, f"llvm.x86.{llvm}.{WORD_BITS * n}", element) for f, sizes in features.items() for n in sizes
+        WidthForm(f, n, f"llvm.x86.{llvm}.{WORD_BITS * n}", element) for f, sizes in features.items() for n in sizes
     )
 
 
 _VNNI = _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")
 _MADD = tuple(
-    Form(f, n, f"llvm.x86.{name}", "i16", adds=False)
+    WidthForm(f, n, f"llvm.x86.{name}", "i16", adds=False)
     for f, n, name in (
         ("avx512bw", 16, "avx512.pmaddw.d.512"), ("avx2", 8, "avx2.pmadd.wd"), ("sse2", 4, "sse2.pmadd.wd"),
     )

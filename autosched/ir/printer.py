@@ -283,7 +283,7 @@ def _store_line(s: Store) -> str:
         op = _reducer_op(s.reducer)
         line = f"{place} {INFIX[op][0]}= {value}" if op in ("add", "mul") else f"{place} = {op}({place}, {value})"
     notes = [s.stage] if s.stage and s.stage not in s.buffers else []
-    notes += ["atomic"] * s.atomic + ["streamed"] * s.streamed
+    notes += ["atomic"] * s.atomic + ["streamed"] * s.non_temporal
     return f"{line}  # {', '.join(notes)}" if notes else line
 
 

@@ -61,15 +61,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Buffer:
-    """`shape` are closed forms; the last dimension is contiguous unless `layout` says otherwise. With `has_places`, the
-    first dimension is stored first: the copies that the iterations of a pipeline take in turn."""
+    """`shape` are closed forms; the last dimension is contiguous unless `layout` says otherwise. With `has_versions`,
+    the first dimension is stored first: the copies that the iterations of a pipeline take in turn."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
     scope: Scope
     layout: Layout | None = None
-    has_places: bool = False
+    has_versions: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -203,7 +203,7 @@ class Store(Stmt):
     An `asynchronous` one starts a copy from global to shared memory: nobody may touch the element until the thread
     that started it has waited for it, other threads not before the next barrier after that.
 
-    A `streamed` one may go around the caches: what it writes is not read soon.
+    A `non_temporal` one may go around the caches: what it writes is not read soon.
 
     With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
     """
@@ -215,7 +215,7 @@ class Store(Stmt):
     stage: str = ""
     asynchronous: bool = False
     atomic: bool = False
-    streamed: bool = False
+    non_temporal: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
     return stored
 
 
-def places_of(buffer: Buffer) -> tuple[int, Buffer]:
+def versions_of(buffer: Buffer) -> tuple[int, Buffer]:
     """How many copies a buffer has that the iterations of a pipeline take in turn, and one of them."""
-    if not buffer.has_places:
+    if not buffer.has_versions:
         return 1, buffer
     layout = buffer.layout
     if layout is not None:
@@ -38,7 +38,7 @@ def places_of(buffer: Buffer) -> tuple[int, Buffer]:
     [(_, places), *_] = stored_shape(buffer)
     if places == 1:
         return 1, buffer
-    return places, replace(buffer, shape=buffer.shape[1:], layout=layout, has_places=False)
+    return places, replace(buffer, shape=buffer.shape[1:], layout=layout, has_versions=False)
 
 
 def element_count(buffer: Buffer) -> int:

@@ -141,7 +141,7 @@ def _is_of_loops(e: Expr) -> bool:
 
 
 @lru_cache(maxsize=KNOWN)
-def is_looked_up(load: Load) -> bool:
+def is_gathered(load: Load) -> bool:
     """Whether an index of the load is data."""
     return any(map(is_data, load.indices))
 

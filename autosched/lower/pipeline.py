@@ -38,7 +38,7 @@ Watch = Callable[[str, Func, bool, float], None]  # a pass by name, what is ther
 
 
 @dataclass(frozen=True)
-class Context:
+class PassContext:
     """What passes know beside the body: the function that it is of, and the ranges of its loops."""
 
     func: Func
@@ -54,7 +54,7 @@ class Pass:
     """One step over the body of a concrete function; `when` says for which bodies, as they were at the beginning."""
 
     name: str
-    run: Callable[[Stmt, Context], Stmt]
+    run: Callable[[Stmt, PassContext], Stmt]
     when: Callable[[Stmt], bool] = lambda body: True
 
 
@@ -62,7 +62,7 @@ def is_for_processors(body: Stmt) -> bool:
     return not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(body))
 
 
-def _checked(body: Stmt, context: Context) -> Stmt:
+def _checked(body: Stmt, context: PassContext) -> Stmt:
     check_nest(context.func.name, context.func.params, body)
     return body
 
@@ -101,7 +101,7 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
     concrete, simplify = instantiate(func, values)
     for each in watchers:
         each("instantiate", concrete, True, time.perf_counter() - started)
-    context = Context(concrete, simplify)
+    context = PassContext(concrete, simplify)
     if concrete.prepare is not None:
         prepare = _run_passes(concrete.prepare, context, lambda body: replace(concrete, prepare=body), watchers)
         concrete = replace(concrete, prepare=prepare)
@@ -110,7 +110,7 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
     return replace(prepared, body=body), simplify
 
 
-def _run_passes(body: Stmt, context: Context, whole: Callable[[Stmt], Func], watchers: list[Watch]) -> Stmt:
+def _run_passes(body: Stmt, context: PassContext, whole: Callable[[Stmt], Func], watchers: list[Watch]) -> Stmt:
     """`whole` makes of a body the function that watchers see."""
     holds = {when: when(body) for when in {step.when for step in PASSES}}
     for step in [step for step in PASSES if holds[step.when]]:

@@ -32,7 +32,7 @@ def poison_bytes(dtype: str, n_bytes: int) -> Bytes:
     return np.resize(np.frombuffer(POISON_FLOAT, np.uint8), n_bytes)
 
 
-class Buffer:
+class GuardedBuffer:
     """`n_bytes` of memory from a multiple of 64 on, redzones directly before and behind. MemoryError if too big.
 
     `beside`: the address of the input that a result is computed from; it then lies as `runtime.tensors` places it.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES, is_foreign
-from autosched.measure.buffers import POISON_FLOAT, Buffer, poison_bytes
+from autosched.measure.buffers import POISON_FLOAT, GuardedBuffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
 from autosched.runtime.spec import ArraySpec, largest
 from autosched.runtime.tensors import SHIFT
@@ -39,17 +39,17 @@ class Packing:
     """`call` fills the block from the weights, with the kernel's own arguments; `expected` is what it left there."""
 
     call: Callable[[int, int, int], int]
-    block: Buffer
+    block: GuardedBuffer
     expected: Array | None = None
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CheckedKernel:
     """A loaded kernel and its scratch. `call(args, workspace, threads)` runs it once and returns its status."""
 
     call: Callable[[int, int, int], int]
     threads: int
-    workspace: Buffer
+    workspace: GuardedBuffer
     packing: Packing | None = None
     winograd: int = 0  # see `protocol.Hold`
 
@@ -75,9 +75,9 @@ class DataSet:
         self._directory = directory
         self._expected: dict[int, list[Expected]] = {}
         self.expected(0)
-        self._in = [Buffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
+        self._in = [GuardedBuffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
         beside = self._in[largest(inputs)].address if inputs else 0
-        self._out = [Buffer(spec.nbytes, beside=beside + n * SHIFT) for n, spec in enumerate(outputs)]
+        self._out = [GuardedBuffer(spec.nbytes, beside=beside + n * SHIFT) for n, spec in enumerate(outputs)]
         buffers = [*self._in, *self._out]
         self._pointers = (ctypes.c_void_p * (len(buffers) + 1))(*(b.address for b in buffers))
         self.args: int = ctypes.addressof(self._pointers)
@@ -106,7 +106,7 @@ class DataSet:
         for buffer, spec in zip(self._out, self.outputs, strict=True):
             buffer.poison(spec.dtype)
 
-    def examine(self, kernel: Kernel) -> None:
+    def examine(self, kernel: CheckedKernel) -> None:
         """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
         self.examine_inputs(kernel.workspace, kernel.packing)
         for buffer, spec, expected in zip(self._out, self.outputs, self.expected(kernel.winograd), strict=True):
@@ -114,7 +114,7 @@ class DataSet:
             if message:
                 raise CandidateError("wrong_result", f"{message} (data set {self.name})")
 
-    def examine_inputs(self, workspace: Buffer, packing: Packing | None) -> None:
+    def examine_inputs(self, workspace: GuardedBuffer, packing: Packing | None) -> None:
         """Raises CandidateError for a write outside of a buffer, or into an input or the packed weights."""
         try:
             self._examine_bounds(workspace, packing)
@@ -129,7 +129,7 @@ class DataSet:
             self.restore()
             raise
 
-    def _examine_bounds(self, workspace: Buffer, packing: Packing | None) -> None:
+    def _examine_bounds(self, workspace: GuardedBuffer, packing: Packing | None) -> None:
         named = [
             *((f"input {s.name}", b) for s, b in zip(self.inputs, self._in, strict=True)),
             *((f"output {s.name}", b) for s, b in zip(self.outputs, self._out, strict=True)),
@@ -226,7 +226,7 @@ def _text(number: Any) -> str:
     return f"{float(number):.9g}" if not isinstance(number, (np.integer, np.bool_)) else str(int(number))
 
 
-def check(kernel: Kernel, data_sets: list[DataSet]) -> None:
+def check(kernel: CheckedKernel, data_sets: list[DataSet]) -> None:
     """One launch on each data set, each on poisoned scratch. Raises CandidateError.
 
     Weights are packed anew for each; those of the first data set, which is timed, stay.
@@ -239,7 +239,7 @@ def check(kernel: Kernel, data_sets: list[DataSet]) -> None:
         launch(kernel, data)
 
 
-def prepare(kernel: Kernel, packing: Packing, data: DataSet) -> None:
+def prepare(kernel: CheckedKernel, packing: Packing, data: DataSet) -> None:
     """Packs the weights of `data`, and looks at what that has left behind. Raises CandidateError."""
     packing.expected = None
     packing.block.poison("float32")
@@ -249,7 +249,7 @@ def prepare(kernel: Kernel, packing: Packing, data: DataSet) -> None:
     packing.expected = packing.block.bytes.copy()
 
 
-def launch(kernel: Kernel, data: DataSet) -> None:
+def launch(kernel: CheckedKernel, data: DataSet) -> None:
     """One launch into poisoned outputs, and its examination. Raises CandidateError."""
     data.poison_outputs()
     data.hand(kernel.packing)
@@ -257,7 +257,7 @@ def launch(kernel: Kernel, data: DataSet) -> None:
     data.examine(kernel)
 
 
-def _call(function: Callable[[int, int, int], int], kernel: Kernel, data: DataSet) -> None:
+def _call(function: Callable[[int, int, int], int], kernel: CheckedKernel, data: DataSet) -> None:
     status = function(data.args, kernel.workspace.address, kernel.threads)
     if status != 0:
         raise CandidateError("crash", f"the kernel returned status {status}, expected 0")

@@ -12,7 +12,7 @@ from autosched.measure import host
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError, kill_all, wait
-from autosched.measure.protocol import Build, Built, Canary, Failed, Load, ProtocolError, Samples, Setup
+from autosched.measure.protocol import Build, Built, Canary, Failed, LoadData, ProtocolError, Samples, Setup
 from autosched.measure.results import FAULTS, Failure, Job
 from autosched.runtime.gpu.compile import Resources
 from autosched.target import Target
@@ -242,7 +242,7 @@ class Runners:
             worker.answer()
 
     def _begin(self, worker: Worker) -> None:
-        reply = worker.ask(Load(worker.next_id()), LOAD_DEADLINE_S)
+        reply = worker.ask(LoadData(worker.next_id()), LOAD_DEADLINE_S)
         if isinstance(reply, Failed):
             if reply.fault != "out_of_memory":
                 raise WorkerError(reply.fault, reply.message)

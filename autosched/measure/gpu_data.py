@@ -17,19 +17,19 @@ from autosched.codegen.c.source import GpuSource
 from autosched.measure.buffers import GUARD, POISON_FLOAT, same_bytes
 from autosched.measure.check import CandidateError, Expected, clobbered, compare, open_array, open_expected
 from autosched.measure.problem import DATA_SETS, Array
-from autosched.runtime.gpu.device import Device, Memory, shortage
+from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, shortage
 from autosched.runtime.spec import ArraySpec
 
 MARGIN = 1024  # at least; a multiple of what the device aligns parts of a buffer to
 MAX_COPIES = 64
 L2_FACTOR = 2  # the copies together are so many times the last cache
-Buffers: TypeAlias = Mapping[str, Memory]  # what a kernel is called with, by the names of its source
+Buffers: TypeAlias = Mapping[str, DeviceMemory]  # what a kernel is called with, by the names of its source
 
 
 class Guarded:
     """`nbytes` of device memory between two margins. Raises DeviceFault (out_of_memory)."""
 
-    def __init__(self, device: Device, nbytes: int, guard: bytes = GUARD) -> None:
+    def __init__(self, device: GpuDevice, nbytes: int, guard: bytes = GUARD) -> None:
         self._device, self._guard = device, guard
         self.margin = margin_of(device)
         self.nbytes = nbytes
@@ -71,7 +71,7 @@ class Guarded:
         self._device.free(self._whole)
 
 
-def margin_of(device: Device) -> int:
+def margin_of(device: GpuDevice) -> int:
     return -(-MARGIN // device.alignment) * device.alignment
 
 
@@ -89,7 +89,7 @@ class GpuData:
     """The data sets of a problem on a device. Raises OSError, ValueError on damaged files, DeviceFault."""
 
     def __init__(
-        self, device: Device, directory: Path, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
+        self, device: GpuDevice, directory: Path, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
     ) -> None:
         self._device, self.inputs, self.outputs = device, tuple(inputs), tuple(outputs)
         self._check_room()
@@ -165,7 +165,7 @@ class GpuData:
             {f"{len(DATA_SETS)} sets of inputs": len(DATA_SETS) * inputs, "outputs": outputs, "margins": margins},
         )
 
-    def _make_copies(self) -> list[list[Memory]]:
+    def _make_copies(self) -> list[list[DeviceMemory]]:
         """As many copies as make L2_FACTOR times the cache, while they take at most half of what is free."""
         specs = (*self.inputs, *self.outputs)
         nbytes = max(1, sum(s.nbytes for s in specs))
@@ -180,7 +180,7 @@ class GpuData:
         return copies
 
 
-def make_workspace(device: Device, source: GpuSource) -> dict[str, Guarded]:
+def make_workspace(device: GpuDevice, source: GpuSource) -> dict[str, Guarded]:
     """Poisoned buffers for what passes between a kernel's launches. Raises CandidateError when they do not fit."""
     sizes = {f"workspace {name}": nbytes + 2 * margin_of(device) for name, nbytes in source.workspace}
     refuse_beyond(device, sizes)
@@ -190,12 +190,12 @@ def make_workspace(device: Device, source: GpuSource) -> dict[str, Guarded]:
     return made
 
 
-def refuse_beyond(device: Device, sizes: Mapping[str, int]) -> None:
+def refuse_beyond(device: GpuDevice, sizes: Mapping[str, int]) -> None:
     """Raises CandidateError (out_of_memory), with all sizes, when `sizes` together are more than what is free."""
     message = shortage(device, sizes)
     if message is not None:
         raise CandidateError("out_of_memory", message)
 
 
-def _named(source: GpuSource, memory: Sequence[Memory]) -> dict[str, Memory]:
+def _named(source: GpuSource, memory: Sequence[DeviceMemory]) -> dict[str, DeviceMemory]:
     return dict(zip((*source.inputs, *source.outputs), memory, strict=True))

@@ -22,8 +22,8 @@ from autosched.measure.problem import DATA_SETS
 from autosched.measure.protocol import Done, Failed, Hold, Message, Peak, ProtocolError, Rate, Setup, source_as
 from autosched.measure.slots import Slots
 from autosched.runtime.gpu.by_hand import canary_source
-from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
-from autosched.runtime.gpu.device import Call, Device, DeviceFault, Memory
+from autosched.runtime.gpu.compile import CompileError, DeviceCode, compile_source
+from autosched.runtime.gpu.device import DeviceFault, DeviceMemory, GpuDevice, LaunchSequence
 from autosched.runtime.gpu.devices import compiler_for, open_device
 from autosched.runtime.gpu.peak import measure_gpu_peak
 
@@ -31,23 +31,23 @@ _CANARY_ELEMENTS = 1024
 
 
 @dataclass
-class Held:
+class HeldGpuKernel:
     """A checked kernel; `reps` calls fill a short sample of the interleaved comparison, 0 when not yet known."""
 
     source: GpuSource
     kernels: Mapping[str, Any]
     workspace: dict[str, Guarded]
-    round: tuple[Call, ...]
+    round: tuple[LaunchSequence, ...]
     reps: int = 0
 
 
-class GpuRunner(Slots[Held]):
+class GpuRunner(Slots[HeldGpuKernel]):
     """State of a running worker: the device, the data sets on it, the kernels held by slot."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self._setup = setup
-        self._opened: Device | None = None
+        self._opened: GpuDevice | None = None
         self._loaded: GpuData | None = None
 
     def handle(self, message: Message) -> Message:
@@ -67,7 +67,7 @@ class GpuRunner(Slots[Held]):
         return super()._carry_out(message)
 
     @property
-    def _device(self) -> Device:
+    def _device(self) -> GpuDevice:
         if self._opened is None:
             raise ProtocolError("nothing is loaded")
         return self._opened
@@ -86,7 +86,7 @@ class GpuRunner(Slots[Held]):
     def _hold(self, message: Hold) -> Message:
         self._release(message.slot)  # its scratch goes before the next one's comes
         source = source_as(GpuSource, message)
-        binary = Binary.from_bytes(Path(message.object_path).read_bytes())
+        binary = DeviceCode.from_bytes(Path(message.object_path).read_bytes())
         workspace = make_workspace(self._device, source)
         try:
             held = self._checked(source, binary, workspace)
@@ -96,7 +96,7 @@ class GpuRunner(Slots[Held]):
         self._held[message.slot] = held
         return Done(message.id)
 
-    def _checked(self, source: GpuSource, binary: Binary, workspace: dict[str, Guarded]) -> Held:
+    def _checked(self, source: GpuSource, binary: DeviceCode, workspace: dict[str, Guarded]) -> HeldGpuKernel:
         """One launch on each data set, each on poisoned scratch."""
         device, data = self._device, self._data
         kernels = device.load(binary, source)
@@ -107,9 +107,9 @@ class GpuRunner(Slots[Held]):
                 buffer.poison("float32")
             self._launch(prepare(data.buffers(source, number, scratch)), number, workspace)
         calls = tuple(prepare(buffers) for buffers in data.round(source, scratch))
-        return Held(source, kernels, workspace, calls)
+        return HeldGpuKernel(source, kernels, workspace, calls)
 
-    def _launch(self, call: Call, number: int, workspace: dict[str, Guarded]) -> None:
+    def _launch(self, call: LaunchSequence, number: int, workspace: dict[str, Guarded]) -> None:
         self._data.poison_outputs()
         self._device.run(call)
         self._device.synchronise()
@@ -120,11 +120,11 @@ class GpuRunner(Slots[Held]):
         if held is not None:
             _free(held.workspace)
 
-    def _launch_again(self, held: Held) -> None:
+    def _launch_again(self, held: HeldGpuKernel) -> None:
         buffers = self._data.buffers(held.source, 0, _memory(held.workspace))
         self._launch(self._device.prepare(held.kernels, held.source, buffers), 0, held.workspace)
 
-    def _clock(self, held: Held) -> Callable[[int], float]:
+    def _clock(self, held: HeldGpuKernel) -> Callable[[int], float]:
         return lambda reps: self._device.time(held.round, reps)
 
     def _canary(self) -> tuple[float, ...]:
@@ -153,7 +153,7 @@ class GpuRunner(Slots[Held]):
         return samples
 
 
-def _memory(workspace: Mapping[str, Guarded]) -> dict[str, Memory]:
+def _memory(workspace: Mapping[str, Guarded]) -> dict[str, DeviceMemory]:
     return {name: buffer.memory for name, buffer in workspace.items()}
 
 

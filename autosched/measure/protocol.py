@@ -51,7 +51,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadData:
     """Read the problem's data sets into guarded buffers."""
 
     id: int
@@ -150,9 +150,9 @@ class Failed:
 
 
 Message: TypeAlias = (
-    Setup | Build | Load | Hold | Measure | Sample | Drop | Canary | Peak | Done | Built | Samples | Rate | Failed
+    Setup | Build | LoadData | Hold | Measure | Sample | Drop | Canary | Peak | Done | Built | Samples | Rate | Failed
 )
-REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, Load, Hold, Measure, Sample, Drop, Canary, Peak)}
+REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, LoadData, Hold, Measure, Sample, Drop, Canary, Peak)}
 REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Built, Samples, Rate, Failed)}
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from autosched.codegen.source import KernelSource
 from autosched.measure import timing
-from autosched.measure.buffers import Buffer
-from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
+from autosched.measure.buffers import GuardedBuffer
+from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check, launch, load_data_sets
 from autosched.measure.protocol import Done, Failed, Hold, Message, Setup, source_as
 from autosched.measure.results import impossible_time
 from autosched.measure.slots import Slots
@@ -54,12 +54,12 @@ class Timer:
 
 
 @dataclass
-class Held:
+class HeldKernel:
     """A checked kernel; `reps` calls fill a short sample of the interleaved comparison, 0 when not yet known."""
 
     loaded: LoadedKernel
     prepare: LoadedKernel | None
-    kernel: Kernel
+    kernel: CheckedKernel
     reps: int = 0
 
 
@@ -86,7 +86,7 @@ class KnownKernel:
         return np.array_equal(self._result, 2 * self._input)
 
 
-class Runner(Slots[Held]):
+class Runner(Slots[HeldKernel]):
     """State of a running worker: the compiled timing loop, the data sets, the kernels held by slot."""
 
     def __init__(self, setup: Setup) -> None:
@@ -112,25 +112,27 @@ class Runner(Slots[Held]):
             prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
         except (RuntimeError, ValueError) as error:  # a symbol that nothing defines
             return Failed(message.id, "build_error", " ".join(str(error).split())[:2000])
-        packing = None if prepare is None else Packing(prepare.function, Buffer(source.packed_bytes))
-        kernel = Kernel(loaded.function, source.threads, Buffer(source.workspace_bytes), packing, source.winograd)
+        packing = None if prepare is None else Packing(prepare.function, GuardedBuffer(source.packed_bytes))
+        kernel = CheckedKernel(
+            loaded.function, source.threads, GuardedBuffer(source.workspace_bytes), packing, source.winograd
+        )
         check(kernel, self._data)
-        self._held[message.slot] = Held(loaded, prepare, kernel)
+        self._held[message.slot] = HeldKernel(loaded, prepare, kernel)
         return Done(message.id)
 
-    def _launch_again(self, held: Held) -> None:
+    def _launch_again(self, held: HeldKernel) -> None:
         launch(held.kernel, self._data[0])
 
-    def _poisoned(self, held: Held) -> Callable[[], None]:
+    def _poisoned(self, held: HeldKernel) -> Callable[[], None]:
         self._data[0].poison_outputs()
         return partial(self._data[0].examine, held.kernel)
 
-    def _clock(self, held: Held) -> Callable[[int], float]:
+    def _clock(self, held: HeldKernel) -> Callable[[int], float]:
         kernel = held.kernel
         self._data[0].hand(kernel.packing)
         return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
 
-    def _witness(self, held: Held) -> timing.Witness:
+    def _witness(self, held: HeldKernel) -> timing.Witness:
         return self._canary_of(held.kernel.threads).witness
 
     def _canary(self) -> tuple[float, ...]:

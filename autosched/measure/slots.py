@@ -14,7 +14,7 @@ from autosched.measure.protocol import (
     Done,
     Drop,
     Failed,
-    Load,
+    LoadData,
     Measure,
     Message,
     ProtocolError,
@@ -51,7 +51,7 @@ class Slots(ABC, Generic[K]):
 
     def _carry_out(self, message: Message) -> Message:
         match message:
-            case Load():
+            case LoadData():
                 self._load()
             case Measure():
                 return self._measure(message)

@@ -138,7 +138,7 @@ class Stage:
     starts: bool = False  # its loops only write the start values of its reduction
     cooperate: Num | None = None  # elements that a thread moves at a time, in a buffer that a block fills together
     pipeline: Pipelined | None = None
-    streamed: bool = False  # its values may go around the caches
+    non_temporal: bool = False  # its values may go around the caches
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autosched.ir.expr import Expr
     from autosched.ir.stmt import Func
     from autosched.te import ComputeDAG
-    from cost_model.cpu.latency import Cost, Draft
+    from cost_model.cpu.latency import AnalyticLatency, Cost
     from cost_model.model import GpuSketchModel
 
 Fact = float | int | str
@@ -91,16 +91,16 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
     sketch = sketch_model(func, (), target, threads)
     if isinstance(sketch, GpuSketchModel):
         return _gpu_facts(sketch)
-    draft = sketch.latency
-    main = max(draft.costs, key=lambda cost: _number(cost.cycles))
+    latency = sketch.latency
+    main = max(latency.costs, key=lambda cost: _number(cost.cycles))
     inner = main.statement.loops[main.statement.block :]
     limits = _limits(main)
     shares = {name: cycles / max(limits.values()) for name, cycles in limits.items()}
     order = sorted(shares, key=lambda name: -shares[name])
     return {
-        "predicted_s": _number(draft.seconds),
+        "predicted_s": _number(latency.seconds),
         "main_stage": main.statement.stage,
-        "share_of_main_stage": _share(main, draft),
+        "share_of_main_stage": _share(main, latency),
         "vector_lanes": main.block.lanes,
         "vectors": round(_number(main.block.chunks)),
         "unroll": round(np.prod([_number(loop.trips) for loop in inner if loop.kind is ForKind.UNROLL])),
@@ -153,8 +153,8 @@ def _limits(cost: Cost) -> Mapping[str, float]:
     }
 
 
-def _share(main: Cost, draft: Draft) -> float:
-    return _number(main.cycles) / max(sum(_number(cost.cycles) for cost in draft.costs), 1e-30)
+def _share(main: Cost, latency: AnalyticLatency) -> float:
+    return _number(main.cycles) / max(sum(_number(cost.cycles) for cost in latency.costs), 1e-30)
 
 
 def _number(closed: Expr) -> float:

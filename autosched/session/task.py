@@ -15,7 +15,7 @@ from autosched.tuner.subject import Subject
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
-    from autosched.store import Database, Workload
+    from autosched.store import Database, WorkloadRow
     from autosched.tuner.policy import Narrow
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
@@ -87,7 +87,7 @@ def start_run(
     What was not verified here is no record to beat: it only says where to look first.
     """
     from autosched.schedule import steps_to_json
-    from autosched.store import TargetRow, Workload
+    from autosched.store import TargetRow, WorkloadRow
     from autosched.tuner.recorder import DatabaseRecorder
 
     def steps(candidate: Candidate) -> str:
@@ -101,13 +101,13 @@ def start_run(
     near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
     relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
     others = (claims[:BEST_OF_RELATIVE], *relatives)
-    workload = Workload(workload_hash, problem.name, problem.spec)
+    workload = WorkloadRow(workload_hash, problem.name, problem.spec)
     target = TargetRow(fingerprint, json.dumps(asdict(device.target), sort_keys=True))
     run_id = database.start_run(workload, target, threads, seed)
     return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
 
 
-def nearest_shapes(spec: str, workloads: Iterable[Workload]) -> list[Workload]:
+def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
     """The workloads that differ from `spec` in whole numbers of their arguments only, the nearest first.
 
     How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.

@@ -17,13 +17,13 @@ from autosched.store.records import (
     LOST,
     MAX_MESSAGE,
     RUN_STATES,
-    Candidate,
+    CandidateRow,
     Finding,
     Outcome,
     Record,
     Run,
     TargetRow,
-    Workload,
+    WorkloadRow,
     canonical_steps,
     checked_outcome,
     checked_values,
@@ -96,7 +96,7 @@ class Database:
 
     # Writing
 
-    def start_run(self, workload: Workload, target: TargetRow, threads: int, seed: int) -> int:
+    def start_run(self, workload: WorkloadRow, target: TargetRow, threads: int, seed: int) -> int:
         """Registers a search and what it is about; returns the run's id."""
         uid, key = uuid.uuid4().hex, (workload.hash, target.fingerprint, threads)
         with self._write():
@@ -121,7 +121,7 @@ class Database:
         """
         steps, plain = canonical_steps(steps_json), checked_values(values)
         run = self._run(run_id)
-        candidate = Candidate(
+        candidate = CandidateRow(
             0, run_id, run.workload, run.target, run.threads, sketch, steps, plain, int(round), created := now()
         )
         outcome = self._signed(candidate, _outcome(run_id, finding, created))
@@ -172,16 +172,16 @@ class Database:
             raise StoreError(f"there is no record {record_id} in {self.path}: `{listing}` lists the ids")
         return record
 
-    def workload(self, workload_hash: str) -> Workload:
+    def workload(self, workload_hash: str) -> WorkloadRow:
         found = [w for w in self.workloads() if w.hash == workload_hash]
         if not found:
             listing = command("best", self.path)
             raise StoreError(f"there is no workload {workload_hash} in {self.path}: `{listing}` lists what is")
         return found[0]
 
-    def workloads(self) -> list[Workload]:
+    def workloads(self) -> list[WorkloadRow]:
         query = "SELECT hash, name, spec, sha256 FROM workloads ORDER BY rowid"
-        return self._read("workloads", query, lambda row: Workload(*row[:-1]), slice(0, 3))
+        return self._read("workloads", query, lambda row: WorkloadRow(*row[:-1]), slice(0, 3))
 
     def targets(self) -> dict[str, str]:
         """Fingerprint -> the target's description as JSON."""
@@ -255,7 +255,7 @@ class Database:
                 self._damage(table, "the rest")
         return found
 
-    def _signed(self, candidate: Candidate | Record, outcome: Outcome) -> Outcome:
+    def _signed(self, candidate: CandidateRow | Record, outcome: Outcome) -> Outcome:
         """Checked, its message cut, and signed with the key of this installation, which is made when first needed."""
         checked_outcome(outcome.seconds, (*outcome.samples, *(outcome.ci or ())), outcome.failure)
         outcome = replace(outcome, message=outcome.message[:MAX_MESSAGE])
@@ -264,7 +264,7 @@ class Database:
             return outcome
         return replace(outcome, signature=signature(self._key, candidate.identity, outcome))
 
-    def _record(self, candidate: Candidate, outcomes: Sequence[Outcome]) -> Record | None:
+    def _record(self, candidate: CandidateRow, outcomes: Sequence[Outcome]) -> Record | None:
         identity = candidate.identity
         return to_record(candidate, outcomes, lambda outcome: is_signed(self._key, identity, outcome))
 
@@ -291,7 +291,7 @@ class Database:
             for candidate, attempts in found:
                 if self._record(candidate, attempts) is not None:
                     outcomes = tuple(o for o in attempts if o.failure != LOST)
-                    workload = workloads.get(candidate.workload, Workload(candidate.workload, "unknown", "{}"))
+                    workload = workloads.get(candidate.workload, WorkloadRow(candidate.workload, "unknown", "{}"))
                     needed = {candidate.run_id, *(o.run_id for o in outcomes)}
                     own_runs = tuple(runs.get(i) or jsonl.lost_run(candidate, i) for i in sorted(needed))
                     target_json = targets.get(candidate.target, "{}")
@@ -313,7 +313,7 @@ class Database:
             return 0
         return min(newest, bound) if isinstance(newest, int) else bound  # a damaged index may give anything
 
-    def _salvage(self, first: int, last: int) -> list[tuple[Candidate, list[Outcome]]]:
+    def _salvage(self, first: int, last: int) -> list[tuple[CandidateRow, list[Outcome]]]:
         """Candidates first..last; where the file itself is damaged, what can be reached by halving the range."""
         try:
             return rows.select(self._connection, rows.BY_ID_RANGE, (first, last), self._damage)

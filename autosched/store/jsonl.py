@@ -20,10 +20,10 @@ from autosched.store.records import (
     MAX_MESSAGE,
     MAX_TEXT,
     RUN_STATES,
-    Candidate,
+    CandidateRow,
     Outcome,
     Run,
-    Workload,
+    WorkloadRow,
     canonical_json,
     checked_outcome,
     checked_values,
@@ -41,14 +41,14 @@ SIGNATURE = re.compile("[0-9a-f]{64}")
 class Line:
     """A candidate with all it needs. Run numbers inside refer to the ids of `runs`."""
 
-    workload: Workload
+    workload: WorkloadRow
     target_json: str
     runs: tuple[Run, ...]
-    candidate: Candidate
+    candidate: CandidateRow
     outcomes: tuple[Outcome, ...]
 
 
-def lost_run(candidate: Candidate, run_id: int) -> Run:
+def lost_run(candidate: CandidateRow, run_id: int) -> Run:
     """Stands for a run whose row is damaged; the same candidate and number give the same uid."""
     uid = digest("lost run", candidate.identity, run_id)[:32]
     task = (candidate.workload, candidate.target, candidate.threads)
@@ -179,7 +179,7 @@ def _line(content: Mapping[str, object]) -> Line:
     task = (_text(workload["hash"]), _text(target["fingerprint"]), _int(content["threads"], 1))
     runs = tuple(_run(i, _mapping(run), task) for i, run in enumerate(_list(content["runs"])))
     values = _mapping(content["values"])
-    candidate = Candidate(
+    candidate = CandidateRow(
         0,
         _int(content["run"], 0, len(runs) - 1),
         *task,
@@ -193,7 +193,7 @@ def _line(content: Mapping[str, object]) -> Line:
     if not outcomes:
         raise ValueError("a record has no outcome")
     name, spec = _text(workload["name"]), _text(workload["spec"], MAX_TEXT)
-    return Line(Workload(task[0], name, spec), _text(target["json"], MAX_TEXT), runs, candidate, outcomes)
+    return Line(WorkloadRow(task[0], name, spec), _text(target["json"], MAX_TEXT), runs, candidate, outcomes)
 
 
 def _run(position: int, run: Mapping[str, object], task: tuple[str, str, int]) -> Run:

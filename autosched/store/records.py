@@ -40,7 +40,7 @@ LOST = "lost"  # the failure class of what stands for outcomes that cannot be re
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadRow:
     """What was tuned: `hash` is the content hash of its ComputeDAG, `spec` the JSON that rebuilds it."""
 
     hash: str
@@ -102,7 +102,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateRow:
     """A row of the table `candidates`: what was tried, without how it went."""
 
     id: int
@@ -156,7 +156,7 @@ class Record:
         return identity_of(self)
 
 
-def identity_of(what: Candidate | Record) -> str:
+def identity_of(what: CandidateRow | Record) -> str:
     """sha256 (hex) of everything that makes two candidates the same; not of the run, the round or the time."""
     return digest(what.workload, what.target, what.threads, what.sketch, what.steps)
 
@@ -165,7 +165,9 @@ def lost_outcome(order: int) -> Outcome:
     return Outcome(order, 0, None, (), None, LOST, "", "")
 
 
-def to_record(candidate: Candidate, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool]) -> Record | None:
+def to_record(
+    candidate: CandidateRow, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool]
+) -> Record | None:
     """The record of a candidate, or None where no outcome is left or the one that counts is lost.
 
     A lost one may have been ours.

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from autosched.errors import StoreError
 from autosched.store.records import (
-    Candidate,
+    CandidateRow,
     Outcome,
     Run,
     TargetRow,
-    Workload,
+    WorkloadRow,
     canonical_json,
     checked_outcome,
     checked_values,
@@ -38,7 +38,7 @@ BY_TASK = "workload = ? AND target = ? AND threads = ?"
 BY_ID_RANGE = "id BETWEEN ? AND ?"
 
 
-def insert_candidate(connection: sqlite3.Connection, candidate: Candidate) -> int:
+def insert_candidate(connection: sqlite3.Connection, candidate: CandidateRow) -> int:
     """The id of the candidate's row: a new one, or the one that has the same identity already."""
     identity = candidate.identity
     found = connection.execute("SELECT id FROM candidates WHERE identity = ?", (identity,)).fetchone()
@@ -89,13 +89,13 @@ def _insert(
 
 def select(
     connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
-) -> list[tuple[Candidate, list[Outcome]]]:
+) -> list[tuple[CandidateRow, list[Outcome]]]:
     """Candidates in id order with their outcomes in order of attempts. `where` is BY_TASK or BY_ID_RANGE.
 
     Of outcomes that cannot be read a stand-in takes the last place (see `records.LOST`).
     """
     candidates = connection.execute(f"SELECT {CANDIDATE_COLUMNS} FROM candidates WHERE {where} ORDER BY id", keys)
-    found: dict[int, tuple[Candidate, list[Outcome]]] = {}
+    found: dict[int, tuple[CandidateRow, list[Outcome]]] = {}
     n_rows: dict[object, int] = {}
     for row in candidates:
         candidate = checked(row, HASHED, _candidate)
@@ -132,7 +132,7 @@ def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
     return [lost_outcome(place)] if place >= 0 else []
 
 
-def insert_task(connection: sqlite3.Connection, workload: Workload, target: TargetRow) -> None:
+def insert_task(connection: sqlite3.Connection, workload: WorkloadRow, target: TargetRow) -> None:
     row = (workload.hash, workload.name, workload.spec)
     connection.execute("INSERT OR IGNORE INTO workloads VALUES (?, ?, ?, ?)", (*row, digest(*row)))
     pair = (target.fingerprint, target.json)
@@ -161,10 +161,10 @@ def checked(
         return None
 
 
-def _candidate(row: sqlite3.Row) -> Candidate:
-    data = dict(zip((f.name for f in fields(Candidate)), row, strict=False))  # its identity and the hash follow
+def _candidate(row: sqlite3.Row) -> CandidateRow:
+    data = dict(zip((f.name for f in fields(CandidateRow)), row, strict=False))  # its identity and the hash follow
     parse_data(row["steps"])  # may come from elsewhere with a right hash: bounded like what is imported
-    return Candidate(**{**data, "values": checked_values(_bindings(row["bindings"]))})
+    return CandidateRow(**{**data, "values": checked_values(_bindings(row["bindings"]))})
 
 
 def _bindings(text: str) -> dict[str, int]:

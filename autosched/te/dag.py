@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.te.rewrites.prefix_scan import band, running
+from autosched.te.rewrites.prefix_scan import band, find_prefix_scan
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ _COUNTED = ARITHMETIC | COMPARISON
 
 
 def _stage_flops(op: ComputeOp) -> int:
-    points, sums, window = 1, running(op), band(op)
+    points, sums, window = 1, find_prefix_scan(op), band(op)
     for axis in (*op.axes, *op.reduce_axes):
         if sums is not None and axis is op.reduce_axes[sums.k]:
             continue

@@ -54,15 +54,15 @@ class Reduce(Call):
 
 def smallest(dtype: str) -> Const:
     """The neutral element of max: -inf, or the least value of an integer type."""
-    return _extreme(dtype, -math.inf, 0)
+    return _limit(dtype, -math.inf, 0)
 
 
 def largest(dtype: str) -> Const:
     """The neutral element of min: inf, or the greatest value of an integer type."""
-    return _extreme(dtype, math.inf, 1)
+    return _limit(dtype, math.inf, 1)
 
 
-def _extreme(dtype: str, infinite: float, end: int) -> Const:
+def _limit(dtype: str, infinite: float, end: int) -> Const:
     kind = DTYPES[dtype].kind
     value = infinite if kind == "f" else bool(end) if kind == "b" else DTYPES[dtype].integer_range[end]
     node: Const = Const(value, dtype)

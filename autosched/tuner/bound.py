@@ -31,7 +31,7 @@ PEAK_SLACK = 1.1  # of a kernel over the measured peak: a clock that rises meanw
 
 
 @dataclass(frozen=True)
-class Bound:
+class TimeBound:
     """`operations` are of the task's own type, which the peak is measured for, a multiply-add is two."""
 
     operations: int = 0
@@ -44,12 +44,12 @@ class Bound:
         return max(written, self.operations / (PEAK_SLACK * 1e9 * peak_gflops)) if peak_gflops else written
 
 
-def bound_of(dag: ComputeDAG, dtype: str, target: Target, threads: int) -> Bound:
+def bound_of(dag: ComputeDAG, dtype: str, target: Target, threads: int) -> TimeBound:
     """Of a GPU only what is written: what OpenCL measures as the peak of a device need not be it."""
     units = threads if target.gpu is None else target.gpu.multiprocessors
     written = sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in dag.outputs)
     points = 0 if target.gpu is not None or dag.winograd else sum(_products(dag, op, dtype) for op in dag.stages)
-    return Bound(2 * points, written, STORED_BYTES * CLOCK_HZ * units)
+    return TimeBound(2 * points, written, STORED_BYTES * CLOCK_HZ * units)
 
 
 def _products(dag: ComputeDAG, op: ComputeOp, dtype: str) -> int:

@@ -16,22 +16,22 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Part:
+class SketchRows:
     """Distinct rows [n, n_params] of one sketch, their `keys` [n] and `score` [n], higher is better."""
 
     rows: Population
     keys: Keys
     score: Floats
 
-    def take(self, index: npt.NDArray[Any]) -> Part:
-        return Part(self.rows[index], self.keys[index], self.score[index])
+    def take(self, index: npt.NDArray[Any]) -> SketchRows:
+        return SketchRows(self.rows[index], self.keys[index], self.score[index])
 
 
 @dataclass(frozen=True)
 class Pool:
     """One part for each sketch."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SketchRows, ...]
 
     def __len__(self) -> int:
         return sum(len(part.score) for part in self.parts)
@@ -64,7 +64,7 @@ class Pool:
                 continue
             fresh = theirs.take(~np.isin(theirs.keys, mine.keys))
             parts.append(
-                Part(
+                SketchRows(
                     np.concatenate([mine.rows, fresh.rows]),
                     np.concatenate([mine.keys, fresh.keys]),
                     np.concatenate([mine.score, fresh.score]),

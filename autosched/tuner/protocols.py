@@ -111,11 +111,11 @@ class CostModel(Protocol):
         """Parts of sketch `i` that have parameters of their own, at least 1."""
         ...
 
-    def draft(self, i: int, rows: Population) -> Scores:
+    def analytic_latency(self, i: int, rows: Population) -> Scores:
         """Analytic latency in seconds."""
         ...
 
-    def draft_with_best(self, i: int, rows: Population) -> tuple[Scores, Population]:
+    def analytic_latency_with_best(self, i: int, rows: Population) -> tuple[Scores, Population]:
         """`draft`, and a few legal rows that have the best of `rows`, by it, in each part; none where there is only
         one."""
         ...

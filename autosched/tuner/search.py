@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.tuner.policy import FULL, Policy
-from autosched.tuner.population import Floats, Index, Part, Pool, choose, cumulative_count
+from autosched.tuner.population import Floats, Index, Pool, SketchRows, choose, cumulative_count
 from autosched.tuner.protocols import Candidate, CostModel, Keys, Population, Scores, SearchSpace, SketchLike, Trial
 
 S = TypeVar("S", bound=SketchLike)
@@ -144,7 +144,7 @@ class Search(Generic[S]):
         best = self._rows([])
 
         def judge(i: int, found: Population) -> Scores:
-            seconds, best[i] = self._model.draft_with_best(i, found)
+            seconds, best[i] = self._model.analytic_latency_with_best(i, found)
             return _rate(seconds)
 
         pool = self._judged(judge, rows)
@@ -234,7 +234,7 @@ class Search(Generic[S]):
         for i, candidates in enumerate(self._canonical(rows)):
             keys = self._space.keys(candidates)
             if not len(keys):
-                parts.append(Part(candidates, keys, np.empty(0)))
+                parts.append(SketchRows(candidates, keys, np.empty(0)))
                 continue
             distinct, first = np.unique(keys, return_index=True)
             if known is not None:
@@ -242,7 +242,7 @@ class Search(Generic[S]):
             first.sort()
             fresh = candidates[first]
             score: Floats = np.asarray(judge(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
-            parts.append(Part(fresh, keys[first], np.where(np.isfinite(score), score, NOT_A_SCORE)))
+            parts.append(SketchRows(fresh, keys[first], np.where(np.isfinite(score), score, NOT_A_SCORE)))
         return Pool(tuple(parts))
 
     def _canonical(self, rows: Sequence[Population]) -> list[Population]:
@@ -253,7 +253,7 @@ class Search(Generic[S]):
         return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
 
     def _analytic(self, i: int, rows: Population) -> Scores:
-        return _rate(self._model.draft(i, rows))
+        return _rate(self._model.analytic_latency(i, rows))
 
     def _rows(self, candidates: Sequence[Candidate]) -> list[Population]:
         """The candidates as one matrix for each sketch."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.tuner.bound import Bound
+from autosched.tuner.bound import TimeBound
 from autosched.tuner.protocols import Candidate, CostModel, Population, SearchSpace, SketchLike, Trial
 from autosched.tuner.subject import Subject
 
@@ -33,7 +33,7 @@ class Task:
     model: CostModel
     emit: Callable[[int, Mapping[str, int]], Source]
     load: Callable[[Source], Kernel | GpuKernel]
-    bound: Bound = field(default_factory=Bound)  # what is faster than this was not measured rightly
+    bound: TimeBound = field(default_factory=TimeBound)  # what is faster than this was not measured rightly
 
     def values(self, candidate: Candidate) -> dict[str, int]:
         """The candidate's numbers by parameter name."""

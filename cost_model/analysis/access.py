@@ -14,7 +14,7 @@ A cache finds a line's set by the low bits of its address. Rows whose distance i
 share a few sets: with n lines of which each used set holds n / used, the rest of the cache is of no use to them, as
 little as if they were  SETS * (n / used - spare)  lines (`resident`). Only address bits within a page count: those
 above are as good as random in all but the first level, whose sets they do not choose. Lines that are asked for together
-and are more than a set has ways wait for each other (`crowds`).
+and are more than a set has ways wait for each other (`has_set_conflicts`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from autosched.ir.closed_forms.arithmetic import absolute, is_one, is_zero, least, minus, most, over, plus, real, times
+from autosched.ir.closed_forms.arithmetic import (
+    absolute,
+    add,
+    divide,
+    is_one,
+    is_zero,
+    maximum,
+    minimum,
+    multiply,
+    real,
+    subtract,
+)
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
@@ -83,7 +94,7 @@ class Access:
     settled: Widths  # the same of a second level cache: it has more sets, so more lines of a place in a page are free
     geometry: Geometry
     extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
-    streamed: bool = False  # written around the caches
+    non_temporal: bool = False  # written around the caches
 
     def moves(self, loop: int) -> bool:
         return not is_zero(self.stride[loop])
@@ -108,19 +119,19 @@ class Access:
         if len(self.extents) < 2:
             return real(1)
         piece, row = self.extents[-1][0][depth], self.extents[-2][2]
-        return most(1.0, least(over(row, piece), plus(1.0, over(beside / self.buffer.itemsize, piece))))
+        return maximum(1.0, minimum(divide(row, piece), add(1.0, divide(beside / self.buffer.itemsize, piece))))
 
-    def crowds(self, depth: int, ways: float | None = None) -> Expr:
+    def has_set_conflicts(self, depth: int, ways: float | None = None) -> Expr:
         """Whether the lines touched at a depth are more than so many in each of the sets that they share, bool; the
         ways of the first level cache where nobody says how many."""
         held = self.geometry.l1_ways if ways is None else ways
         taken = (held - self.geometry.conflict_spare) * self.geometry.sets
-        return self.resident[depth] > most(taken, self.lines[depth])
+        return self.resident[depth] > maximum(taken, self.lines[depth])
 
     @property
     def traffic_factor(self) -> int:
         """Transfers of a line: a written one is fetched and written back, unless it goes around the caches."""
-        return 1 if self.kind == "read" or self.streamed else 2
+        return 1 if self.kind == "read" or self.non_temporal else 2
 
 
 @dataclass(frozen=True)
@@ -301,16 +312,16 @@ def transferred(
     depth = len(runs) - 1
     if depth == 0:
         return real(0)
-    result = times(footprint[depth - 1], runs[depth - 1])  # one iteration: always fits
+    result = multiply(footprint[depth - 1], runs[depth - 1])  # one iteration: always fits
     for d in range(depth - 1, 0, -1):
-        moved = times(footprint[d - 1], runs[d - 1])
-        result = least(result, most(moved, excess(working_set[d], capacity)))
+        moved = multiply(footprint[d - 1], runs[d - 1])
+        result = minimum(result, maximum(moved, excess(working_set[d], capacity)))
     return result
 
 
 def excess(working_set: Expr, capacity: float) -> Expr:
     """Not positive where a working set fits into `capacity`, else larger than any traffic."""
-    return minus(times(working_set, 1e14), capacity * 1e14)
+    return subtract(multiply(working_set, 1e14), capacity * 1e14)
 
 
 def width(expr: Expr, loops: Sequence[Free]) -> Expr:
@@ -338,14 +349,14 @@ def _lines(
     per_line = itemsize / line_bytes
     if not shape:
         return real(1)
-    row = least(counts[-1], most(1.0, times(imin(shape[-1], widths[-1] + 1), per_line)))
+    row = minimum(counts[-1], maximum(1.0, multiply(imin(shape[-1], widths[-1] + 1), per_line)))
     if len(shape) == 1:
         return row
     last = shape[-1]
-    lines = times(counts[-2], row)
+    lines = multiply(counts[-2], row)
     if not isinstance(last, Const) or int(last.value) * itemsize < line_bytes:
-        lines = least(lines, most(1.0, times(widths[-2] * last + widths[-1] + 1, per_line)))
-    return times(lines, product(counts[:-2]))
+        lines = minimum(lines, maximum(1.0, multiply(widths[-2] * last + widths[-1] + 1, per_line)))
+    return multiply(lines, product(counts[:-2]))
 
 
 def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int, page_bytes: int) -> Expr:
@@ -355,7 +366,7 @@ def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int, page_bytes
     for count, width, step in reversed(extents):
         if count is not ONE:
             span = span + width * step
-            pages = least(times(pages, count), plus(1.0, times(span, itemsize / page_bytes)))
+            pages = minimum(multiply(pages, count), add(1.0, multiply(span, itemsize / page_bytes)))
     return pages
 
 
@@ -392,12 +403,14 @@ def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, geometry
     apart = page_bytes
     for step, count in reversed(list(zip(steps, counts, strict=True))):
         if count is not ONE and step < line_bytes:
-            near = most(1.0, times(times(count, step / line_bytes), near))
+            near = maximum(1.0, multiply(multiply(count, step / line_bytes), near))
         elif count is not ONE:
             apart = math.gcd(step, apart)
-            rows = least(times(least(count, page_bytes // math.gcd(step, page_bytes)), rows), page_bytes // apart)
-    used = times(near, rows)
-    return most(lines, times(minus(over(lines, least(sets, used)), spare), sets))
+            rows = minimum(
+                multiply(minimum(count, page_bytes // math.gcd(step, page_bytes)), rows), page_bytes // apart
+            )
+    used = multiply(near, rows)
+    return maximum(lines, multiply(subtract(divide(lines, minimum(sets, used)), spare), sets))
 
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:

@@ -30,15 +30,15 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class Operations:
-    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes, `extremes`
-    the minima and maxima of floats of which each may be NaN.
+    """What one execution of a statement computes; `slots` are vector instructions on the arithmetic pipes,
+    `minima_and_maxima` the minima and maxima of floats of which each may be NaN.
 
     `shared`: the slots by the variables that what they compute depends on; None for what is accumulated. Copies of the
     statement that agree in all of these compute it once."""
 
     counts: tuple[tuple[str, int], ...]
     shared: tuple[tuple[frozenset[Var] | None, float], ...]
-    extremes: int = 0
+    minima_and_maxima: int = 0
 
     @property
     def slots(self) -> float:
@@ -77,8 +77,8 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
                 depends = variables if variables.isdisjoint(before) else None
                 taken = OP_SLOTS["float_mul"] if shared else _slots(expr, kind)
                 slots[depends] = slots.get(depends, 0.0) + taken
-    extremes = sum(map(_is_extreme, _nodes(values)))
-    return Operations(tuple(sorted(counts.items())), tuple(slots.items()), extremes)
+    minima_and_maxima = sum(map(_is_min_or_max, _nodes(values)))
+    return Operations(tuple(sorted(counts.items())), tuple(slots.items()), minima_and_maxima)
 
 
 def _is_index(expr: Expr) -> bool:
@@ -86,7 +86,7 @@ def _is_index(expr: Expr) -> bool:
     return DTYPES[expr.dtype].is_integer and not loads(expr)
 
 
-def _is_extreme(expr: Expr) -> bool:
+def _is_min_or_max(expr: Expr) -> bool:
     plain = isinstance(expr, Binary) and expr.op in ("min", "max") and DTYPES[expr.dtype].is_float
     return plain and not any(isinstance(x, Const) for x in expr.children)
 

@@ -21,15 +21,15 @@ from autosched.ir.closed_forms.arithmetic import (
     ONE,
     ZERO,
     absolute,
-    factor,
-    least,
-    minus,
-    most,
-    over,
-    plus,
+    add,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    product_of,
     real,
-    times,
-    total,
+    subtract,
+    sum_of,
     where,
 )
 from autosched.ir.conditions import adds_nothing, comparisons
@@ -38,7 +38,7 @@ from autosched.ir.linear import ZERO as NO_STEP
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Store
 from autosched.ir.visit import free_vars
-from cost_model.analysis.trips import Loop
+from cost_model.analysis.trips import AnalysedLoop
 
 
 @dataclass(frozen=True)
@@ -47,40 +47,42 @@ class Padding:
     inside: Expr
 
 
-def padding_of(store: Store, loops: Sequence[Loop], tile: int) -> Padding:
+def padding_of(store: Store, loops: Sequence[AnalysedLoop], tile: int) -> Padding:
     """Of a store in a register tile that stands inside `tile` of the loops."""
     tested: list[Expr] = []
     outside: dict[frozenset[Expr], list[Expr]] = {}  # of each axis of the image: its two ends exclude each other
     for comparison in comparisons([store]):
         inner = loops[tile:]
         settled = _settled(store, comparison, inner)
-        often = where(real(settled) > 0.5, over(1.0, _steps_inside(comparison, inner)), 1.0)
-        tested.append(times(_at_border(comparison, loops, tile), often))
-        outside.setdefault(free_vars(comparison), []).append(times(_outside(comparison, loops), settled))
-    shares = [most(0.0, minus(1.0, total(ends))) for ends in outside.values()]
-    return Padding(least(1.0, total(sorted(tested, key=str))), factor(shares))
+        often = where(real(settled) > 0.5, divide(1.0, _steps_inside(comparison, inner)), 1.0)
+        tested.append(multiply(_at_border(comparison, loops, tile), often))
+        outside.setdefault(free_vars(comparison), []).append(multiply(_outside(comparison, loops), settled))
+    shares = [maximum(0.0, subtract(1.0, sum_of(ends))) for ends in outside.values()]
+    return Padding(minimum(1.0, sum_of(sorted(tested, key=str))), product_of(shares))
 
 
-def _steps_inside(comparison: Expr, inner: Sequence[Loop]) -> Expr:
+def _steps_inside(comparison: Expr, inner: Sequence[AnalysedLoop]) -> Expr:
     """Steps of the reduction for each time that a comparison is settled, in the innermost loop that moves it or outside
     of all."""
     running = [x for x in inner if x.kind is ForKind.SERIAL and x.reduce]
     last = max((n for n, x in enumerate(running) if x.var in free_vars(comparison)), default=-1)
-    return factor(x.trips for x in running[last + 1 :])
+    return product_of(x.trips for x in running[last + 1 :])
 
 
-def _at_border(comparison: Expr, loops: Sequence[Loop], tile: int) -> Expr:
+def _at_border(comparison: Expr, loops: Sequence[AnalysedLoop], tile: int) -> Expr:
     """Of n tiles in a row one lies at the border that a comparison is about.
 
     A single tile lies there as long as the reduction has loops that move the comparison; written out, it is decided.
     """
     moving = [x.var in free_vars(comparison) for x in loops]
-    tiles = factor(x.trips for x, moves in zip(loops[:tile], moving, strict=False) if moves)
-    steps = factor(x.trips for x, m in zip(loops[tile:], moving[tile:], strict=True) if m and x.kind is ForKind.SERIAL)
-    return where(real(tiles) > 1.0, over(1.0, tiles), where(real(steps) > 1.0, 1.0, 0.0))
+    tiles = product_of(x.trips for x, moves in zip(loops[:tile], moving, strict=False) if moves)
+    steps = product_of(
+        x.trips for x, m in zip(loops[tile:], moving[tile:], strict=True) if m and x.kind is ForKind.SERIAL
+    )
+    return where(real(tiles) > 1.0, divide(1.0, tiles), where(real(steps) > 1.0, 1.0, 0.0))
 
 
-def _settled(store: Store, comparison: Expr, inner: Sequence[Loop]) -> Expr:
+def _settled(store: Store, comparison: Expr, inner: Sequence[AnalysedLoop]) -> Expr:
     """1.0 if the comparison is settled outside of the innermost loops of the reduction, else 0.0."""
     moving = [x for x in inner if x.var in free_vars(comparison)]
     if not adds_nothing(store, comparison) or any(x.kind is ForKind.VECTORIZE for x in moving):
@@ -90,16 +92,16 @@ def _settled(store: Store, comparison: Expr, inner: Sequence[Loop]) -> Expr:
     return where((real(unrolled) < 1.5) & (real(running) > 0.5), 1.0, 0.0)
 
 
-def _longer(loops: Iterable[Loop]) -> Expr:
+def _longer(loops: Iterable[AnalysedLoop]) -> Expr:
     """How many of the loops have several iterations."""
-    return total(where(real(x.trips) > 1.0, 1.0, 0.0) for x in loops)
+    return sum_of(where(real(x.trips) > 1.0, 1.0, 0.0) for x in loops)
 
 
-def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
+def _outside(comparison: Binary, loops: Sequence[AnalysedLoop]) -> Expr:
     """The share of all iterations in which the comparison does not hold; 0 where it is about several axes."""
     sign = 1 if comparison.op in ("ge", "gt") else -1
     form = linear((comparison.a - comparison.b) * sign)
-    lowest = real(form.constant) if comparison.op in ("ge", "le") else minus(form.constant, 1.0)
+    lowest = real(form.constant) if comparison.op in ("ge", "le") else subtract(form.constant, 1.0)
     steps: list[Expr] = []
     counts: list[Expr] = []
     several = False
@@ -108,27 +110,27 @@ def _outside(comparison: Binary, loops: Sequence[Loop]) -> Expr:
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
         several |= len(set(numbers)) < len(numbers)
-        count = factor(x.trips for x, _ in moving)
+        count = product_of(x.trips for x, _ in moving)
         step = min(map(abs, numbers), default=0)
         steps += [real(float(step or 1))] * max(1, sum(abs(n) == step for n in numbers))
         counts.append(count)
-        span = plus(span, total(times(absolute(c), minus(x.trips, 1.0)) for x, c in moving))
+        span = add(span, sum_of(multiply(absolute(c), subtract(x.trips, 1.0)) for x, c in moving))
         if step and min(numbers) < 0:
-            spans = [times(absolute(c), minus(x.last, 1.0)) for x, c in moving]
-            lowest = minus(lowest, total(spans) if several else times(minus(count, 1.0), float(step)))
-    padded = minus(0.0, lowest)
+            spans = [multiply(absolute(c), subtract(x.last, 1.0)) for x, c in moving]
+            lowest = subtract(lowest, sum_of(spans) if several else multiply(subtract(count, 1.0), float(step)))
+    padded = subtract(0.0, lowest)
     corner, most_of_all = _corner(padded, steps), ONE
     if several:  # no simplex where it is higher than an axis is long: no more than if positions lay evenly
-        most_of_all = over(most(0.0, padded), plus(span, 1.0))
+        most_of_all = divide(maximum(0.0, padded), add(span, 1.0))
     else:
-        ends = [times(*along) for along in zip(counts, steps, strict=True)]
-        corner = minus(corner, total(_corner(minus(padded, end), steps) for end in ends))
-    return least(least(1.0, most_of_all), over(corner, times(*counts)))
+        ends = [multiply(*along) for along in zip(counts, steps, strict=True)]
+        corner = subtract(corner, sum_of(_corner(subtract(padded, end), steps) for end in ends))
+    return minimum(minimum(1.0, most_of_all), divide(corner, multiply(*counts)))
 
 
 def _corner(depth: Expr, steps: Sequence[Expr]) -> Expr:
     """Points of outputs and steps of the reduction in the triangle (or simplex), `depth` high, that is cut off."""
-    high, n = most(0.0, depth), len(steps)
-    apart = times(minus(total(steps), 1.0), 1.0 / (n - 1))
-    points = factor(plus(high, times(apart, float(i))) for i in range(n))
-    return over(points, times(factor(steps), float(math.factorial(n))))
+    high, n = maximum(0.0, depth), len(steps)
+    apart = multiply(subtract(sum_of(steps), 1.0), 1.0 / (n - 1))
+    points = product_of(add(high, multiply(apart, float(i))) for i in range(n))
+    return divide(points, multiply(product_of(steps), float(math.factorial(n))))

@@ -29,16 +29,16 @@ from typing import Any, TypeVar
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
     ZERO,
-    factor,
+    add,
+    divide,
     is_one,
-    largest,
-    least,
-    minus,
-    most,
-    over,
-    plus,
-    times,
-    total,
+    maximum,
+    maximum_of,
+    minimum,
+    multiply,
+    product_of,
+    subtract,
+    sum_of,
 )
 from autosched.ir.expr import Const, Expr, Var, ceildiv, product
 from autosched.ir.stmt import (
@@ -75,8 +75,8 @@ from cost_model.analysis.access import (
 )
 from cost_model.analysis.operations import Operations, hint_instructions, loaded, operations
 from cost_model.analysis.padding import Padding, padding_of
-from cost_model.analysis.trips import Loop, share_of, trips_of
-from cost_model.cpu.rolling import Passing, TileLoop, passing
+from cost_model.analysis.trips import AnalysedLoop, share_of, trips_of
+from cost_model.cpu.rolling import RollingTile, TileLoop, rolling_tile
 
 USUAL = Geometry()
 KNOWN_NESTS = 1 << 8  # that are remembered; the 48 sketches of a graph with many stages have 30 to 80
@@ -88,7 +88,7 @@ R = TypeVar("R")
 class Allocation:
     buffer: Buffer
     depth: int  # loops around it
-    loops: tuple[Loop, ...]
+    loops: tuple[AnalysedLoop, ...]
     nest: int = -1  # number of the nest at the root that it is in; -1: around all nests
 
     @property
@@ -105,7 +105,7 @@ class Statement:
     """A `Store` in its loops, outermost first. `working_set[d]`: bytes that one iteration of loop d - 1 touches."""
 
     stage: str
-    loops: tuple[Loop, ...]
+    loops: tuple[AnalysedLoop, ...]
     weight: Expr  # the share of iterations in which the conditions around it hold, real
     ops: Operations
     itemsize: int
@@ -117,7 +117,7 @@ class Statement:
     store: Store
     nest: int = 0  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
-    passing: Passing | None = None  # of the register tile that it is in, if its outputs may pass by
+    rolling: RollingTile | None = None  # of the register tile that it is in, if its outputs may pass by
     asking: Expr = ZERO  # instructions beside each innermost block that ask for lines ahead of time, real
     _answers: dict[object, Any] = field(default_factory=dict)
 
@@ -153,11 +153,11 @@ class Statement:
     @cached_property
     def runs(self) -> tuple[Expr, ...]:
         """`iterations` of each depth."""
-        return tuple(accumulate((loop.trips for loop in self.loops), times, initial=ONE))
+        return tuple(accumulate((loop.trips for loop in self.loops), multiply, initial=ONE))
 
     @cached_property
     def executions(self) -> Expr:
-        return times(self.iterations(self.depth), self.weight)
+        return multiply(self.iterations(self.depth), self.weight)
 
     @property
     def block(self) -> int:
@@ -198,14 +198,14 @@ class Statement:
     def registers(self, lanes: int, target: Target) -> Expr:
         """Vector registers that the accumulators take at a time, integer."""
         vectors = self.accumulating(lanes)
-        return vectors if self.passing is None else self.passing.registers(vectors, target)
+        return vectors if self.rolling is None else self.rolling.registers(vectors, target)
 
 
 @dataclass(frozen=True, eq=False)
 class Synchronisation:
     """A barrier in its loops, or a shuffle of `values` elements."""
 
-    loops: tuple[Loop, ...]
+    loops: tuple[AnalysedLoop, ...]
     weight: Expr
     nest: int = 0
     values: int = 0
@@ -273,13 +273,13 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> _Nest:
     walked.visit(stmt, (), ONE, {})
     touched = _touched(walked.found, lambda a: a.resident), _touched(walked.found, lambda a: a.settled)
     near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
-    tiles = {_tile_of(found): _passing(found) for found in walked.found if found.store.reducer is not None}
+    tiles = {_tile_of(found): _rolling(found) for found in walked.found if found.store.reducer is not None}
     statements = []
     for found in walked.found:
         keys = [0, *(loop.key for loop in found.loops)]
         statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
-        statements.append(replace(statement, passing=tile, asking=asking))
+        statements.append(replace(statement, rolling=tile, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
     return _Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident)
 
@@ -289,7 +289,7 @@ class _Found:
     """A statement as the walk meets it, before working sets are known."""
 
     store: Store
-    loops: tuple[Loop, ...]
+    loops: tuple[AnalysedLoop, ...]
     weight: Expr
     accesses: tuple[Access, ...]
     alive: tuple[Buffer, ...]
@@ -305,10 +305,10 @@ class _Walk:
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
     resident: Expr | None = None
-    hints: list[tuple[tuple[Loop, ...], Prefetch]] = field(default_factory=list)
+    hints: list[tuple[tuple[AnalysedLoop, ...], Prefetch]] = field(default_factory=list)
     n_loops: int = 0
 
-    def visit(self, stmt: Stmt, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> None:
+    def visit(self, stmt: Stmt, loops: tuple[AnalysedLoop, ...], weight: Expr, scopes: dict[str, int]) -> None:
         """`scopes`: buffer name -> number of loops around its allocation."""
         if isinstance(stmt, For) and stmt.resident is not None:
             self.resident = stmt.resident
@@ -318,16 +318,18 @@ class _Walk:
             case For():
                 self.n_loops += 1
                 mean, *run = trips_of(stmt, loops)
-                loop = Loop(self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run)
+                loop = AnalysedLoop(
+                    self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run
+                )
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
             case Seq(stmts=stmts):
                 for child in stmts:
                     self.visit(child, loops, weight, scopes)
             case If(cond=cond, then=then, otherwise=otherwise):
                 share = share_of(cond, loops)
-                self.visit(then, loops, times(weight, share), scopes)
+                self.visit(then, loops, multiply(weight, share), scopes)
                 if otherwise is not None:
-                    self.visit(otherwise, loops, times(weight, minus(1.0, share)), scopes)
+                    self.visit(otherwise, loops, multiply(weight, subtract(1.0, share)), scopes)
             case Allocate(buffer=buffer, body=body):
                 self.allocations.append(Allocation(buffer, len(loops), loops))
                 self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
@@ -340,13 +342,13 @@ class _Walk:
             case Store():
                 self.found.append(self._store(stmt, loops, weight, scopes))
 
-    def _store(self, store: Store, loops: tuple[Loop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
+    def _store(self, store: Store, loops: tuple[AnalysedLoop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
         alive = tuple(self.buffers[name] for name in scopes)
         accesses = tuple(self._accesses(store, loops, scopes))
         tile = min((n for b, n in scopes.items() if self.buffers[b].scope is Scope.REGISTER), default=0)
         return _Found(store, in_time(loops), weight, accesses, alive, tile)
 
-    def _accesses(self, store: Store, loops: tuple[Loop, ...], scopes: dict[str, int]) -> Iterator[Access]:
+    def _accesses(self, store: Store, loops: tuple[AnalysedLoop, ...], scopes: dict[str, int]) -> Iterator[Access]:
         """Written buffers first, then the read ones in the order of the text; equal up to constants are one access."""
         free = tuple(Free(loop.var, loop.bound) for loop in in_time(loops))
         threads = frozenset(loop.var for loop in loops if loop.kind in THREADS)
@@ -365,7 +367,7 @@ class _Walk:
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])
-            yield replace(found, streamed=True) if store.streamed else found
+            yield replace(found, non_temporal=True) if store.non_temporal else found
         groups: list[tuple[str, list[tuple[Expr, ...]]]] = []
         for name, indices in read:
             if name in store.buffers and indices == store.indices:
@@ -379,7 +381,7 @@ class _Walk:
             yield access(name, "read", positions)
 
 
-def in_time(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+def in_time(loops: Sequence[AnalysedLoop]) -> tuple[AnalysedLoop, ...]:
     """Blocks, a thread's own loops, threads; as in the text where none is bound."""
     order = {kind: n for n, kind in enumerate((*reversed(BLOCKS), None, *reversed(THREADS)))}
     return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
@@ -391,7 +393,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
     return Statement(
         store.stage or store.buffers[0],
         found.loops,
-        times(found.weight, padding.inside),
+        multiply(found.weight, padding.inside),
         operations(store, lanes, frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)),
         found.accesses[0].buffer.itemsize,
         store.reducer is not None or found.accesses[0].kind == "update",
@@ -404,7 +406,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
     )
 
 
-def _asking(statement: Statement, hints: list[tuple[tuple[Loop, ...], Prefetch]]) -> Expr:
+def _asking(statement: Statement, hints: list[tuple[tuple[AnalysedLoop, ...], Prefetch]]) -> Expr:
     """Instructions of hints beside each block of the first statement in the loops that ask; they are taken away."""
     inner, found = statement.loops[: statement.block], ZERO
     for loops, hint in [*hints]:
@@ -413,8 +415,8 @@ def _asking(statement: Statement, hints: list[tuple[tuple[Loop, ...], Prefetch]]
             hints.remove((loops, hint))
             copies = {x.var: x.trips for x in loops if x not in around}
             each, shared = hint_instructions(hint, around[-1].var, frozenset(copies))
-            asked = plus(times(factor(copies.values()), each), shared)
-            found = plus(found, over(asked, factor(x.trips for x in inner[inner.index(around[-1]) + 1 :])))
+            asked = add(multiply(product_of(copies.values()), each), shared)
+            found = add(found, divide(asked, product_of(x.trips for x in inner[inner.index(around[-1]) + 1 :])))
     return found
 
 
@@ -423,14 +425,14 @@ def _tile_of(found: _Found) -> tuple[object, ...]:
     return tuple(b.name for b in found.alive if b.scope is Scope.REGISTER)
 
 
-def _passing(found: _Found) -> Passing | None:
+def _rolling(found: _Found) -> RollingTile | None:
     """The register tile of an update, if it has one accumulator for each output and its outputs may pass by."""
     write, *reads = found.accesses
     if not found.tile or write.buffer.scope is not Scope.REGISTER or len(found.store.buffers) > 1:
         return None
     places = range(found.tile, len(found.loops))
     loops = [TileLoop(n, found.loops[n].bound, found.loops[n].kind, write.moves(n)) for n in places]
-    return passing(loops, [r for r in reads if r.count == 1 and not r.in_registers])
+    return rolling_tile(loops, [r for r in reads if r.count == 1 and not r.in_registers])
 
 
 def _lanes(found: _Found) -> frozenset[Var] | None:
@@ -451,7 +453,7 @@ def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) ->
             table = touched.setdefault(key, {})
             for access in found.accesses:
                 if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
-                    table.setdefault(access.buffer.name, []).append(times(lines(access)[depth], access.line_bytes))
+                    table.setdefault(access.buffer.name, []).append(multiply(lines(access)[depth], access.line_bytes))
     return touched
 
 
@@ -460,7 +462,7 @@ def _working_set(touched: Iterable[tuple[str, list[Expr]]]) -> Expr:
     sizes: dict[str, list[Expr]] = {}
     for name, found in touched:
         sizes.setdefault(name, []).extend(found)
-    return total(map(largest, sizes.values()))
+    return sum_of(map(maximum_of, sizes.values()))
 
 
 def traffic(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
@@ -469,20 +471,20 @@ def traffic(statement: Statement, access: Access, caches: Sequence[float], level
     if access.in_registers:
         return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, tuple([times(n, per_line) for n in access.lines]), caches, level)
+    return _moved(statement, tuple([multiply(n, per_line) for n in access.lines]), caches, level)
 
 
-def page_visits(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
+def pages_fetched(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
     """Pages, counted again for each time, from which the access fills the `level`th of the caches, real, where it
     does not hold all that the function touches."""
     return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
 
 
 def _moved(statement: Statement, footprint: tuple[Expr, ...], caches: Sequence[float], level: int) -> Expr:
-    return times(transferred(footprint, statement.runs, statement.sets(level), caches[level]), statement.weight)
+    return multiply(transferred(footprint, statement.runs, statement.sets(level), caches[level]), statement.weight)
 
 
 def unless_all_fits(statement: Statement, moved: Expr, caches: Sequence[float], level: int) -> Expr:
     """What is moved into the `level`th of the caches: nothing where it holds all that the function touches, because a
     kernel is called again and again."""
-    return moved if moved is ZERO else least(moved, most(0.0, excess(statement.sets(level)[0], caches[level])))
+    return moved if moved is ZERO else minimum(moved, maximum(0.0, excess(statement.sets(level)[0], caches[level])))

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
     ZERO,
-    factor,
-    least,
-    minus,
-    most,
-    over,
-    plus,
+    add,
+    ceil,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    product_of,
     real,
-    round_up,
-    times,
+    subtract,
     where,
 )
 from autosched.ir.conditions import iteration_by_data
@@ -38,7 +38,7 @@ from cost_model.analysis.access import Free, width
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class AnalysedLoop:
     """One loop around a statement; `key` is shared by all statements in the same loop."""
 
     key: int
@@ -52,7 +52,7 @@ class Loop:
     share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
 
 
-def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
+def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr]:
     """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
     module's text. On processors one whose iteration the data say runs once."""
     on_gpu = any(x.kind in BLOCKS or x.kind in THREADS for x in outer)
@@ -68,10 +68,10 @@ def trips_of(loop: For, outer: Sequence[Loop]) -> tuple[Expr, Expr, Expr]:
         return bound, bound, ZERO
     place = {x.var: i for i, x in enumerate(outer)}
     innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
-    times_run = factor(c for c in counts if c is not None)
-    before = minus(times_run, 1.0)
-    last = least(bound, most(0.0, minus(limit, times(innermost[1], before))))
-    return over(plus(times(before, bound), last), times_run), last, over(1.0, times_run)
+    times_run = product_of(c for c in counts if c is not None)
+    before = subtract(times_run, 1.0)
+    last = minimum(bound, maximum(0.0, subtract(limit, multiply(innermost[1], before))))
+    return divide(add(multiply(before, bound), last), times_run), last, divide(1.0, times_run)
 
 
 def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
@@ -81,18 +81,18 @@ def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
             return next((t for t in map(_tail, (b, a)) if t is not None), None)
         case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
             inner = _tail(a)
-            return inner and (round_up(over(inner[0], b)), [(v, over(c, b)) for v, c in inner[1]])
+            return inner and (ceil(divide(inner[0], b)), [(v, divide(c, b)) for v, c in inner[1]])
     form = linear(extent)
     limit, steps = real(form.constant), []
     for atom, coefficient in form.terms:
         if isinstance(atom, Binary) and atom.op == "min" and (is_closed(atom.a) or is_closed(atom.b)):
-            limit = plus(limit, atom.a if is_closed(atom.a) else atom.b)  # a region clipped at its tensor's border
+            limit = add(limit, atom.a if is_closed(atom.a) else atom.b)  # a region clipped at its tensor's border
         else:
             steps.append((atom, real(coefficient * -1)))
     return (limit, steps) if steps else None
 
 
-def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
+def _values(atom: Expr, outer: Sequence[AnalysedLoop]) -> Expr | None:
     """How many values a loop variable, or a digit of a fused one, takes; real."""
     match atom:
         case Var():
@@ -101,11 +101,11 @@ def _values(atom: Expr, outer: Sequence[Loop]) -> Expr | None:
             whole = _values(a, outer)
             if whole is None:
                 return None
-            return least(whole, b) if op == "mod" else most(1.0, over(whole, b))
+            return minimum(whole, b) if op == "mod" else maximum(1.0, divide(whole, b))
     return None
 
 
-def share_of(cond: Expr, loops: Sequence[Loop]) -> Expr:
+def share_of(cond: Expr, loops: Sequence[AnalysedLoop]) -> Expr:
     """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true, but
     for those of GPUs, whose loops run over whole tiles."""
     bound = any(loop.kind in THREADS for loop in loops)
@@ -115,12 +115,12 @@ def share_of(cond: Expr, loops: Sequence[Loop]) -> Expr:
         case Binary(op="lt", a=a, b=b) if bound and is_closed(b):
             form = linear(a)
             values = width(a, [Free(x.var, x.bound) for x in loops]) + 1
-            return least(1.0, over(most(0.0, minus(b, form.constant)), values))
+            return minimum(1.0, divide(maximum(0.0, subtract(b, form.constant)), values))
         case Binary(op="and", a=a, b=b):
-            return times(share_of(a, loops), share_of(b, loops))
+            return multiply(share_of(a, loops), share_of(b, loops))
         case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:
             var = next(iter(free_vars(cond)))
             trips = next((x.trips for x in loops if x.var is var), ONE)
-            once = over(1.0, most(1.0, trips))
-            return once if op == "eq" else minus(1.0, once)
+            once = divide(1.0, maximum(1.0, trips))
+            return once if op == "eq" else subtract(1.0, once)
     return ONE

@@ -32,18 +32,18 @@ from autosched.ir.closed_forms.arithmetic import (
     NEVER,
     ONE,
     ZERO,
-    factor,
+    add,
+    divide,
     is_one,
     is_zero,
-    largest,
-    least,
-    minus,
-    most,
-    over,
-    plus,
+    maximum,
+    maximum_of,
+    minimum,
+    multiply,
+    product_of,
     real,
-    times,
-    total,
+    subtract,
+    sum_of,
 )
 from autosched.ir.closed_forms.program import BLOCK_ROWS, Ints, Program
 from autosched.ir.expr import Const, Expr, Param, call, product
@@ -52,7 +52,7 @@ from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access, excess
 from cost_model.analysis.operations import KINDS
 from cost_model.analysis.statements import Analysis, Statement, traffic, unless_all_fits
-from cost_model.cpu.latency import Cost, Draft
+from cost_model.cpu.latency import AnalyticLatency, Cost
 from cost_model.cpu.machine import Machine
 
 N_ACCESSES = 5
@@ -69,18 +69,18 @@ class Feature:
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class FeatureContext:
     """What the formulas read."""
 
     analysis: Analysis
-    draft: Draft
+    latency: AnalyticLatency
     machine: Machine
     main: Cost
     accesses: tuple[Access, ...]  # of the main statement, at most N_ACCESSES of them
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        return self.draft.costs
+        return self.latency.costs
 
     @cached_property
     def access_values(self) -> tuple[tuple[Expr, ...], ...]:
@@ -92,9 +92,9 @@ class Context:
         """At each depth of the main statement: bytes touched inside / operations done there."""
         s = self.main.statement
         size = self.machine.line_bytes / max(1, s.ops.flops)
-        inside = list(accumulate((x.trips for x in reversed(s.loops)), times))[::-1]
-        lines = [total(a.lines[d] for a in s.accesses if not a.in_registers) for d in range(s.depth)]
-        return tuple(over(times(n, size), runs) for n, runs in zip(lines, inside, strict=True))
+        inside = list(accumulate((x.trips for x in reversed(s.loops)), multiply))[::-1]
+        lines = [sum_of(a.lines[d] for a in s.accesses if not a.in_registers) for d in range(s.depth)]
+        return tuple(divide(multiply(n, size), runs) for n, runs in zip(lines, inside, strict=True))
 
 
 Value = Callable[[C], "Expr | float"]
@@ -106,7 +106,9 @@ def column(name: str, unit: str, formula: str, value: Value[C]) -> Column[C]:
 
 
 def log_column(name: str, formula: str, value: Value[C]) -> Column[C]:
-    return Feature(name, LOG, formula), lambda c: times(call("log", most(value(c), 1e-12)), float(1 / np.log(2.0)))
+    return Feature(name, LOG, formula), lambda c: multiply(
+        call("log", maximum(value(c), 1e-12)), float(1 / np.log(2.0))
+    )
 
 
 def columns_of(
@@ -125,18 +127,18 @@ def columns_of(
     ]
 
 
-Columns = list[Column[Context]]
+Columns = list[Column[FeatureContext]]
 
 
-def _sum(f: Callable[[Cost], Expr]) -> Value[Context]:
-    return lambda c: total(f(cost) for cost in c.costs)
+def _sum(f: Callable[[Cost], Expr]) -> Value[FeatureContext]:
+    return lambda c: sum_of(f(cost) for cost in c.costs)
 
 
 def _computation() -> Columns:
     """Group 1: operations of the whole kernel and loop kinds of the main statement."""
 
-    def count(kind: str) -> Value[Context]:
-        return _sum(lambda cost: times(cost.statement.executions, float(cost.statement.ops.count(kind))))
+    def count(kind: str) -> Value[FeatureContext]:
+        return _sum(lambda cost: multiply(cost.statement.executions, float(cost.statement.ops.count(kind))))
 
     columns = [column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
     for kind in (ForKind.VECTORIZE, ForKind.UNROLL, ForKind.PARALLEL):
@@ -145,13 +147,13 @@ def _computation() -> Columns:
 
 
 def _loop_columns(kind: ForKind) -> Columns:
-    def bounds(c: Context) -> list[Expr]:
+    def bounds(c: FeatureContext) -> list[Expr]:
         return [x.bound for x in c.main.statement.loops if x.kind is kind]
 
-    def innermost(c: Context) -> Expr:
+    def innermost(c: FeatureContext) -> Expr:
         return bounds(c)[-1] if bounds(c) else ZERO
 
-    def reduced(c: Context) -> Expr:
+    def reduced(c: FeatureContext) -> Expr:
         return product([x.bound for x in c.main.statement.loops if x.kind is kind and x.reduce])
 
     name = kind.value
@@ -180,11 +182,11 @@ ACCESS_FORMULAS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
+def _access_values(c: FeatureContext, access: Access) -> tuple[Expr, ...]:
     s, size = c.main.statement, float(access.buffer.itemsize)
     caches = c.machine.cache_bytes
     into = [unless_all_fits(s, traffic(s, access, caches, level), caches, level) for level in range(3)]
-    moved = times(s.executions, size * access.count)
+    moved = multiply(s.executions, size * access.count)
     still = next((i for i in range(s.block - 1, -1, -1) if not access.moves(i)), None)
     distance = ZERO if still is None else s.working_set[still + 1]
     reuse = ZERO if still is None else s.loops[still].trips
@@ -193,27 +195,27 @@ def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
         real(float(access.kind == "read")),
         real(float(access.kind == "update")),
         moved,
-        times(access.elements[0], size),
-        times(into[0], 1.0 / access.line_bytes),
+        multiply(access.elements[0], size),
+        multiply(into[0], 1.0 / access.line_bytes),
         access.lines[0] if not access.in_registers else ZERO,
         *into,
         distance,
         reuse,
-        over(moved, most(1.0, reuse)),
+        divide(moved, maximum(1.0, reuse)),
         real(access.stride[lane]) if s.depth else ZERO,
-        times(access.elements[s.block], size),
+        multiply(access.elements[s.block], size),
     )
 
 
 def _curve_columns() -> Columns:
     """Group 3: arithmetic intensity of the main statement in caches of growing size (Ansor: at growing depth)."""
 
-    def intensity(capacity: int) -> Value[Context]:
-        def value(c: Context) -> Expr:
+    def intensity(capacity: int) -> Value[FeatureContext]:
+        def value(c: FeatureContext) -> Expr:
             best: Expr = real(64.0)  # bytes per operation when nothing fits: every access misses
             for d, per_flop in enumerate(c.bytes_per_flop):
-                best = least(best, most(per_flop, excess(c.main.statement.working_set[d], float(capacity))))
-            return over(1.0, most(best, 1e-9))
+                best = minimum(best, maximum(per_flop, excess(c.main.statement.working_set[d], float(capacity))))
+            return divide(1.0, maximum(best, 1e-9))
 
         return value
 
@@ -224,12 +226,12 @@ def _curve_columns() -> Columns:
 def _allocation_columns() -> Columns:
     """Group 4: buffers by scope, and how often they are filled."""
 
-    def size(scope: Scope) -> Value[Context]:
-        return lambda c: total(a.bytes for a in c.analysis.allocations if a.buffer.scope is scope)
+    def size(scope: Scope) -> Value[FeatureContext]:
+        return lambda c: sum_of(a.bytes for a in c.analysis.allocations if a.buffer.scope is scope)
 
-    def filled(c: Context) -> Expr:
+    def filled(c: FeatureContext) -> Expr:
         kept = [a for a in c.analysis.allocations if a.buffer.scope is not Scope.REGISTER]
-        return total(times(factor(x.trips for x in a.loops), a.bytes) for a in kept)
+        return sum_of(multiply(product_of(x.trips for x in a.loops), a.bytes) for a in kept)
 
     return [
         column("local_bytes", "bytes", "private buffers of a thread", size(Scope.LOCAL)),
@@ -241,11 +243,11 @@ def _allocation_columns() -> Columns:
 def _outer_columns() -> Columns:
     """Group 5: the nest as a whole."""
 
-    def executions(c: Context) -> Expr:
+    def executions(c: FeatureContext) -> Expr:
         return c.main.statement.executions
 
-    def loops(c: Context) -> Expr:
-        return total(least(1.0, minus(x.bound, 1.0)) for x in c.main.statement.loops)
+    def loops(c: FeatureContext) -> Expr:
+        return sum_of(minimum(1.0, subtract(x.bound, 1.0)) for x in c.main.statement.loops)
 
     all_executions = _sum(lambda x: x.statement.executions)
     return [
@@ -260,25 +262,25 @@ def _outer_columns() -> Columns:
 def _block_columns() -> Columns:
     """The innermost block of the main statement: registers, instruction mix, waste."""
 
-    def waste(c: Context) -> Expr:
+    def waste(c: FeatureContext) -> Expr:
         lanes = [x for x in c.main.statement.loops if x.kind is ForKind.VECTORIZE]
-        return factor(over(times(c.main.block.chunks, float(c.main.block.lanes)), x.trips) for x in lanes)
+        return product_of(divide(multiply(c.main.block.chunks, float(c.main.block.lanes)), x.trips) for x in lanes)
 
-    def tile_waste(c: Context) -> Expr:
-        return factor(
-            over(x.bound, most(x.trips, 1e-3)) for x in c.main.statement.loops if x.trips is not real(x.bound)
+    def tile_waste(c: FeatureContext) -> Expr:
+        return product_of(
+            divide(x.bound, maximum(x.trips, 1e-3)) for x in c.main.statement.loops if x.trips is not real(x.bound)
         )
 
-    def instructions(c: Context) -> Expr:
-        return largest(x.block.instructions for x in c.costs)
+    def instructions(c: FeatureContext) -> Expr:
+        return maximum_of(x.block.instructions for x in c.costs)
 
-    def overflow(c: Context) -> Expr:
-        return minus(plus(c.main.block.registers, c.main.block.operands), float(c.machine.registers))
+    def overflow(c: FeatureContext) -> Expr:
+        return subtract(add(c.main.block.registers, c.main.block.operands), float(c.machine.registers))
 
-    def mix(c: Context) -> Expr:
-        return over(c.main.block.arithmetic, most(0.5, plus(c.main.block.loads, c.main.block.stores)))
+    def mix(c: FeatureContext) -> Expr:
+        return divide(c.main.block.arithmetic, maximum(0.5, add(c.main.block.loads, c.main.block.stores)))
 
-    def inner_trips(c: Context) -> Expr:
+    def inner_trips(c: FeatureContext) -> Expr:
         s = c.main.statement
         return s.loops[s.block - 1].trips if s.block else ONE
 
@@ -303,17 +305,17 @@ def _latency_columns() -> Columns:
     """The analytic latency and what it is made of; see `cost_model.cpu.latency`."""
     into = ("l1", "l2", "l3")
 
-    def moved(i: int) -> Value[Context]:
+    def moved(i: int) -> Value[FeatureContext]:
         return _sum(lambda cost: cost.moved[i])
 
-    def memory(i: int) -> Value[Context]:
+    def memory(i: int) -> Value[FeatureContext]:
         return _sum(lambda cost: cost.memory[i])
 
-    def imbalance(c: Context) -> Expr:
-        return times(c.main.share, float(c.machine.threads))
+    def imbalance(c: FeatureContext) -> Expr:
+        return multiply(c.main.share, float(c.machine.threads))
 
-    def others(c: Context) -> Expr:
-        return total(x.cycles for x in c.costs if x is not c.main)
+    def others(c: FeatureContext) -> Expr:
+        return sum_of(x.cycles for x in c.costs if x is not c.main)
 
     return [
         *[column(f"into_{n}", "bytes", f"traffic into {n} of all statements", moved(i)) for i, n in enumerate(into)],
@@ -326,14 +328,14 @@ def _latency_columns() -> Columns:
         log_column("cycles_loops", "loop overhead, all statements", _sum(lambda x: x.loop_overhead)),
         log_column("cycles_main", "cycles of the main statement", lambda c: c.main.cycles),
         log_column("cycles_others", "cycles of the other statements", others),
-        log_column("fork_join", "seconds of starting parallel regions", lambda c: c.draft.fork_join),
-        log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
+        log_column("fork_join", "seconds of starting parallel regions", lambda c: c.latency.fork_join),
+        log_column(ANALYTIC, "the analytic latency in seconds", lambda c: c.latency.seconds),
     ]
 
 
-DRAFT = "draft"
+ANALYTIC = "analytic_latency"
 _ACCESSES: Columns = columns_of("access", N_ACCESSES, ACCESS_FORMULAS, lambda c: c.access_values)
-_ALL: tuple[Column[Context], ...] = (
+_ALL: tuple[Column[FeatureContext], ...] = (
     *_computation(),
     *_ACCESSES,
     *_curve_columns(),
@@ -343,22 +345,22 @@ _ALL: tuple[Column[Context], ...] = (
     *_latency_columns(),
 )
 # Logarithms last, so that squashing works on a slice.
-COLUMNS: tuple[Column[Context], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
+COLUMNS: tuple[Column[FeatureContext], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
 FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
-DRAFT_COLUMN = -1  # here and in every other table
+ANALYTIC_COLUMN = -1  # here and in every other table
 _ROWS = 128  # squashed and transposed together, so that they stay in the first two caches
 
 
-def symbolic(analysis: Analysis, draft: Draft, machine: Machine) -> tuple[Expr, ...]:
+def symbolic(analysis: Analysis, latency: AnalyticLatency, machine: Machine) -> tuple[Expr, ...]:
     """The closed form of every feature, before squashing."""
-    main = dominant(draft.costs)
-    context = Context(analysis, draft, machine, main, ordered(main.statement))
+    main = dominant(latency.costs)
+    context = FeatureContext(analysis, latency, machine, main, ordered(main.statement))
     return tuple(value(context) for _, value in COLUMNS)
 
 
 def dominant(costs: Sequence[Cost]) -> Cost:
     """The statement with the most arithmetic."""
-    return costs[heaviest([times(c.statement.executions, float(c.statement.ops.slots + 0.01)) for c in costs])]
+    return costs[heaviest([multiply(c.statement.executions, float(c.statement.ops.slots + 0.01)) for c in costs])]
 
 
 def heaviest(work: Sequence[Expr]) -> int:

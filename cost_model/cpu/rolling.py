@@ -23,14 +23,16 @@ from cost_model.analysis.access import Access
 
 
 @dataclass(frozen=True, eq=False)
-class Passing:
-    """A tile whose outputs may pass: `serial` iterations of its reduction have to be one, integers all; `crowds`, bool:
-    the lines that it reads are too many for the sets that they share."""
+class RollingTile:
+    """A tile whose accumulators may roll: `serial` iterations of its reduction have to be one, integers all.
+
+    `has_set_conflicts`, bool: the lines that it reads are too many for the sets that they share.
+    """
 
     serial: Expr
     alive: Expr
     operands: Expr
-    crowds: Expr
+    has_set_conflicts: Expr
 
     def registers(self, accumulators: Expr, target: Target) -> Expr:
         """Registers for accumulators of a tile that has `accumulators` in all."""
@@ -39,9 +41,9 @@ class Passing:
     def fits(self, target: Target) -> Expr:
         """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
         found = (self.serial <= 1) & (self.alive + self.operands < target.n_vector_registers)
-        return found & ~self.crowds if target.vector_bytes < target.line_bytes else found
+        return found & ~self.has_set_conflicts if target.vector_bytes < target.line_bytes else found
 
-    def passes(self, accumulators: Expr, target: Target) -> Expr:
+    def fits_rolling(self, accumulators: Expr, target: Target) -> Expr:
         """Whether the outputs pass by because not all of them have a register, bool."""
         return self.fits(target) & (accumulators + self.operands >= target.n_vector_registers)
 
@@ -56,7 +58,7 @@ class TileLoop:
     is_output: bool
 
 
-def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | None:
+def rolling_tile(loops: Sequence[TileLoop], reads: Sequence[Access]) -> RollingTile | None:
     """The tile of an update in these loops; None where its outputs share no elements of an input."""
     unrolled = [x for x in loops if x.kind is ForKind.UNROLL]
     outputs = [x for x in unrolled if x.is_output]
@@ -70,7 +72,7 @@ def passing(loops: Sequence[TileLoop], reads: Sequence[Access]) -> Passing | Non
         alive = reduce(imin, map(_alive, orders))
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
-        return Passing(serial, alive, sum(others, Const(0)), read.crowds(loops[0].place))
+        return RollingTile(serial, alive, sum(others, Const(0)), read.has_set_conflicts(loops[0].place))
     return None
 
 

@@ -10,19 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autosched.ir.closed_forms.arithmetic import ONE, ZERO, largest, most, over, plus, real, times, total, where
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    add,
+    divide,
+    maximum,
+    maximum_of,
+    multiply,
+    real,
+    sum_of,
+    where,
+)
 from autosched.ir.expr import Const, Expr, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import KINDS
-from cost_model.cpu.features import DRAFT, LOG, Column, Feature, Value, column, columns_of, heaviest, log_column
+from cost_model.cpu.features import ANALYTIC, LOG, Column, Feature, Value, column, columns_of, heaviest, log_column
 from cost_model.gpu import machine as g
 from cost_model.gpu.kernels import (
     OUTSIDE,
     PRIVATE,
     UNIT,
-    Kernel,
+    KernelWork,
     Work,
     accumulators,
     contiguous,
@@ -34,7 +45,7 @@ from cost_model.gpu.kernels import (
     unrolls,
     wavefronts,
 )
-from cost_model.gpu.latency import GpuDraft, KernelCost, WorkCost
+from cost_model.gpu.latency import GpuAnalyticLatency, KernelCost, WorkCost
 from cost_model.gpu.machine import GpuMachine
 
 N_ACCESSES = 4  # of the main statement: what it writes, then what it reads, in the order of the text
@@ -42,16 +53,16 @@ N_FILLS = 3  # of the main kernel, in the order of the text
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class FeatureContext:
     """What the formulas read: `main` is the kernel with the statement `cost`, the dominant one."""
 
-    draft: GpuDraft
+    latency: GpuAnalyticLatency
     machine: GpuMachine
     main: KernelCost
     cost: WorkCost
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> KernelWork:
         return self.main.kernel
 
     @property
@@ -64,11 +75,11 @@ class Context:
 
     @cached_property
     def all_costs(self) -> tuple[WorkCost, ...]:
-        return tuple(c for k in self.draft.kernels for c in k.costs)
+        return tuple(c for k in self.latency.kernels for c in k.costs)
 
     @cached_property
     def flops(self) -> Expr:
-        return total(times(c.work.statement.executions, float(c.work.statement.ops.flops)) for c in self.all_costs)
+        return sum_of(multiply(c.work.statement.executions, float(c.work.statement.ops.flops)) for c in self.all_costs)
 
     @cached_property
     def result(self) -> Work:
@@ -87,13 +98,13 @@ class Context:
         return tuple(_fill_values(self, c) for c in found)
 
 
-Columns = list[Column[Context]]
+Columns = list[Column[FeatureContext]]
 
 
 def _operation_columns() -> Columns:
-    def count(kind: str) -> Value[Context]:
-        return lambda c: total(
-            times(x.work.statement.executions, float(x.work.statement.ops.count(kind))) for x in c.all_costs
+    def count(kind: str) -> Value[FeatureContext]:
+        return lambda c: sum_of(
+            multiply(x.work.statement.executions, float(x.work.statement.ops.count(kind))) for x in c.all_costs
         )
 
     return [column(kind, "operations", "sum over statements of executions * count", count(kind)) for kind in KINDS]
@@ -102,21 +113,21 @@ def _operation_columns() -> Columns:
 def _kernel_columns() -> Columns:
     """Blocks, threads and what is resident at a time, of the main kernel."""
 
-    def resident_warps(c: Context) -> Expr:
-        return times(c.main.occupancy, c.kernel.warps(c.warp))
+    def resident_warps(c: FeatureContext) -> Expr:
+        return multiply(c.main.occupancy, c.kernel.warps(c.warp))
 
-    def lane_waste(c: Context) -> Expr:
-        return over(c.kernel.warps(c.warp) * c.warp, c.kernel.threads)
+    def lane_waste(c: FeatureContext) -> Expr:
+        return divide(c.kernel.warps(c.warp) * c.warp, c.kernel.threads)
 
-    def share(c: Context) -> Expr:
-        threads = times(resident_warps(c), float(c.warp))
-        return over(threads, float(c.machine.facts.max_threads_per_multiprocessor))
+    def share(c: FeatureContext) -> Expr:
+        threads = multiply(resident_warps(c), float(c.warp))
+        return divide(threads, float(c.machine.facts.max_threads_per_multiprocessor))
 
-    def waves(c: Context) -> Expr:
-        return over(c.kernel.blocks, times(c.main.occupancy, float(c.machine.facts.multiprocessors)))
+    def waves(c: FeatureContext) -> Expr:
+        return divide(c.kernel.blocks, multiply(c.main.occupancy, float(c.machine.facts.multiprocessors)))
 
-    def efficiency(c: Context) -> Expr:
-        return over(c.kernel.blocks, times(c.main.per_multiprocessor, float(c.machine.facts.multiprocessors)))
+    def efficiency(c: FeatureContext) -> Expr:
+        return divide(c.kernel.blocks, multiply(c.main.per_multiprocessor, float(c.machine.facts.multiprocessors)))
 
     grid = [column(k.value, "blocks", f"loop bound to {k.value}", _bound(k, "grid")) for k in BLOCKS]
     block = [column(k.value, "threads", f"loop bound to {k.value}", _bound(k, "block")) for k in THREADS]
@@ -143,18 +154,18 @@ def _kernel_columns() -> Columns:
     ]  # fmt: skip
 
 
-def _bound(kind: object, side: str) -> Value[Context]:
+def _bound(kind: object, side: str) -> Value[FeatureContext]:
     kinds: tuple[object, ...] = BLOCKS if side == "grid" else THREADS
     place = kinds.index(kind)
     return lambda c: (c.kernel.grid if side == "grid" else c.kernel.block)[place]
 
 
-def _stages(c: Context) -> Expr:
+def _stages(c: FeatureContext) -> Expr:
     pipelines = (w.pipeline for w in c.kernel.works)
     return next((p.stages for p in pipelines if p is not None), UNIT)
 
 
-def _vthreads(c: Context) -> Expr:
+def _vthreads(c: FeatureContext) -> Expr:
     """Unrolled loops of the result that step further along a dimension than its threads do."""
     work = c.result
     threads = [x.var for x in work.statement.loops if x.kind in THREADS]
@@ -165,26 +176,26 @@ def _vthreads(c: Context) -> Expr:
         for loop in work.own:
             step = form.coefficient(loop.var)
             if unrolls(loop) and steps and not (isinstance(step, Const) and step.value == 0):
-                result = times(result, where(real(step) > real(steps[0]), loop.bound, 1.0))
+                result = multiply(result, where(real(step) > real(steps[0]), loop.bound, 1.0))
     return result
 
 
-def _waste(c: Context) -> Expr:
+def _waste(c: FeatureContext) -> Expr:
     s = c.result.statement
-    return over(product([x.bound for x in s.loops]), most(1.0, product(list(s.write.buffer.shape))))
+    return divide(product([x.bound for x in s.loops]), maximum(1.0, product(list(s.write.buffer.shape))))
 
 
 def _work_columns() -> Columns:
     """The main statement, as a thread executes it."""
 
-    def reduce_steps(c: Context) -> Expr:
+    def reduce_steps(c: FeatureContext) -> Expr:
         return product([x.bound for x in c.work.own if unrolls(x) and x.reduce])
 
-    def reuse(c: Context) -> Expr:
-        return over(accumulators(c.work), most(1.0, operands(c.work)))
+    def reuse(c: FeatureContext) -> Expr:
+        return divide(accumulators(c.work), maximum(1.0, operands(c.work)))
 
-    def arithmetic_share(c: Context) -> Expr:
-        return over(c.cost.slots, most(1.0, c.cost.instructions))
+    def arithmetic_share(c: FeatureContext) -> Expr:
+        return divide(c.cost.slots, maximum(1.0, c.cost.instructions))
 
     return [
         column("executions", "iterations", "of the main statement by a thread", lambda c: c.work.executions),
@@ -198,7 +209,7 @@ def _work_columns() -> Columns:
         column("slots", "slots", "arithmetic of a thread", lambda c: c.cost.slots),
         column("instructions", "instructions", "of a thread", lambda c: c.cost.instructions),
         column("arithmetic_share", "ratio", "slots / instructions", arithmetic_share),
-        column("all_copies", "copies", "in the code of the kernel", lambda c: total(w.copies for w in c.kernel.works)),
+        column("all_copies", "copies", "in the code of the kernel", lambda c: sum_of(w.copies for w in c.kernel.works)),
     ]
 
 
@@ -217,7 +228,7 @@ ACCESS_FORMULAS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
+def _access_values(c: FeatureContext, access: Access) -> tuple[Expr, ...]:
     work, size = c.work, float(access.buffer.itemsize)
     stride_x, stride_y, _ = work.strides(access)
     is_shared = access.buffer.scope is Scope.SHARED
@@ -231,8 +242,8 @@ def _access_values(c: Context, access: Access) -> tuple[Expr, ...]:
         real(contiguous(work, access)),
         ZERO if is_shared else sectors(c.kernel, work, access, c.warp),
         wavefronts(c.kernel, work, access, c.warp) if is_shared else ZERO,
-        ZERO if is_shared else times(access.elements[0], size),
-        times(access.elements[work.first], size),
+        ZERO if is_shared else multiply(access.elements[0], size),
+        multiply(access.elements[work.first], size),
     )
 
 
@@ -249,7 +260,7 @@ FILL_FORMULAS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _fill_values(c: Context, cost: WorkCost) -> tuple[Expr, ...]:
+def _fill_values(c: FeatureContext, cost: WorkCost) -> tuple[Expr, ...]:
     work, fill = cost.work, cost.work.fill
     assert fill is not None
     outside = [a for a in work.accesses(*OUTSIDE) if a.kind == "read"]
@@ -270,28 +281,30 @@ def _fill_values(c: Context, cost: WorkCost) -> tuple[Expr, ...]:
 def _traffic_columns() -> Columns:
     """Arithmetic intensity at the levels of memory, over all kernels."""
 
-    def l2(c: Context) -> Expr:
-        return total(x.l2 for x in c.all_costs)
+    def l2(c: FeatureContext) -> Expr:
+        return sum_of(x.l2 for x in c.all_costs)
 
-    def dram(c: Context) -> Expr:
-        return times(total(k.dram for k in c.draft.kernels), c.machine.dram_bytes_s)
+    def dram(c: FeatureContext) -> Expr:
+        return multiply(sum_of(k.dram for k in c.latency.kernels), c.machine.dram_bytes_s)
 
-    def shared(c: Context) -> Expr:
+    def shared(c: FeatureContext) -> Expr:
         wavefront = float(g.WAVEFRONT)
-        return total(times(times(x.shared, k.kernel.blocks), wavefront) for k in c.draft.kernels for x in k.costs)
+        return sum_of(
+            multiply(multiply(x.shared, k.kernel.blocks), wavefront) for k in c.latency.kernels for x in k.costs
+        )
 
-    def requests(c: Context) -> Expr:
-        return total(times(x.requests, k.kernel.blocks) for k in c.draft.kernels for x in k.costs)
+    def requests(c: FeatureContext) -> Expr:
+        return sum_of(multiply(x.requests, k.kernel.blocks) for k in c.latency.kernels for x in k.costs)
 
     return [
         column("l2_bytes", "bytes", "between L2 and the multiprocessors", l2),
         column("dram_bytes", "bytes", "between DRAM and L2", dram),
         column("shared_traffic", "bytes", "shared memory's wavefronts * 128", shared),
         column("requests", "cycles", "wavefronts of global memory", requests),
-        column("l2_intensity", "flop/byte", "flops / l2_bytes", lambda c: over(c.flops, most(1.0, l2(c)))),
-        column("dram_intensity", "flop/byte", "flops / dram_bytes", lambda c: over(c.flops, most(1.0, dram(c)))),
+        column("l2_intensity", "flop/byte", "flops / l2_bytes", lambda c: divide(c.flops, maximum(1.0, l2(c)))),
+        column("dram_intensity", "flop/byte", "flops / dram_bytes", lambda c: divide(c.flops, maximum(1.0, dram(c)))),
         column(
-            "shared_intensity", "flop/byte", "flops / shared_traffic", lambda c: over(c.flops, plus(1.0, shared(c)))
+            "shared_intensity", "flop/byte", "flops / shared_traffic", lambda c: divide(c.flops, add(1.0, shared(c)))
         ),
     ]
 
@@ -299,21 +312,21 @@ def _traffic_columns() -> Columns:
 def _latency_columns() -> Columns:
     """The analytic latency and what it is made of; see `cost_model.gpu.latency`."""
 
-    def pipe(n: int) -> Callable[[Context], Expr]:
-        return lambda c: times(c.main.pipes[n], c.main.per_multiprocessor)
+    def pipe(n: int) -> Callable[[FeatureContext], Expr]:
+        return lambda c: multiply(c.main.pipes[n], c.main.per_multiprocessor)
 
-    def others(c: Context) -> Expr:
-        return total(k.seconds for k in c.draft.kernels if k is not c.main)
+    def others(c: FeatureContext) -> Expr:
+        return sum_of(k.seconds for k in c.latency.kernels if k is not c.main)
 
-    def fills(c: Context) -> Expr:
-        return total(x.cycles for x in c.main.costs if x.work.fill is not None)
+    def fills(c: FeatureContext) -> Expr:
+        return sum_of(x.cycles for x in c.main.costs if x.work.fill is not None)
 
-    def waiting(c: Context) -> Expr:
-        return largest(x.latency for x in c.main.costs)
+    def waiting(c: FeatureContext) -> Expr:
+        return maximum_of(x.latency for x in c.main.costs)
 
     names = ("arithmetic", "issue", "memory", "port")
     return [
-        column("kernels", "kernels", "launched one after another", lambda c: float(len(c.draft.kernels))),
+        column("kernels", "kernels", "launched one after another", lambda c: float(len(c.latency.kernels))),
         column("statements", "statements", "stores of all kernels", lambda c: float(len(c.all_costs))),
         *[
             log_column(f"cycles_{n}", f"cycles of the busiest multiprocessor's {n}", pipe(i))
@@ -327,13 +340,13 @@ def _latency_columns() -> Columns:
         log_column("seconds_l2", "of the main kernel", lambda c: c.main.l2),
         log_column("seconds_dram", "of the main kernel", lambda c: c.main.dram),
         log_column("seconds_others", "of the other kernels", others),
-        log_column(DRAFT, "the analytic latency in seconds", lambda c: c.draft.seconds),
+        log_column(ANALYTIC, "the analytic latency in seconds", lambda c: c.latency.seconds),
     ]
 
 
 _ACCESSES: Columns = columns_of("access", N_ACCESSES, ACCESS_FORMULAS, lambda c: c.accesses)
 _FILLS: Columns = columns_of("fill", N_FILLS, FILL_FORMULAS, lambda c: c.fills)
-_ALL: tuple[Column[Context], ...] = (
+_ALL: tuple[Column[FeatureContext], ...] = (
     *_operation_columns(),
     *_kernel_columns(),
     *_work_columns(),
@@ -342,22 +355,22 @@ _ALL: tuple[Column[Context], ...] = (
     *_traffic_columns(),
     *_latency_columns(),
 )
-# Logarithms last, as `features.evaluate` wants it, and the draft the last of them.
-COLUMNS: tuple[Column[Context], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
+# Logarithms last, as `features.evaluate` wants it, and the analytic latency the last of them.
+COLUMNS: tuple[Column[FeatureContext], ...] = tuple(sorted(_ALL, key=lambda c: c[0].unit == LOG))
 GPU_FEATURES: tuple[Feature, ...] = tuple(feature for feature, _ in COLUMNS)
 
 
-def gpu_symbolic(draft: GpuDraft, machine: GpuMachine) -> tuple[Expr, ...]:
+def gpu_symbolic(latency: GpuAnalyticLatency, machine: GpuMachine) -> tuple[Expr, ...]:
     """The closed form of every feature, before squashing."""
-    main, cost = dominant(draft)
-    context = Context(draft, machine, main, cost)
+    main, cost = dominant(latency)
+    context = FeatureContext(latency, machine, main, cost)
     return tuple(value(context) for _, value in COLUMNS)
 
 
-def dominant(draft: GpuDraft) -> tuple[KernelCost, WorkCost]:
+def dominant(latency: GpuAnalyticLatency) -> tuple[KernelCost, WorkCost]:
     """The statement with the most arithmetic, and its kernel."""
-    pairs = [(k, c) for k in draft.kernels for c in k.costs]
-    return pairs[heaviest([times(c.work.statement.executions, _weight(c)) for _, c in pairs])]
+    pairs = [(k, c) for k in latency.kernels for c in k.costs]
+    return pairs[heaviest([multiply(c.work.statement.executions, _weight(c)) for _, c in pairs])]
 
 
 def _weight(cost: WorkCost) -> float:

@@ -30,17 +30,17 @@ from functools import cached_property
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
     ZERO,
-    factor,
+    add,
+    ceil,
+    divide,
     is_one,
     is_zero,
-    least,
-    most,
-    over,
-    plus,
+    maximum,
+    minimum,
+    multiply,
+    product_of,
     real,
-    round_up,
-    times,
-    total,
+    sum_of,
     where,
 )
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product, select
@@ -49,7 +49,7 @@ from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
 from autosched.ir.visit import free_vars, is_copy, loads
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Analysis, Statement, Synchronisation
-from cost_model.analysis.trips import Loop
+from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
 
 Triple = tuple[Expr, Expr, Expr]
@@ -83,7 +83,7 @@ class Fill:
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class CopyPipeline:
     """Loops whose shared buffers are filled ahead, if `stages` > 1. Integer closed forms; `rounds`: of all iterations,
     that a thread goes through, real."""
 
@@ -102,16 +102,18 @@ class Work:
     fill: Fill | None
 
     @property
-    def own(self) -> tuple[Loop, ...]:
+    def own(self) -> tuple[AnalysedLoop, ...]:
         return self.statement.loops[self.first : self.last]
 
     @cached_property
-    def pipeline(self) -> Pipeline | None:
+    def pipeline(self) -> CopyPipeline | None:
         loops = [x for x in self.own if x.overlap is not None]
         if not loops or loops[0].overlap is None:
             return None
         around = self.own[: self.own.index(loops[-1]) + 1]
-        return Pipeline(loops[0].overlap.stages, product([x.bound for x in loops]), factor(x.trips for x in around))
+        return CopyPipeline(
+            loops[0].overlap.stages, product([x.bound for x in loops]), product_of(x.trips for x in around)
+        )
 
     @property
     def is_held(self) -> bool:
@@ -123,12 +125,12 @@ class Work:
 
     @cached_property
     def executions(self) -> Expr:
-        return times(factor(loop.trips for loop in self.own), self.statement.weight)
+        return multiply(product_of(loop.trips for loop in self.own), self.statement.weight)
 
     @cached_property
     def unrolled(self) -> Expr:
         """Copies of the statement in the code."""
-        return factor(loop.trips for loop in self.own if unrolls(loop))
+        return product_of(loop.trips for loop in self.own if unrolls(loop))
 
     @cached_property
     def copies(self) -> Expr:
@@ -138,7 +140,7 @@ class Work:
     @cached_property
     def steps(self) -> Expr:
         """How often the unrolled code runs."""
-        return times(factor(loop.trips for loop in self.own if not unrolls(loop)), self.statement.weight)
+        return multiply(product_of(loop.trips for loop in self.own if not unrolls(loop)), self.statement.weight)
 
     def accesses(self, *scopes: Scope) -> list[Access]:
         return [a for a in self.statement.accesses if a.buffer.scope in scopes]
@@ -148,13 +150,13 @@ class Work:
         found = {x.kind: access.stride[i] for i, x in enumerate(self.statement.loops) if x.kind in THREADS}
         return (found.get(THREADS[0], NONE), found.get(THREADS[1], NONE), found.get(THREADS[2], NONE))
 
-    def moving(self, access: Access) -> list[Loop]:
+    def moving(self, access: Access) -> list[AnalysedLoop]:
         """The thread's own loops that move the access."""
         return [x for i, x in enumerate(self.own, self.first) if access.moves(i)]
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class KernelWork:
     """`grid` and `block` are (x, y, z), `shared` bytes; all integer."""
 
     works: tuple[Work, ...]
@@ -185,17 +187,17 @@ class Kernel:
         )
 
 
-def unrolls(loop: Loop) -> bool:
+def unrolls(loop: AnalysedLoop) -> bool:
     return loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
 
 
-def kernels(analysis: Analysis) -> tuple[Kernel, ...]:
+def kernels(analysis: Analysis) -> tuple[KernelWork, ...]:
     """One for each nest at the root, in order."""
     numbers = dict.fromkeys(s.nest for s in analysis.statements)
     return tuple(_kernel(analysis, n) for n in numbers)
 
 
-def _kernel(analysis: Analysis, nest: int) -> Kernel:
+def _kernel(analysis: Analysis, nest: int) -> KernelWork:
     statements = [s for s in analysis.statements if s.nest == nest]
     bounds = {x.kind: x.bound for s in statements for x in s.loops}
     grid = [bounds.get(kind, UNIT) for kind in BLOCKS]
@@ -204,24 +206,24 @@ def _kernel(analysis: Analysis, nest: int) -> Kernel:
         _shared_bytes(a.buffer) for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED
     ]
     passed = (_times_met(b) for b in analysis.barriers if b.nest == nest)
-    shuffled = (times(_times_met(s), float(s.values)) for s in analysis.shuffles if s.nest == nest)
+    shuffled = (multiply(_times_met(s), float(s.values)) for s in analysis.shuffles if s.nest == nest)
     works = tuple(_work(s) for s in statements)
-    return Kernel(
+    return KernelWork(
         works,
         (grid[0], grid[1], grid[2]),
         (block[0], block[1], block[2]),
         _sum(shared),
-        total(passed),
-        total(shuffled),
+        sum_of(passed),
+        sum_of(shuffled),
         analysis.resident.get(nest, UNIT),
     )
 
 
 def _times_met(meeting: Synchronisation) -> Expr:
     """How often a thread comes by. An iteration of a pipeline has one barrier, not two."""
-    passed = times(factor(x.trips for x in meeting.loops if x.kind not in (*BLOCKS, *THREADS)), meeting.weight)
+    passed = multiply(product_of(x.trips for x in meeting.loops if x.kind not in (*BLOCKS, *THREADS)), meeting.weight)
     overlap = meeting.loops[-1].overlap if meeting.loops else None
-    return passed if overlap is None else times(passed, where(overlap.stages > 1, 0.5, 1.0))
+    return passed if overlap is None else multiply(passed, where(overlap.stages > 1, 0.5, 1.0))
 
 
 def _sum(terms: Sequence[Expr]) -> Expr:
@@ -378,32 +380,34 @@ def _emitted_as_vector(work: Work, access: Access) -> bool:
 
 def transfers(work: Work, access: Access) -> Expr:
     """Load or store instructions of a thread: unrolled copies that stand still share one; real."""
-    result: Expr = times(work.statement.weight, float(access.count))
+    result: Expr = multiply(work.statement.weight, float(access.count))
     for i, loop in enumerate(work.own, work.first):
         if not unrolls(loop) or access.moves(i):
-            result = times(result, loop.trips)
-    return over(result, merged(work, access) if work.fill is None else work.fill.width)
+            result = multiply(result, loop.trips)
+    return divide(result, merged(work, access) if work.fill is None else work.fill.width)
 
 
-def sectors(kernel: Kernel, work: Work, access: Access, warp: int) -> Expr:
+def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Sectors that one such instruction of a warp touches in global memory, real."""
     size = access.buffer.itemsize / g.SECTOR
     if work.fill is not None:
-        walked = times(work.fill.vector, float(warp))
-        run = least(work.fill.run(access.buffer.name), walked)
-        return least(times(work.fill.width, float(warp)), times(over(walked, run), most(1.0, times(run, size))))
+        walked = multiply(work.fill.vector, float(warp))
+        run = minimum(work.fill.run(access.buffer.name), walked)
+        return minimum(
+            multiply(work.fill.width, float(warp)), multiply(divide(walked, run), maximum(1.0, multiply(run, size)))
+        )
     shape, span, result = kernel.warp_shape(warp), ZERO, ONE
     for stride, count in zip(work.strides(access), shape, strict=True):
         if is_zero(stride):
             continue
         length = real(binary("max", stride, stride * -1))
-        span = plus(span, times(length, count - 1))
-        touched = least(count, most(1.0, times(times(length, count), size)))
-        result = times(result, where(binary("eq", stride, NONE), 1.0, touched))
-    return least(result, plus(1.0, times(span, size)))
+        span = add(span, multiply(length, count - 1))
+        touched = minimum(count, maximum(1.0, multiply(multiply(length, count), size)))
+        result = multiply(result, where(binary("eq", stride, NONE), 1.0, touched))
+    return minimum(result, add(1.0, multiply(span, size)))
 
 
-def wavefronts(kernel: Kernel, work: Work, access: Access, warp: int) -> Expr:
+def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Cycles in which shared memory serves one such instruction of a warp, real."""
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
@@ -426,11 +430,11 @@ def bank_cycles(strides: Sequence[Expr], counts: Sequence[Expr], words: float) -
             continue
         still = binary("eq", stride, NONE)
         shared = _common_banks(stride, words)
-        rows = times(rows, where(still, 1.0, round_up(over(times(count, shared), float(g.BANKS)))))
-        everything = times(everything, where(still, 1.0, count))
-        finest = where(still, finest, least(finest, shared))
-    apart = round_up(over(times(everything, finest), float(g.BANKS)))
-    return most(1.0, most(rows, apart))
+        rows = multiply(rows, where(still, 1.0, ceil(divide(multiply(count, shared), float(g.BANKS)))))
+        everything = multiply(everything, where(still, 1.0, count))
+        finest = where(still, finest, minimum(finest, shared))
+    apart = ceil(divide(multiply(everything, finest), float(g.BANKS)))
+    return maximum(1.0, maximum(rows, apart))
 
 
 def _common_banks(stride: Expr, words: float) -> Expr:
@@ -467,7 +471,7 @@ def operands(work: Work) -> Expr:
     return result
 
 
-def held(kernel: Kernel) -> Expr:
+def held(kernel: KernelWork) -> Expr:
     """32-bit registers of what a pipeline's next iteration needs, and of its addresses, while this one is computed;
     integer."""
     result = NONE

@@ -36,17 +36,17 @@ from dataclasses import dataclass
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
     ZERO,
-    factor,
-    largest,
-    least,
-    minus,
-    most,
-    over,
-    plus,
+    add,
+    ceil,
+    divide,
+    maximum,
+    maximum_of,
+    minimum,
+    multiply,
+    product_of,
     real,
-    round_up,
-    times,
-    total,
+    subtract,
+    sum_of,
     where,
 )
 from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin
@@ -57,7 +57,7 @@ from cost_model.gpu import machine as g
 from cost_model.gpu.kernels import (
     OUTSIDE,
     PRIVATE,
-    Kernel,
+    KernelWork,
     Work,
     accumulators,
     held,
@@ -92,24 +92,24 @@ class WorkCost:
 
     @property
     def memory(self) -> Expr:
-        return plus(self.shared, self.requests)
+        return add(self.shared, self.requests)
 
     @property
     def flow(self) -> Expr:
         """Cycles of a block where nothing has to be waited for."""
-        return largest([self.arithmetic, self.issue, self.memory, self.port])
+        return maximum_of([self.arithmetic, self.issue, self.memory, self.port])
 
     @property
     def cycles(self) -> Expr:
         """Of a block that has the multiprocessor for itself."""
-        return largest([self.arithmetic, self.issue, self.memory, self.port, self.latency])
+        return maximum_of([self.arithmetic, self.issue, self.memory, self.port, self.latency])
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCost:
     """One kernel; `registers`, `occupancy` are integer, all else is real."""
 
-    kernel: Kernel
+    kernel: KernelWork
     costs: tuple[WorkCost, ...]
     registers: Expr  # of a thread
     occupancy: Expr  # blocks
@@ -123,43 +123,45 @@ class KernelCost:
 
 
 @dataclass(frozen=True, eq=False)
-class GpuDraft:
+class GpuAnalyticLatency:
     kernels: tuple[KernelCost, ...]
     seconds: Expr
 
 
-def gpu_draft(analysis: Analysis, machine: GpuMachine) -> GpuDraft:
+def gpu_analytic_latency(analysis: Analysis, machine: GpuMachine) -> GpuAnalyticLatency:
     """The latency of all kernels, one after another, in closed form."""
     costs = tuple(kernel_cost(k, machine) for k in kernels(analysis))
-    return GpuDraft(costs, total(c.seconds for c in costs))
+    return GpuAnalyticLatency(costs, sum_of(c.seconds for c in costs))
 
 
-def kernel_cost(kernel: Kernel, machine: GpuMachine) -> KernelCost:
+def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     facts = machine.facts
     registers = register_estimate(kernel, machine)
     resident = occupancy(kernel, registers, machine)
     costs = tuple(_work_cost(kernel, w, resident, machine) for w in kernel.works)
     share = real(ceildiv(kernel.blocks, facts.multiprocessors))
-    exchanged = times(kernel.shuffles, kernel.warps(facts.warp))  # each takes a cycle of the pipe of shared memory
+    exchanged = multiply(kernel.shuffles, kernel.warps(facts.warp))  # each takes a cycle of the pipe of shared memory
     pipes = (
-        total(c.arithmetic for c in costs),
-        plus(total(c.issue for c in costs), times(exchanged, 1.0 / g.SCHEDULERS)),
-        plus(total(c.memory for c in costs), exchanged),
-        total(c.port for c in costs),
+        sum_of(c.arithmetic for c in costs),
+        add(sum_of(c.issue for c in costs), multiply(exchanged, 1.0 / g.SCHEDULERS)),
+        add(sum_of(c.memory for c in costs), exchanged),
+        sum_of(c.port for c in costs),
     )
-    meetings = plus(times(kernel.barriers, g.BARRIER_LATENCY), times(kernel.shuffles, g.SHUFFLE_LATENCY))
-    path = plus(_path(costs), meetings)
-    rounds = round_up(over(share, resident))
-    on_chip = times(_overlapped([times(share, largest(pipes)), times(rounds, path)]), 1.0 / machine.clock_hz)
-    fits = total(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
+    meetings = add(multiply(kernel.barriers, g.BARRIER_LATENCY), multiply(kernel.shuffles, g.SHUFFLE_LATENCY))
+    path = add(_path(costs), meetings)
+    rounds = ceil(divide(share, resident))
+    on_chip = multiply(
+        _overlapped([multiply(share, maximum_of(pipes)), multiply(rounds, path)]), 1.0 / machine.clock_hz
+    )
+    fits = sum_of(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
     fits_l2 = fits <= real(g.L2_CAPACITY_SHARE * facts.l2_bytes)
-    l2 = times(total(c.l2 for c in costs), 1.0 / machine.l2_bytes_s)
-    unique = total(_once(w, a) for w in kernel.works for a in w.accesses(*OUTSIDE))
-    dram = times(
-        where(fits_l2, least(unique, total(c.l2 for c in costs)), total(c.dram for c in costs)),
+    l2 = multiply(sum_of(c.l2 for c in costs), 1.0 / machine.l2_bytes_s)
+    unique = sum_of(_once(w, a) for w in kernel.works for a in w.accesses(*OUTSIDE))
+    dram = multiply(
+        where(fits_l2, minimum(unique, sum_of(c.l2 for c in costs)), sum_of(c.dram for c in costs)),
         1.0 / machine.dram_bytes_s,
     )
-    seconds = plus(_overlapped([on_chip, l2, dram]), g.LAUNCH_S)
+    seconds = add(_overlapped([on_chip, l2, dram]), g.LAUNCH_S)
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
 
@@ -167,29 +169,29 @@ def _path(costs: tuple[WorkCost, ...]) -> Expr:
     """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed."""
     piped = [c for c in costs if c.work.pipeline is not None]
     fills, computed = [c for c in piped if c.work.fill is not None], [c for c in piped if c.work.fill is None]
-    in_turns = total(c.cycles for c in costs)
+    in_turns = sum_of(c.cycles for c in costs)
     pipeline = fills[0].work.pipeline if fills else None
     if pipeline is None:
         return in_turns
-    flow = total(c.flow for c in fills)
-    waiting = plus(
-        flow, times(pipeline.rounds, g.GLOBAL_LATENCY)
+    flow = sum_of(c.flow for c in fills)
+    waiting = add(
+        flow, multiply(pipeline.rounds, g.GLOBAL_LATENCY)
     )  # all loads of an iteration are on their way together
     beside = [
-        plus(total(c.cycles for c in computed), total(c.issue for c in fills)),
+        add(sum_of(c.cycles for c in computed), sum_of(c.issue for c in fills)),
         flow,
-        over(waiting, most(1.0, minus(pipeline.stages, 1.0))),  # so many iterations' fills are under way
+        divide(waiting, maximum(1.0, subtract(pipeline.stages, 1.0))),  # so many iterations' fills are under way
     ]
-    first = over(waiting, most(1.0, pipeline.iterations))  # nothing to do meanwhile
-    others = total(c.cycles for c in costs if c.work.pipeline is None)
-    return where(pipeline.stages > 1, plus(plus(largest(beside), first), others), in_turns)
+    first = divide(waiting, maximum(1.0, pipeline.iterations))  # nothing to do meanwhile
+    others = sum_of(c.cycles for c in costs if c.work.pipeline is None)
+    return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns)
 
 
 def _overlapped(limits: list[Expr]) -> Expr:
-    return plus(times(largest(limits), 1.0 - g.OVERLAP_LOSS), times(total(limits), g.OVERLAP_LOSS))
+    return add(multiply(maximum_of(limits), 1.0 - g.OVERLAP_LOSS), multiply(sum_of(limits), g.OVERLAP_LOSS))
 
 
-def register_estimate(kernel: Kernel, machine: GpuMachine) -> Expr:
+def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """32-bit registers that a thread needs without spilling, integer."""
     result: Expr = Const(0, INDEX)
     for work in kernel.works:
@@ -197,7 +199,7 @@ def register_estimate(kernel: Kernel, machine: GpuMachine) -> Expr:
     return result + held(kernel) + BASE_REGISTERS
 
 
-def register_room(kernel: Kernel, machine: GpuMachine) -> Expr:
+def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """Registers that a thread may have so that as many blocks fit into a multiprocessor as should, integer."""
     facts = machine.facts
     threads = kernel.warps(facts.warp) * facts.warp
@@ -205,7 +207,7 @@ def register_room(kernel: Kernel, machine: GpuMachine) -> Expr:
     return imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
 
 
-def occupancy(kernel: Kernel, registers: Expr, machine: GpuMachine) -> Expr:
+def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
     """Blocks that a multiprocessor keeps at a time, at least one, integer."""
     facts = machine.facts
     threads = kernel.warps(facts.warp) * facts.warp
@@ -226,36 +228,41 @@ def occupancy(kernel: Kernel, registers: Expr, machine: GpuMachine) -> Expr:
     return imax(result, Const(1, INDEX))
 
 
-def _work_cost(kernel: Kernel, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
+def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
     facts, _statement = machine.facts, work.statement
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
-    slots = times(work.executions, _slots(work, machine))
-    moved = {id(a): times(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
-    overhead = times(work.steps, g.STEP_INSTRUCTIONS)
+    slots = multiply(work.executions, _slots(work, machine))
+    moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
+    overhead = multiply(work.steps, g.STEP_INSTRUCTIONS)
     if work.fill is not None:
-        overhead = plus(
-            overhead, times(over(work.executions, work.fill.vector), g.FILL_INSTRUCTIONS * len(work.fill.shape))
+        overhead = add(
+            overhead, multiply(divide(work.executions, work.fill.vector), g.FILL_INSTRUCTIONS * len(work.fill.shape))
         )
-    instructions = plus(plus(slots, overhead), total(moved.values()))
+    instructions = add(add(slots, overhead), sum_of(moved.values()))
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
-    arithmetic, issue = times(times(slots, warps), 1.0 / lanes), times(times(instructions, warps), 1.0 / g.SCHEDULERS)
-    bank_waits = times(warps, total(times(moved[id(a)], wavefronts(kernel, work, a, facts.warp)) for a in shared))
+    arithmetic, issue = (
+        multiply(multiply(slots, warps), 1.0 / lanes),
+        multiply(multiply(instructions, warps), 1.0 / g.SCHEDULERS),
+    )
+    bank_waits = multiply(
+        warps, sum_of(multiply(moved[id(a)], wavefronts(kernel, work, a, facts.warp)) for a in shared)
+    )
     per_wavefront = g.WAVEFRONT / g.SECTOR
-    requests = times(
-        times(warps, g.GLOBAL_WAVEFRONTS),
-        total(
-            times(moved[id(a)], most(1.0, times(sectors(kernel, work, a, facts.warp), 1.0 / per_wavefront)))
+    requests = multiply(
+        multiply(warps, g.GLOBAL_WAVEFRONTS),
+        sum_of(
+            multiply(moved[id(a)], maximum(1.0, multiply(sectors(kernel, work, a, facts.warp), 1.0 / per_wavefront)))
             for a in outside
         ),
     )
     room = _l1_room(kernel, resident, machine)
-    l2 = [times(_from_l2(work, a, room), _ways(a)) for a in outside]
-    dram = [least(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
+    l2 = [multiply(_from_l2(work, a, room), _ways(a)) for a in outside]
+    dram = [minimum(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
     chains, chain_cycles = _chains(work)
-    waiting = times(_waits(work, instructions), _longest_load(work))
-    latency = plus(most(times(instructions, g.ALONE * 128 / 32 / lanes), chain_cycles), waiting)
-    port = times(total(l2), over(1.0 / g.L2_PORT, kernel.blocks))
+    waiting = multiply(_waits(work, instructions), _longest_load(work))
+    latency = add(maximum(multiply(instructions, g.ALONE * 128 / 32 / lanes), chain_cycles), waiting)
+    port = multiply(sum_of(l2), divide(1.0 / g.L2_PORT, kernel.blocks))
     return WorkCost(
         work,
         slots,
@@ -264,8 +271,8 @@ def _work_cost(kernel: Kernel, work: Work, resident: Expr, machine: GpuMachine) 
         issue,
         bank_waits,
         requests,
-        total(l2),
-        total(dram),
+        sum_of(l2),
+        sum_of(dram),
         port,
         chains,
         latency,
@@ -289,11 +296,11 @@ def _chains(work: Work) -> tuple[Expr, Expr]:
     if not work.statement.updates or work.statement.store.atomic:  # nobody waits for an atomic update
         return ONE, ZERO
     write = work.statement.write
-    chains = factor(x.trips for x in work.moving(write) if unrolls(x))
+    chains = product_of(x.trips for x in work.moving(write) if unrolls(x))
     step = g.ARITHMETIC_LATENCY
     if write.buffer.scope not in PRIVATE:
         step += g.SHARED_LATENCY if write.buffer.scope is Scope.SHARED else g.GLOBAL_LATENCY
-    return chains, times(over(work.executions, chains), step)
+    return chains, multiply(divide(work.executions, chains), step)
 
 
 def _waits(work: Work, instructions: Expr) -> Expr:
@@ -302,13 +309,13 @@ def _waits(work: Work, instructions: Expr) -> Expr:
     what all its steps will need."""
     looped = [x for x in work.own if not unrolls(x)]
     if work.statement.updates and work.accesses(*OUTSIDE):
-        unrolled = factor(x.trips for x in work.own if unrolls(x) and x.reduce)
-        return times(work.steps, most(1.0, times(unrolled, 1.0 / g.LOADS_IN_FLIGHT)))
+        unrolled = product_of(x.trips for x in work.own if unrolls(x) and x.reduce)
+        return multiply(work.steps, maximum(1.0, multiply(unrolled, 1.0 / g.LOADS_IN_FLIGHT)))
     if not looped:
         return work.steps
-    together = least(g.LOADS_IN_FLIGHT, looped[-1].trips)
-    short = over(instructions, most(1.0, work.steps)) <= real(96.0)
-    return over(work.steps, where(short, together, 1.0))
+    together = minimum(g.LOADS_IN_FLIGHT, looped[-1].trips)
+    short = divide(instructions, maximum(1.0, work.steps)) <= real(96.0)
+    return divide(work.steps, where(short, together, 1.0))
 
 
 def _longest_load(work: Work) -> float:
@@ -323,48 +330,48 @@ def _longest_load(work: Work) -> float:
 # traffic
 
 
-def _l1_room(kernel: Kernel, resident: Expr, machine: GpuMachine) -> Expr:
+def _l1_room(kernel: KernelWork, resident: Expr, machine: GpuMachine) -> Expr:
     """Bytes of L1 for each resident block: what shared arrays leave of the memory that both share."""
     whole = machine.facts.shared_per_multiprocessor
-    left = minus(float(whole), times(resident, kernel.shared + g.SHARED_RESERVED))
-    return over(most(float(8 << 10), left), resident)
+    left = subtract(float(whole), multiply(resident, kernel.shared + g.SHARED_RESERVED))
+    return divide(maximum(float(8 << 10), left), resident)
 
 
 def _from_l2(work: Work, access: Access, room: Expr) -> Expr:
     """Bytes that the access fetches from L2 (or writes to it), all blocks; see `analysis.traffic`, whose rule it is."""
     statement = work.statement
     moved = [
-        times(times(access.lines[d], float(access.line_bytes)), statement.iterations(d))
+        multiply(multiply(access.lines[d], float(access.line_bytes)), statement.iterations(d))
         for d in range(work.first, work.last + 1)
     ]
     result = moved[-1]
     for depth in range(work.last - 1, work.first - 1, -1):
-        too_much = times(minus(statement.working_set[depth], room), 1e14)
-        result = least(result, most(moved[depth - work.first], too_much))
-    return times(result, statement.weight)
+        too_much = multiply(subtract(statement.working_set[depth], room), 1e14)
+        result = minimum(result, maximum(moved[depth - work.first], too_much))
+    return multiply(result, statement.weight)
 
 
 def _unique(access: Access) -> Expr:
     """Bytes that the whole kernel touches."""
-    return times(access.lines[0], float(access.line_bytes))
+    return multiply(access.lines[0], float(access.line_bytes))
 
 
 def _once(work: Work, access: Access) -> Expr:
     """Bytes moved if each is moved once."""
-    return times(times(_unique(access), _ways(access)), least(1.0, work.statement.weight))
+    return multiply(multiply(_unique(access), _ways(access)), minimum(1.0, work.statement.weight))
 
 
-def _from_dram(kernel: Kernel, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:
+def _from_dram(kernel: KernelWork, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:
     """Bytes that waves of blocks fetch, none of which finds what the one before had."""
-    concurrent = times(resident, float(machine.facts.multiprocessors))
+    concurrent = multiply(resident, float(machine.facts.multiprocessors))
     side_by_side: dict[object, Expr] = {}
     for kind, bound in zip(BLOCKS, kernel.grid, strict=True):
-        side_by_side[kind] = least(most(1.0, concurrent), bound)
-        concurrent = over(concurrent, bound)
-    waves = most(1.0, over(kernel.blocks, factor(side_by_side.values())))
-    footprint = times(access.lines[work.first], float(access.line_bytes))
+        side_by_side[kind] = minimum(maximum(1.0, concurrent), bound)
+        concurrent = divide(concurrent, bound)
+    waves = maximum(1.0, divide(kernel.blocks, product_of(side_by_side.values())))
+    footprint = multiply(access.lines[work.first], float(access.line_bytes))
     for i in range(work.first):
         if access.moves(i):
-            footprint = times(footprint, side_by_side[work.statement.loops[i].kind])
+            footprint = multiply(footprint, side_by_side[work.statement.loops[i].kind])
     unique = _unique(access)
-    return times(most(unique, times(waves, least(footprint, unique))), _ways(access))
+    return multiply(maximum(unique, multiply(waves, minimum(footprint, unique))), _ways(access))

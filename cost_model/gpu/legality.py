@@ -3,7 +3,7 @@
 The limits of the device (threads, grid, shared memory, registers) must hold for every kernel: a launch or a compiler
 refuses what breaks them. The others keep code small, vectors aligned and warps filled.
 
-Registers are an estimate: a kernel that is said to fit may still spill, seldom (see the tests of `gpu_draft`).
+Registers are an estimate: a kernel that is said to fit may still spill, seldom (`tests/cost_model` has some).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autosched.lower.limits import MAX_WORKSPACE_BYTES
 from cost_model.analysis.statements import Analysis
 from cost_model.cpu.legality import Rule, extents, summed
 from cost_model.gpu import machine as g
-from cost_model.gpu.kernels import PRIVATE, Kernel, Work, kernels, unrolls
+from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, kernels, unrolls
 from cost_model.gpu.latency import occupancy, register_estimate, register_room
 from cost_model.gpu.machine import GpuMachine
 
@@ -39,7 +39,7 @@ def gpu_rules(analysis: Analysis, machine: GpuMachine) -> tuple[Rule, ...]:
     return tuple(r for r in rules if not (isinstance(r.holds, Const) and r.holds.value))
 
 
-def _kernel_rules(kernel: Kernel, machine: GpuMachine) -> list[Rule]:
+def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
     facts = machine.facts
     warp: Expr = Const(facts.warp, INDEX)
     rules = [
@@ -74,7 +74,7 @@ def _kernel_rules(kernel: Kernel, machine: GpuMachine) -> list[Rule]:
     return rules
 
 
-def _needed_threads(kernel: Kernel) -> int:
+def _needed_threads(kernel: KernelWork) -> int:
     """A warp is filled where the axes that have threads are long enough to give each of them a few points."""
     reach = 1
     for threads in kernel.block:

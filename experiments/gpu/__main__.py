@@ -21,11 +21,11 @@ from autosched.tuner.asked import Asked
 from experiments.arena import Arena, Lost
 from experiments.gpu import cases as suite
 from experiments.gpu.facts import device_report
-from experiments.gpu.ledger import Ledger
+from experiments.gpu.ledger import GpuLedger
 from experiments.gpu.peers import PEERS, SLOW
 from experiments.gpu.table import cells, report, totals
 from experiments.gpu.verify import verify
-from experiments.tuning import Case, load_now, parse_cases, tune
+from experiments.tuning import BenchmarkCase, load_now, parse_cases, tune
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
 TRIALS, QUICK_TRIALS = 64, 8
@@ -45,11 +45,11 @@ KEPT = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class GpuRun:
     """What one call of the script is to do."""
 
     target: Target
-    cases: tuple[Case, ...]
+    cases: tuple[BenchmarkCase, ...]
     checks: tuple[suite.Check, ...]
     trials: int
     candidates: int
@@ -59,8 +59,8 @@ class Plan:
     least_tuning_s: float = LEAST_TUNING_S
 
 
-Hold = Callable[[Case, Sequence[str], float], dict[str, Any]]
-Tune = Callable[[Case, float], dict[str, Any]]
+Hold = Callable[[BenchmarkCase, Sequence[str], float], dict[str, Any]]
+Tune = Callable[[BenchmarkCase, float], dict[str, Any]]
 Verify = Callable[[suite.Check], dict[str, Any]]
 
 
@@ -91,7 +91,14 @@ def contest_command(target: str) -> list[str]:
 
 
 def hold_contest(
-    arena: Arena, case: Case, database: Path, names: Sequence[str], *, rounds: int, sample_s: float, deadline_s: float
+    arena: Arena,
+    case: BenchmarkCase,
+    database: Path,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    sample_s: float,
+    deadline_s: float,
 ) -> dict[str, Any]:
     """The row of a case. A peer at which the process is lost is left out of another try; its entry says why."""
     give_up, left_out = time.monotonic() + deadline_s, dict[str, Any]()
@@ -112,7 +119,7 @@ def hold_contest(
         return row
 
 
-def run_checks(plan: Plan, ledger: Ledger, left_s: Callable[[], float], verify_one: Verify) -> None:
+def run_checks(plan: GpuRun, ledger: GpuLedger, left_s: Callable[[], float], verify_one: Verify) -> None:
     """Verifies the operators that have no result yet, several at a time, while `left_s` allows it."""
 
     def one(check: suite.Check) -> tuple[suite.Check, dict[str, Any] | None]:
@@ -126,7 +133,9 @@ def run_checks(plan: Plan, ledger: Ledger, left_s: Callable[[], float], verify_o
                 say(f"verify {check.label}: {row['right']} of {row['candidates']} right {' '.join(row['messages'])}")
 
 
-def tuned(case: Case, plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune) -> dict[str, Any] | None:
+def tuned(
+    case: BenchmarkCase, plan: GpuRun, ledger: GpuLedger, budget: Budget, tune_case: Tune
+) -> dict[str, Any] | None:
     """The row of a case that has been tuned, now or by an earlier call; None where too little time is left for it."""
     row_before = ledger.cases.get(case.label, {})
     if "tuning" in row_before and plan.database.exists():
@@ -145,7 +154,7 @@ def tuned(case: Case, plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tun
     return row
 
 
-def run_cases(plan: Plan, ledger: Ledger, budget: Budget, tune_case: Tune, hold: Hold) -> None:
+def run_cases(plan: GpuRun, ledger: GpuLedger, budget: Budget, tune_case: Tune, hold: Hold) -> None:
     """All cases without a result, then the slow peers of all that have one. What failed ATTEMPTS times is left."""
     quick = [name for name in plan.peers if name not in SLOW]
     for case in plan.cases:
@@ -187,9 +196,9 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     target = target.with_gpu(device_facts(target.kind))
     assert target.gpu is not None
     args.out.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(args.out / f"{target.kind}.json", target.kind, target.gpu.name)
+    ledger = GpuLedger(args.out / f"{target.kind}.json", target.kind, target.gpu.name)
     checks = suite.QUICK_CHECKS if args.quick else suite.CHECKS
-    plan = Plan(
+    plan = GpuRun(
         target,
         parse_cases(args.cases) if args.cases else suite.QUICK if args.quick else suite.CASES,
         () if args.no_verify else checks,
@@ -205,14 +214,14 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     ledger.write()
     arena = Arena(contest_command(target.kind), args.out / "contest.log")
 
-    def tune_case(case: Case, seconds: float) -> dict[str, Any]:
+    def tune_case(case: BenchmarkCase, seconds: float) -> dict[str, Any]:
         asked = Asked(shape=case.shape, target=target.kind)
         return tune(
             case.workload, asked, trials=plan.trials, database=plan.database, seed=plan.seed, budget_s=seconds,
             timeout_s=seconds + 20.0,
         )  # fmt: skip
 
-    def hold(case: Case, names: Sequence[str], seconds: float) -> dict[str, Any]:
+    def hold(case: BenchmarkCase, names: Sequence[str], seconds: float) -> dict[str, Any]:
         sample_s = SAMPLE_S / 10 if args.quick else SAMPLE_S
         return hold_contest(arena, case, plan.database, names, rounds=ROUNDS, sample_s=sample_s, deadline_s=seconds)
 

@@ -27,21 +27,27 @@ from autosched.measure.problem import Problem
 from autosched.measure.results import median_interval
 from autosched.measure.timing import Clock
 from autosched.runtime.gpu.compile import CompileError, compile_source
-from autosched.runtime.gpu.device import Device, DeviceFault
+from autosched.runtime.gpu.device import DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
 from autosched.te.operators.registry import build
 from experiments.arena import serve
 from experiments.gpu import peers
-from experiments.tuning import Case, parse_cases
+from experiments.tuning import BenchmarkCase, parse_cases
 
 DATA_SET = "normal"
 Tell = Callable[[str], None]
 
 
 def contest(
-    case: Case, kernel: GpuKernel, device: Device, names: list[str], rounds: int, sample_s: float, tell: Tell
+    case: BenchmarkCase,
+    kernel: GpuKernel,
+    device: GpuDevice,
+    names: list[str],
+    rounds: int,
+    sample_s: float,
+    tell: Tell,
 ) -> dict[str, Any]:
     """One row: rates of the device, our kernel and the named peers side by side."""
     dag, _ = build(case.workload, case.shape)
@@ -76,7 +82,7 @@ def contest(
     return row
 
 
-def enter_ours(device: Device, data: GpuData, source: GpuSource) -> tuple[dict[str, Any], Clock | None]:
+def enter_ours(device: GpuDevice, data: GpuData, source: GpuSource) -> tuple[dict[str, Any], Clock | None]:
     """Checks our kernel as a candidate is checked; its entry and its clock."""
     try:
         binary = compile_source(source, compiler_for(device.kind, device.facts().arch))
@@ -110,7 +116,7 @@ def torch_session(names: list[str], entries: dict[str, Any]) -> Iterator[list[st
         yield names
 
 
-def enter_peer(name: str, case: Case, problem: Problem, n_copies: int) -> tuple[dict[str, Any], Clock | None]:
+def enter_peer(name: str, case: BenchmarkCase, problem: Problem, n_copies: int) -> tuple[dict[str, Any], Clock | None]:
     """As `enter_ours`, for a peer; whatever it raises is its reason not to take part."""
     try:
         import torch
@@ -171,7 +177,7 @@ def called_with_tensors(kernel: GpuKernel, problem: Problem) -> dict[str, Any]:
         return {"right": False, "reason": f"{type(error).__name__}: {error}"[:500]}
 
 
-def best_kernel(case: Case, target: str, database: Path) -> GpuKernel:
+def best_kernel(case: BenchmarkCase, target: str, database: Path) -> GpuKernel:
     """The stored best kernel. Raises AutoschedError."""
     from autosched import api
 

@@ -13,7 +13,7 @@ from experiments.tuning import write_results
 Row = dict[str, Any]
 
 
-class Ledger:
+class GpuLedger:
     """`checks` and `cases` by label. Raises UsageError for a file that is none of ours, or of another device."""
 
     def __init__(self, path: Path, target: str, device: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.cli.peers import CONVOLUTIONS, TORCH
 from autosched.te.operators.registry import build
-from experiments.tuning import Case
+from experiments.tuning import BenchmarkCase
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ class Entry:
     ours: Callable[[torch.Tensor], torch.Tensor]
 
 
-Peer: TypeAlias = Callable[[Case, Copies], Entry]
+Peer: TypeAlias = Callable[[BenchmarkCase, Copies], Entry]
 
 
 def start_torch() -> Any:
@@ -54,7 +54,7 @@ def start_torch() -> Any:
     return torch
 
 
-def eager(case: Case, copies: Copies) -> Entry:
+def eager(case: BenchmarkCase, copies: Copies) -> Entry:
     """The formulation of `autosched bench`: images in channels_last, which is our layout."""
     if case.workload not in TORCH:
         raise NoPeer(f"PyTorch has no single call for {case.workload}")
@@ -62,7 +62,7 @@ def eager(case: Case, copies: Copies) -> Entry:
     return Entry([run for run, _ in formulations], formulations[0][1])
 
 
-def eager_otherwise(case: Case, copies: Copies) -> Entry:
+def eager_otherwise(case: BenchmarkCase, copies: Copies) -> Entry:
     """Another way to say the same, which the libraries may like better in single precision: convolutions in PyTorch's
     own layout, NCHW, and a batch of one product as one product."""
     if case.workload == "gmm" and len(copies[0][0]) == 1:
@@ -74,7 +74,7 @@ def eager_otherwise(case: Case, copies: Copies) -> Entry:
     return Entry([run for run, _ in calls], calls[0][1])
 
 
-def _arguments(case: Case) -> dict[str, Any]:
+def _arguments(case: BenchmarkCase) -> dict[str, Any]:
     """All arguments of the workload by name."""
     return dict(build(case.workload, case.shape)[1]["args"])
 
@@ -86,7 +86,7 @@ def _one_product(a: Tensors) -> Run:
     return lambda: torch.mm(x, y)
 
 
-def compiled(case: Case, copies: Copies) -> Entry:
+def compiled(case: BenchmarkCase, copies: Copies) -> Entry:
     """torch.compile of the eager formulation, its kernels found by autotuning."""
     import torch
 
@@ -96,7 +96,7 @@ def compiled(case: Case, copies: Copies) -> Entry:
     return Entry([torch.compile(run, mode=mode, dynamic=False, fullgraph=True) for run in entry.runs], entry.ours)
 
 
-def triton(case: Case, copies: Copies) -> Entry:
+def triton(case: BenchmarkCase, copies: Copies) -> Entry:
     """Kernels of the kind that Triton's tutorials show."""
     try:
         from experiments.gpu import triton_kernels as kernels

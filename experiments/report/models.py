@@ -10,7 +10,7 @@ from experiments.report.markdown import table
 from experiments.report.results import Lines, Results
 from experiments.search_throughput import PHASES
 from experiments.tuning import number
-from experiments.tuning_curves import NAMES, Setting
+from experiments.tuning_curves import NAMES, Figure
 from experiments.tuning_figure import HEADER, summary_rows
 
 # What a score comes from, by the prefix in the file.
@@ -26,7 +26,7 @@ SCORES = {
 
 def tuning(results: Results) -> Lines:
     """Where each variant of the search ends."""
-    setting, sessions = Setting(**results.content["settings"]), results.content["sessions"]
+    setting, sessions = Figure(**results.content["settings"]), results.content["sessions"]
     good = [session for session in sessions if "error" not in session]
     peak = max((session["peak_gflops"] for session in good if "peak_gflops" in session), default=None)
     said = f"{setting.title}, {setting.trials} trials; the peak of FMAs was {number(peak, 0)} GFLOP/s."

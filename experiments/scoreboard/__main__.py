@@ -40,7 +40,7 @@ KEPT = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class ScoreboardRun:
     """What all cases have in common."""
 
     target: Target
@@ -55,7 +55,7 @@ def tuning_of(answer: dict[str, Any]) -> dict[str, Any]:
     return {**until_near(answer.get("curve") or ()), **{name: answer[name] for name in KEPT if name in answer}}
 
 
-def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
+def play(bout: Bout, setting: ScoreboardRun, directory: Path) -> dict[str, Any]:
     """One row: the case tuned, and its contest."""
     row = bout.facts(setting.target)
     row |= {
@@ -81,7 +81,7 @@ def play(bout: Bout, setting: Setting, directory: Path) -> dict[str, Any]:
     return row | {"error": f"our kernel: {reasons[0]}"} if reasons else row
 
 
-def search(bout: Bout, setting: Setting, database: Path, **asked: Any) -> dict[str, Any]:
+def search(bout: Bout, setting: ScoreboardRun, database: Path, **asked: Any) -> dict[str, Any]:
     """What `tune --json` says; with what an opt-in asks it is another task of the same database."""
     return tune(
         bout.case.workload, replace(bout.wanted, **asked), trials=setting.trials, database=database,
@@ -115,7 +115,7 @@ def run(bouts: Sequence[Bout], ledger: Ledger, resume: bool, play_one: Callable[
         print("  ".join(cells(row)), file=sys.stderr, flush=True)
 
 
-def setting_of(args: argparse.Namespace) -> Setting:
+def setting_of(args: argparse.Namespace) -> ScoreboardRun:
     """Raises UsageError for peers that are unknown or unfit."""
     names = tuple(args.peers.split(",")) if args.peers else QUICK_PEERS if args.quick else PEERS
     if unknown := [name for name in names if name not in PEERS]:
@@ -127,7 +127,7 @@ def setting_of(args: argparse.Namespace) -> Setting:
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     opt_ins = tuple(opt_in for opt_in in OPT_INS if getattr(args, opt_in.name))
     budget = args.budget if args.budget is not None else QUICK_BUDGET_S if args.quick else None
-    return Setting(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer, opt_ins=opt_ins))
+    return ScoreboardRun(target, trials, args.seed, budget, Rules(names, rounds, metaschedule=peer, opt_ins=opt_ins))
 
 
 def build_parser() -> argparse.ArgumentParser:

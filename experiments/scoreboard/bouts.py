@@ -15,7 +15,7 @@ from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.winograd import match_stage
 from autosched.tuner.asked import Asked
-from experiments.tuning import Case, parse_cases
+from experiments.tuning import BenchmarkCase, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
 WITH_WEIGHTS = ("c1d", "c2d", "c3d", "grp", "dil", "dep", "t2d", "cap", "cbr")
@@ -53,7 +53,7 @@ OPT_INS = (
 class Bout:
     """One case of the scoreboard."""
 
-    case: Case
+    case: BenchmarkCase
     batch: int
     threads: int
 

@@ -27,7 +27,7 @@ from search_spaces.cpu.scatter import Scatter
 from search_spaces.cpu.streaming import streaming_variants
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import WinogradTransform, initial_sketches
-from search_spaces.partial_sketch import MAX_SKETCHES, Context, PartialSketch, SketchRule, grow, numbered
+from search_spaces.partial_sketch import MAX_SKETCHES, PartialSketch, SketchContext, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -68,7 +68,7 @@ def sketches(
     dag: ComputeDAG, target: Target, threads: int, rules: tuple[SketchRule, ...] = RULES
 ) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
-    context = Context(target, threads)
+    context = SketchContext(target, threads)
     several = sum(stage.reducer is not None for stage in dag.stages) > 1
     most = MOST_OF_SEVERAL if several else MAX_SKETCHES
     grown = [s for start in initial_sketches(dag, context) for s in grow(start, Inline(), rules, context, most)]
@@ -76,7 +76,7 @@ def sketches(
     return numbered([s.complete() for s in (*done, *streaming_variants(done, dag, context))])
 
 
-def _leftovers(sketch: PartialSketch, context: Context) -> PartialSketch:
+def _leftovers(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
     """Consumers that no reduction was fused to after all, in nests of their own."""
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
@@ -84,4 +84,4 @@ def _leftovers(sketch: PartialSketch, context: Context) -> PartialSketch:
     return sketch
 
 
-__all__ = ["RULES", "Context", "PartialSketch", "SketchRule", "sketches"]
+__all__ = ["RULES", "PartialSketch", "SketchContext", "SketchRule", "sketches"]

@@ -49,8 +49,8 @@ from search_spaces.cpu.domains import (
 )
 from search_spaces.cpu.packing import pack_panels, pack_rows
 from search_spaces.cpu.prefetch import prefetch_sums
-from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
-from search_spaces.space import Param
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.space import SketchParam
 
 MIN_REDUCTION = 256  # shorter reductions need no blocks
 MIN_CHANNELS = 64  # of a window's last axis, to be cut where all of the window is as long
@@ -59,7 +59,9 @@ FEW_ROWS = 64  # that use an element of the vectorised operand, at most, for the
 ROWS_TO_COPY = 16  # that use an element, at least, for a copy in a panel of the block to pay
 
 
-def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> PartialSketch | None:
+def blocked_reduction(
+    sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext
+) -> PartialSketch | None:
     """The blocked alternative of a tiled reduction, or None where K is short or no operand can be packed."""
     k = stage.op.reduce_axes[-1]
     reads = reads_of(sketch.state, stage)
@@ -81,7 +83,7 @@ def blocked_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context
     return tiles.finish(sketch, acc, partial, f"{stage.name}:v{tiles.v}-blocked")
 
 
-def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> list[PartialSketch]:
+def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext) -> list[PartialSketch]:
     """The alternatives for skinny products; none where rows are many or not contiguous, or K is short."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
@@ -100,8 +102,8 @@ def _skinny(
     sketch: PartialSketch,
     stage: Stage,
     v: StageAxis,
-    context: Context,
-    domain: Callable[[str, int], Param],
+    context: SketchContext,
+    domain: Callable[[str, int], SketchParam],
     in_rows: bool,
     panels: dict[str, int],
 ) -> PartialSketch:
@@ -124,7 +126,7 @@ def _is_long(stage: Stage) -> bool:
     return k >= MIN_REDUCTION or (k >= MIN_CHANNELS and k * math.prod(taps) >= MIN_REDUCTION)
 
 
-def is_streaming_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: Context) -> bool:
+def is_streaming_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext) -> bool:
     """Whether the stage reads each element once, in rows along `v`, and more than the second level cache has room for.
 
     Rows must be longer than a register tile.
@@ -139,8 +141,8 @@ def _blocks(
     sketch: PartialSketch,
     stage: Stage,
     v: StageAxis,
-    context: Context,
-    domain: Callable[[str, int], Param],
+    context: SketchContext,
+    domain: Callable[[str, int], SketchParam],
     in_rows: bool = False,
     taps: tuple[str, ...] = (),
 ) -> tuple[PartialSketch, _Tiles, str]:
@@ -183,7 +185,7 @@ class _Tiles:
     """
 
     def __init__(
-        self, consumer: Stage, v: int, context: Context, in_rows: bool = False, held: tuple[str, ...] = ()
+        self, consumer: Stage, v: int, context: SketchContext, in_rows: bool = False, held: tuple[str, ...] = ()
     ) -> None:
         self.consumer = consumer
         self.held = held
@@ -224,7 +226,7 @@ class _Tiles:
         steps.append(Vectorize(consumer.name, f"{v}.2"))
         return sketch.apply(*steps)
 
-    def _long(self, count: Param, tile: Param, itemsize: int) -> tuple[Param, Param]:
+    def _long(self, count: SketchParam, tile: SketchParam, itemsize: int) -> tuple[SketchParam, SketchParam]:
         """The widest tiles, and enough of them for a thread's share of a row, or for a part of `LONG_ROW` bytes."""
         widths = tile.domain[len(tile.domain) // 2 :]
         share = -(-tile.extent // self.context.threads)

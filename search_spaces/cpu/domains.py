@@ -7,7 +7,7 @@ from autosched.ir.expr import Param as Number
 from autosched.ir.linear import ONE
 from autosched.ir.visit import subexpressions, substitute
 from autosched.target import PIECE_BYTES
-from search_spaces.space import Param
+from search_spaces.space import SketchParam
 
 MAX_REGISTER_TILE = 16
 MAX_WHOLE = 16  # iterations of a reduction loop that is written out wholly
@@ -20,36 +20,38 @@ _COUNTS = (
 _VECTORS = (1, 2, 3, 4, 5, 6)
 
 
-def register_tile(name: str, extent: int, group: str) -> Param:
+def register_tile(name: str, extent: int, group: str) -> SketchParam:
     """How many points of an axis are unrolled in the register tile: any number, it need not divide."""
-    return Param(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
+    return SketchParam(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
 
 
-def points_of_dots(name: str, extent: int, group: str = "") -> Param:
+def points_of_dots(name: str, extent: int, group: str = "") -> SketchParam:
     """Points of an axis that have a vector of partial sums each: any number of a short axis, else a power of two."""
     values = range(1, extent + 1) if extent <= MAX_DOTS else (1, 2, 4, MAX_DOTS)
-    return Param(name, tuple(values), "tile", group, extent)
+    return SketchParam(name, tuple(values), "tile", group, extent)
 
 
-def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> Param:
+def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> SketchParam:
     """Points along the source's contiguous axis in a tile that is transposed: shuffles do as many as fill 128 bits.
 
     `more`: each point is several adjacent elements.
     """
     block = max(1, PIECE_BYTES // itemsize)
     counts = (1, 2, 4) if more else sorted({block, 2 * block} | {n for n in (4, 8, 12, 16) if n % block == 0})
-    return Param(name, tuple(n for n in counts if n <= extent) or (extent,), "tile", "", extent)
+    return SketchParam(name, tuple(n for n in counts if n <= extent) or (extent,), "tile", "", extent)
 
 
-def tile_count(name: str, extent: int, group: str) -> Param:
+def tile_count(name: str, extent: int, group: str) -> SketchParam:
     """How many inner tiles make a middle tile."""
     values = {c for c in _COUNTS if c <= extent} | {extent} if extent <= 1024 else {c for c in _COUNTS if c <= extent}
-    return Param(name, tuple(sorted(values)), "tile", group, extent, counts=True)
+    return SketchParam(name, tuple(sorted(values)), "tile", group, extent, counts=True)
 
 
-def run_of_tiles(name: str, extent: int, group: str) -> Param:
+def run_of_tiles(name: str, extent: int, group: str) -> SketchParam:
     """How many tiles follow each other along the axis that is not the innermost one: one, or a few to many."""
-    return Param(name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True)
+    return SketchParam(
+        name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True
+    )
 
 
 def rows_together(extent: int) -> tuple[int, ...]:
@@ -69,7 +71,7 @@ def rows_together(extent: int) -> tuple[int, ...]:
     return tuple(r for r in divisors if most % r == 0)
 
 
-def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ...]]:
+def row_levels(name: str, extent: int) -> tuple[list[SketchParam], tuple[str | int, ...]]:
     """The parameters of an axis of rows, and the factors of its split: blocks in a task, and rows in a block.
 
     The rows of a block go through the stages together, so that the end of one row's reduction hides behind the next
@@ -79,8 +81,8 @@ def row_levels(name: str, extent: int) -> tuple[list[Param], tuple[str | int, ..
     together = rows_together(extent)
     blocks_of_all = extent // together[-1]
     counts = {r for r in (1, 2, 3, 4, 5, 7, 8, 16, 32) if blocks_of_all % r == 0} | {blocks_of_all}
-    blocks = Param(f"{name}.m", tuple(sorted(counts)), "tile")
-    rows = Param(f"{name}{ROW_BLOCK}", together, "tile")
+    blocks = SketchParam(f"{name}.m", tuple(sorted(counts)), "tile")
+    rows = SketchParam(f"{name}{ROW_BLOCK}", together, "tile")
     n_blocks, n_rows = len(blocks.domain) > 1, len(rows.domain) > 1
     factors = (blocks.name if n_blocks else 1, *([rows.name] if n_rows else []))
     return [*([blocks] if n_blocks else []), *([rows] if n_rows else [])], factors
@@ -97,46 +99,46 @@ def is_row_block(extent: Expr) -> bool:
     return of_one_row(extent) is ONE
 
 
-def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> Param:
+def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> SketchParam:
     """Elements of an axis in vectors: whole vectors, no more than cover the axis."""
     most = -(-extent // lanes)
     values = tuple(sorted({lanes * v for v in vectors if v <= most})) or (lanes,)
-    return Param(name, values, "vector", group, max(extent, lanes))
+    return SketchParam(name, values, "vector", group, max(extent, lanes))
 
 
-def unroll(name: str, extent: Expr) -> Param:
+def unroll(name: str, extent: Expr) -> SketchParam:
     """How many iterations of a reduction loop are written out; a short loop also wholly."""
     length = int(extent.value) if isinstance(extent, Const) else 1 << 30  # a block of K: as long as wanted
     values = {u for u in (1, 2, 4, 8) if u <= length}
     if length <= MAX_WHOLE:
         values.add(length)
-    return Param(name, tuple(sorted(values)), "unroll")
+    return SketchParam(name, tuple(sorted(values)), "unroll")
 
 
-def reduction_block(name: str, extent: int) -> Param:
+def reduction_block(name: str, extent: int) -> SketchParam:
     """Iterations of a reduction that a packed panel holds: panels from a few KiB to a good part of the L2."""
-    return Param(name, tuple(b for b in (96, 128, 192, 256, 320, 384, 512, 768, 1024) if b <= extent), "tile")
+    return SketchParam(name, tuple(b for b in (96, 128, 192, 256, 320, 384, 512, 768, 1024) if b <= extent), "tile")
 
 
-def short_block(name: str, extent: int) -> Param:
+def short_block(name: str, extent: int) -> SketchParam:
     """Rows of a long operand that stream in together: as many streams, on as many pages."""
-    return Param(name, tuple(b for b in (4, 8, 16, 24, 32, 64) if b <= extent), "tile")
+    return SketchParam(name, tuple(b for b in (4, 8, 16, 24, 32, 64) if b <= extent), "tile")
 
 
-def panel_block(name: str, extent: int) -> Param:
+def panel_block(name: str, extent: int) -> SketchParam:
     """The same where they are copied into a panel, and prefetched: more of them cost no more pages."""
-    return Param(name, tuple(b for b in (16, 24, 32, 48, 64, 96, 128, 192, 256) if b <= extent), "tile")
+    return SketchParam(name, tuple(b for b in (16, 24, 32, 48, 64, 96, 128, 192, 256) if b <= extent), "tile")
 
 
-def few_streams(name: str, extent: int) -> Param:
+def few_streams(name: str, extent: int) -> SketchParam:
     """The same where rows come from memory: as many streams as the hardware prefetcher follows.
 
     With 64 rows at a time a sum of 48 MB took 1.9 times as long as with 4 to 16.
     """
-    return Param(name, tuple(b for b in (4, 8, 16) if b <= extent), "tile")
+    return SketchParam(name, tuple(b for b in (4, 8, 16) if b <= extent), "tile")
 
 
-def blocks(name: str, extent: int, threads: int) -> Param:
+def blocks(name: str, extent: int, threads: int) -> SketchParam:
     """Block lengths that cut an axis in a few pieces for each thread."""
     pieces = [threads * n for n in (1, 2, 3, 4, 8, 16)]
-    return Param(name, tuple(sorted({-(-extent // p) for p in pieces if p <= extent} | {extent})), "tile")
+    return SketchParam(name, tuple(sorted({-(-extent // p) for p in pieces if p <= extent} | {extent})), "tile")

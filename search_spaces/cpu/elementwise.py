@@ -50,8 +50,8 @@ from search_spaces.fusion import (
     would_be_recomputed,
     would_lose_switch,
 )
-from search_spaces.partial_sketch import Context, PartialSketch
-from search_spaces.space import Param
+from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.space import SketchParam
 
 MOST_VECTORS = 16  # of a chunk, for all of them to be written out
 FEW_POINTS = 4096  # at most, of a nest of its own that is not worth waking a thread
@@ -60,7 +60,7 @@ FEW_POINTS = 4096  # at most, of a nest of its own that is not worth waking a th
 class Inline:
     """A stage that is cheaper to compute in each of its readers than to store."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
@@ -85,7 +85,7 @@ class Inline:
         reused = any(has_reuse(r, reads_of(state, r)) for r in readers)
         return not reused and not has_condition(stage) and (not is_expensive(stage) or len(readers) == 1)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
@@ -95,7 +95,7 @@ class FusedConsumer:
     It reads the reduction point by point; or the reduction gives one value for each of its rows.
     """
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
         if stage.op.reducer is not None:
             return False
@@ -107,7 +107,7 @@ class FusedConsumer:
         rows = [s for s in producers if not has_reuse(s, reads_of(state, s)) and len(s.op.axes) < len(stage.op.axes)]
         return any(_shares_leading_axes(s, stage) for s in rows)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return [sketch]
 
 
@@ -124,10 +124,10 @@ class Placement:
     or if a transform reads it, which uses each element several times.
     """
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None and not sketch.state.is_output(stage) and bool(sketch.state.consumers(stage))
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         readers = sketch.state.consumers(stage)
         whole = (
             is_worth_precomputing(sketch.state, stage)
@@ -152,7 +152,7 @@ class Placement:
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
-    def _attach(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
+    def _attach(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
         place = row_loop_of_readers(sketch, stage)
         if place is None:
             return None
@@ -167,20 +167,20 @@ class Placement:
 class Elementwise:
     """A nest of its own: outer axes parallel, the contiguous axis in chunks of vectors; a transposed read is tiled."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return own_nests(sketch, stage, context)
 
 
 class PrepareWeights:
     """A stage of weights alone, ahead of the kernel. No open numbers, for its time does not count."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return sketch.state.is_constant(stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         steps: list[Step] = []
         if stage.op.axes and stage.op.reducer is None:
             last = stage.op.axes[-1].name
@@ -200,7 +200,7 @@ def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] 
     return (consumer, loops[consumer]) if consumer in loops else None
 
 
-def own_nests(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """The stage in a nest of its own, and the same with its axes flattened where its rows are shorter than a vector."""
     found = [_nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
     if _has_short_rows(sketch, stage, context):
@@ -209,7 +209,7 @@ def own_nests(sketch: PartialSketch, stage: Stage, context: Context) -> list[Par
     return found
 
 
-def _nest(sketch: PartialSketch, stage: Stage, context: Context, note: str) -> PartialSketch:
+def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str) -> PartialSketch:
     name = stage.name
     if not stage.op.axes:
         return sketch.finish(name, note=note)
@@ -268,7 +268,7 @@ def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
     return total is product([a.extent for a in stage.op.axes])
 
 
-def _vector_steps(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
+def _vector_steps(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
     """The last axis of an attached stage in vectors."""
     if not stage.op.axes:
         return sketch
@@ -282,7 +282,7 @@ def _vector_steps(sketch: PartialSketch, stage: Stage, context: Context) -> Part
     return sketch.with_params([width]).apply(*steps)
 
 
-def _has_short_rows(sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+def _has_short_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
     """Whether the last axis is shorter than a vector, as channels of an image are, and a few vectors are whole rows."""
     if not can_flatten(sketch.state, stage):
         return False
@@ -305,7 +305,7 @@ def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
     return tuple(sorted({min(v * period, most) for v in vectors if min(v * period, most) <= MOST_VECTORS}))
 
 
-def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[Param]:
+def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[SketchParam]:
     """The tile along the axis that a transposed read is contiguous along, and a count of tiles where one is not all.
 
     Tiles that follow each other along this axis read on in the same rows, which the hardware prefetcher follows. Tiles

@@ -24,14 +24,14 @@ from search_spaces.cpu.domains import points_of_dots, tile_count
 from search_spaces.cpu.intrinsics import sums_along, words_along
 from search_spaces.cpu.packing import pack_transposed
 from search_spaces.fusion import has_condition
-from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
 FEW_USERS = 32  # outputs, at most, that use an element of the largest operand
 MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
 SMALLER = 4  # times fewer elements than the largest operand has one that is transposed
 
 
-def inner_products(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
+def inner_products(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
     """The alternative with lanes along the reduction; None where no operand wants it."""
     lanes = context.lanes_of(stage)
     reads = reads_of(sketch.state, stage)
@@ -77,7 +77,7 @@ def _tile(consumer: Stage, n: int) -> str:
     return f"{consumer.name}.{consumer.op.axes[n].name}.r"
 
 
-def _split_consumer(sketch: PartialSketch, consumer: Stage, context: Context) -> PartialSketch:
+def _split_consumer(sketch: PartialSketch, consumer: Stage, context: SketchContext) -> PartialSketch:
     """The consumer: parallel tasks, and inside a task vectors of the last axis."""
     lanes = context.lanes_of(consumer)
     steps: list[Step] = []

@@ -12,13 +12,13 @@ from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Sta
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
 from search_spaces.access import Read, extent, panel_dim, reads_of, reuse_count
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 # Points that use an element: up to so many, converting it takes longer than a slow instruction.
 CONVERTED_FOR = 2
 
 
-def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, context: Context) -> Tensorize | None:
+def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, context: SketchContext) -> Tensorize | None:
     """The step for `stage`, if one operand has its lanes along `axis` and the other one stands still along it.
 
     Lanes may be apart: words of an operand that is contiguous along the reduction are transposed into panels.
@@ -39,7 +39,7 @@ def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, contex
     return None
 
 
-def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> Tensorize | None:
+def words_along(state: State, stage: Stage, k: StageAxis, context: SketchContext) -> Tensorize | None:
     """The step for `stage`, if both operands are in whole words along the reduction axis `k`, a vector of them."""
     pair = _factors(stage)
     if pair is None:
@@ -52,7 +52,7 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: Context) -> T
     return Tensorize(stage.name, k.name, row.name, "") if whole else None
 
 
-def has_instruction(state: State, stage: Stage, context: Context) -> bool:
+def has_instruction(state: State, stage: Stage, context: SketchContext) -> bool:
     """Whether the processor multiplies and adds up numbers of the operands' types."""
     pair = _factors(stage)
     return pair is not None and _instruction(stage, pair, reads_of(state, stage), context) is not None
@@ -68,7 +68,7 @@ def _factors(stage: Stage) -> tuple[Load, Load] | None:
 
 
 def _instruction(
-    stage: Stage, pair: tuple[Load, Load], reads: tuple[Read, ...], context: Context
+    stage: Stage, pair: tuple[Load, Load], reads: tuple[Read, ...], context: SketchContext
 ) -> Intrinsic | None:  # fmt: skip
     """The target's instruction for elements of these types, in either order; None where it saves no time."""
     kinds = (pair[0].dtype, pair[1].dtype)
@@ -107,7 +107,7 @@ def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tupl
     return (sketch.apply(Parallel(name, outer)) if at is None else sketch).finish(name)
 
 
-def sums_along(sketch: PartialSketch, before: State, context: Context) -> PartialSketch:
+def sums_along(sketch: PartialSketch, before: State, context: SketchContext) -> PartialSketch:
     """The sums of an operand whose words are read in place: a nest of their own, with lanes along the reduction.
 
     These are the stages of sums that are new since `before`.

@@ -16,7 +16,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.access import extent
 from search_spaces.cpu.domains import across_tile, vector_width
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 Place = tuple[str, str] | None
 MIN_ACROSS = 4  # adjacent elements, at least, that are transposed at a time
@@ -110,7 +110,7 @@ def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: P
 
 
 def pack_transposed(
-    sketch: PartialSketch, tensor: str, reader: str, dim: int, at: Place, context: Context
+    sketch: PartialSketch, tensor: str, reader: str, dim: int, at: Place, context: SketchContext
 ) -> PartialSketch:
     """A copy with dimension `dim` innermost, which reads along the old innermost one and writes small tiles."""
     sketch, name = _copied(sketch, tensor, reader)

@@ -41,7 +41,7 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.access import Read, extent, is_reused, points, reads_of, run_length
 from search_spaces.fusion import is_copy
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
 TILES_AHEAD = 2  # a tile takes about as long as the memory
@@ -50,7 +50,7 @@ FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines
 LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
 
 
-def prefetch_short_rows(state: State, context: Context) -> State:
+def prefetch_short_rows(state: State, context: SketchContext) -> State:
     """The schedule, its register tiles prefetching operands whose rows are short; unchanged where none are."""
     for stage in state.stages:
         if _is_tile(stage):
@@ -58,7 +58,7 @@ def prefetch_short_rows(state: State, context: Context) -> State:
     return state
 
 
-def prefetch_operands(sketch: PartialSketch, context: Context) -> PartialSketch:
+def prefetch_operands(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
     """The sketch, its register tiles prefetching large operands while they compute."""
     state = sketch.state
     large = LARGE * context.target.l2_bytes
@@ -70,7 +70,7 @@ def prefetch_operands(sketch: PartialSketch, context: Context) -> PartialSketch:
     return sketch if state is sketch.state else replace(sketch, state=state)
 
 
-def prefetch_sums(sketch: PartialSketch, tile: Stage, context: Context) -> PartialSketch:
+def prefetch_sums(sketch: PartialSketch, tile: Stage, context: SketchContext) -> PartialSketch:
     """The sketch, a register tile over a block of the reduction prefetching the next one's sums.
 
     The sums are those of the stage around it. The sketch is unchanged where the second level cache holds them.

@@ -24,7 +24,7 @@ from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_w
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.tiling import can_tile, short_rows_across, tiled_alternatives
 from search_spaces.fusion import fused_consumer
-from search_spaces.partial_sketch import Alternative, Context, PartialSketch
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
@@ -36,7 +36,7 @@ MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they sa
 class SplitReduction:
     """Fewer output points than threads want tasks: the reduction axis is cut in blocks, which threads share."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
             return False
         work = points(stage) * max((extent(a) for a in stage.op.reduce_axes), default=1)
@@ -44,7 +44,7 @@ class SplitReduction:
         lane = lane_reduction(stage, reads)
         return points(stage) < TASKS_PER_THREAD * context.threads and work >= MIN_BLOCK_WORK and lane is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         axis = lane_reduction(stage, reads_of(sketch.state, stage))
         assert axis is not None
         block = blocks(f"{stage.name}.{axis.name}.b", extent(axis), context.threads)
@@ -60,13 +60,13 @@ class SplitReduction:
 class SplitTiledReduction:
     """The same for tiled reductions: few register tiles for many threads, each with a long reduction."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is None or context.threads == 1 or not can_tile(sketch.state, stage, context):
             return False
         last = stage.op.reduce_axes[-1]
         return points(stage) < POINTS_PER_THREAD * context.threads and extent(last) >= MIN_SPLIT_LENGTH
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[Alternative]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         axis = stage.op.reduce_axes[-1]
         block = -(-extent(axis) // (2 * context.threads))
         split = sketch.apply(Rfactor(stage.name, axis.name, block, "outer"))
@@ -75,7 +75,7 @@ class SplitTiledReduction:
         alternatives = tiled_alternatives(split, partial, context)
         return [*alternatives, *tiled_alternatives(sketch, stage, context)]
 
-    def _combine(self, sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
+    def _combine(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
         """The sum of the blocks: vectors along the last axis, rows in parallel."""
         *rows, last = stage.op.axes
         lanes = context.lanes_of(stage)
@@ -93,27 +93,27 @@ class SplitTiledReduction:
 class LaneReduction:
     """The reduction runs in vectors along contiguous data."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None and lane_reduction(stage, reads_of(sketch.state, stage)) is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return lane_alternatives(sketch, stage, context)
 
 
 class PlainReduction:
     """What no other rule takes: the loops as they are, in the rows of the consumer if it shares them."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         placed = _place(sketch, stage.name)
         if placed.state.stage(stage.name).at is None:
             placed = _finish_root(placed, stage.name)
         return [placed.finish(stage.name)]
 
 
-def lane_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def lane_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """The reduction in lanes, in the rows of its consumer; inner products and short rows across, where they suit."""
     axis = lane_reduction(stage, reads_of(sketch.state, stage))
     assert axis is not None
@@ -132,7 +132,7 @@ def lane_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> 
 
 
 def lane_steps(
-    sketch: PartialSketch, stage: Stage, axis: str, length: int, context: Context, rows: int = 1
+    sketch: PartialSketch, stage: Stage, axis: str, length: int, context: SketchContext, rows: int = 1
 ) -> PartialSketch:
     """The reduction over `axis` in lanes: several vectors of accumulators in registers, combined at the end.
 
@@ -158,7 +158,7 @@ def lane_steps(
     return sketch.apply(*steps).finish(inner)
 
 
-def _rows_of_a_task(stage: Stage, length: int, context: Context) -> int:
+def _rows_of_a_task(stage: Stage, length: int, context: SketchContext) -> int:
     """How many short rows are one task, since a call for each would take as long as its sum.
 
     A divisor of the last axis, so that no task has a row that is not there.

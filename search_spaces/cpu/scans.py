@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
-from autosched.te.rewrites.prefix_scan import running
+from autosched.te.rewrites.prefix_scan import find_prefix_scan
 from autosched.te.rewrites.scans import LONGEST
 from search_spaces.access import extent, points
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.rows import TASKS_PER_THREAD, lane_steps
-from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
-from search_spaces.space import Param
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.space import SketchParam
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class PrefixScan:
     A row is a few vectors of rows where the lanes are of another axis.
     """
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
-        found = running(stage.op)
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        found = find_prefix_scan(stage.op)
         if found is None or len(stage.op.axes) < 2 or len(stage.op.reduce_axes) > 1:
             return False
         return max(extent(stage.op.reduce_axes[found.k]), extent(stage.op.axes[found.i])) <= LONGEST
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         sketch, consumer, acc = fuse_consumer(sketch, stage)
         nest = _Nest.of(sketch.state.stage(consumer), sketch.state.stage(acc), sketch.state, context)
         return [d for d in (nest.by_rows(sketch), nest.by_blocks(sketch)) if d is not None]
@@ -65,11 +65,11 @@ class _Nest:
     digits: tuple[str, ...]
     j: str
     lanes: str | None
-    context: Context
+    context: SketchContext
 
     @staticmethod
-    def of(consumer: Stage, acc: Stage, state: State, context: Context) -> _Nest:
-        found = running(acc.op)
+    def of(consumer: Stage, acc: Stage, state: State, context: SketchContext) -> _Nest:
+        found = find_prefix_scan(acc.op)
         assert found is not None
         names, group = tuple(a.name for a in consumer.op.axes), _group(consumer, acc, state)
         behind = names[found.i + 1 :]
@@ -107,7 +107,7 @@ class _Nest:
         return self._nest(sketch.with_params([self._width]), step, tasks, (*loops, f"{self.lanes}.0"), None)
 
     @property
-    def _width(self) -> Param:
+    def _width(self) -> SketchParam:
         """How many points of the last axis are computed together."""
         assert self.lanes is not None
         name, size = f"{self.consumer.name}.{self.lanes}", extent(self.consumer.op.axis(self.lanes))
@@ -160,7 +160,7 @@ class _Nest:
 
     def _member(self, sketch: PartialSketch, stage: Stage, row: str | None) -> PartialSketch:
         """A stage of the group, which sums blocks or gives what comes before them, with its loops and its place."""
-        name, (k,), found = stage.name, stage.op.reduce_axes, running(stage.op)
+        name, (k,), found = stage.name, stage.op.reduce_axes, find_prefix_scan(stage.op)
         *others, last = (a.name for a in stage.op.axes)
         place = () if row is None else (ComputeAt(name, self.consumer.name, row),)
         if self.lanes is None and found is None:
@@ -187,7 +187,9 @@ def _group(consumer: Stage, acc: Stage, state: State) -> tuple[Stage, ...]:
         readers = {r.name for r in state.consumers(stage)}
         if stage.op.reducer is not acc.op.reducer or stage.name in inside or not readers or not readers <= inside:
             continue
-        if len(stage.op.axes) < len(acc.op.axes) and (running(stage.op) is not None or consumer.name not in readers):
+        if len(stage.op.axes) < len(acc.op.axes) and (
+            find_prefix_scan(stage.op) is not None or consumer.name not in readers
+        ):
             found[stage.name] = stage
             inside.add(stage.name)
     return tuple(found.values())

@@ -17,7 +17,7 @@ from autosched.ir.visit import free_vars
 from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Vectorize
 from search_spaces.access import extent
 from search_spaces.cpu.domains import vector_width
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 FEW_ROWS = 8  # that vectors are added to; comparing ids with each of so many takes about as long
 FEW_ELEMENTS = 32  # the same of single elements
@@ -26,10 +26,10 @@ FEW_ELEMENTS = 32  # the same of single elements
 class Scatter:
     """One step for each element, in the rows that belong to the task. Other rules would compare ids with each row."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return bool(_scatter_axes(stage))
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         chosen, name = _scatter_axes(stage), stage.name
         around = {v for at in chosen.values() for v in free_vars(at)}
         places = list(chosen)

@@ -24,7 +24,7 @@ from autosched.schedule import Prefetch, Stage, State, Stream
 from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.elementwise import transposed_read
 from search_spaces.cpu.prefetch import prefetch_short_rows
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 LEAST_SHARE = 16  # outputs that are a smaller part of all bytes cost nothing worth another sketch
 MAX_INTENSITY = 8.0  # operations for each byte of inputs and outputs; with more, arithmetic takes longer
@@ -33,7 +33,9 @@ STEPS_AHEAD = 8  # of a pass over a row, of 64 to 1024 bytes each
 LEAST_OF_CACHE = 4  # of the last cache, what data have to exceed that some of them are far away
 
 
-def streaming_variants(sketches: Sequence[PartialSketch], dag: ComputeDAG, context: Context) -> list[PartialSketch]:
+def streaming_variants(
+    sketches: Sequence[PartialSketch], dag: ComputeDAG, context: SketchContext
+) -> list[PartialSketch]:
     """The sketches once more, their outputs written in vectors around the caches, and short rows prefetched.
 
     None where that cannot pay.
@@ -58,7 +60,7 @@ def streaming_variants(sketches: Sequence[PartialSketch], dag: ComputeDAG, conte
     return found
 
 
-def _first_pass_ahead(state: State, context: Context) -> State:
+def _first_pass_ahead(state: State, context: SketchContext) -> State:
     """The schedule, the first of several passes over the rows of a large input prefetching what it reads later.
 
     The other passes run beside it, over earlier rows, and the hardware prefetcher does not look ahead far enough. A

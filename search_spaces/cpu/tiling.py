@@ -46,8 +46,8 @@ from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
 from search_spaces.fusion import fused_consumer, has_condition, is_continued
-from search_spaces.partial_sketch import Alternative, Context, PartialSketch, fuse_consumer
-from search_spaces.space import Param
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
+from search_spaces.space import SketchParam
 
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
@@ -99,14 +99,14 @@ class Plan:
 class MultiLevelTiling:
     """Reductions with an axis to vectorise over; the only rule for those with data reuse."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_tile(sketch.state, stage, context)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
         return tiled_alternatives(sketch, stage, context)
 
 
-def can_tile(state: State, stage: Stage, context: Context) -> bool:
+def can_tile(state: State, stage: Stage, context: SketchContext) -> bool:
     """Whether the stage is a reduction with an axis to vectorise over, and lanes along the reduction are no better.
 
     With reuse they never are; without it, only where neighbouring lanes are windows beside each other.
@@ -123,7 +123,7 @@ def can_tile(state: State, stage: Stage, context: Context) -> bool:
     return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
 
 
-def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> Sequence[Alternative]:
+def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
     """The plans for each axis to vectorise over; blocks of the reduction and inner products where they suit."""
     reads = reads_of(sketch.state, stage)
     lanes = context.lanes_of(stage)
@@ -155,11 +155,11 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) ->
     return [*partials, *(d for d in more if d is not None)]
 
 
-def _deferred(context: Context, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
+def _deferred(context: SketchContext, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
     return lambda: _Tiling(context, plan).apply(sketch, stage)
 
 
-def short_rows_across(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch | None:
+def short_rows_across(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
     """The alternative with contiguous short rows, one in each lane; blocks of them are transposed in registers.
 
     None where a row is shorter than such a block, so short that strided loads get the lanes, or long enough for lanes
@@ -300,7 +300,7 @@ def _needs_strided_load(read: Read, stage: Stage, axis: StageAxis) -> bool:
 class _Tiling:
     """A plan carried out: splits of the consumer, the accumulating stage inside, then the copies."""
 
-    context: Context
+    context: SketchContext
     plan: Plan
 
     def apply(self, sketch: PartialSketch, stage: Stage) -> PartialSketch:
@@ -328,7 +328,7 @@ class _Tiling:
         return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{consumer.name}.{axis.name}.m", tile)
 
     def _tile_consumer(self, sketch: PartialSketch, consumer: Stage) -> PartialSketch:
-        params: list[Param] = []
+        params: list[SketchParam] = []
         steps: list[Step] = []
         lanes = self.context.lanes_of(consumer)
         for n, axis in enumerate(consumer.op.axes):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.expr import Call, Cast, Const, Expr, Load
-from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
+from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 from autosched.schedule import (
     ComputeAt,
     Factor,
@@ -45,14 +45,14 @@ from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 WIDE_USERS = 32  # points that read an element, for it to be converted ahead of them
 LESS = 0.5  # of the operations; what is written in between costs a store and a load of each row
 VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
 
 
-def initial_sketches(dag: ComputeDAG, context: Context) -> list[PartialSketch]:
+def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSketch]:
     """The partial sketches that the rules start from.
 
     The first is the graph as written, with indices of an argmax in 32 bits, and with stages for what is better done
@@ -149,10 +149,10 @@ def _once(state: State, stage: Stage) -> Once | None:
 def _is_plain(parts: list[Expr]) -> bool:
     """Whether they are one element as it is stored, or as `Widen` converts it."""
     found = [f.a if isinstance(f, Cast) else f for f in parts]
-    return all(isinstance(f, Load) and not is_looked_up(f) for f in found) and len(found) < 2
+    return all(isinstance(f, Load) and not is_gathered(f) for f in found) and len(found) < 2
 
 
-def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
+def _conversions(state: State, stage: Stage, context: SketchContext) -> list[Step]:
     """The steps that convert operands of small types which many points of a reduction read, in stages of their own.
 
     In the middle of the reduction they would be converted again for every register tile, and an element that is
@@ -170,13 +170,13 @@ def _conversions(state: State, stage: Stage, context: Context) -> list[Step]:
 class WinogradTransform:
     """A stage whose short axes select rows of a small matrix; in the nest of the transform that reads it, if any."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is not None or sketch.state.is_output(stage):
             return False
         written = _written_out(sketch.state, stage)
         return bool(switch_axes(stage)) and stage.op.axes[-1].name not in written
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         readers = sketch.state.consumers(stage)
         loops = dict(sketch.row_loops)
         if len(readers) == 1 and switch_axes(readers[0]) and readers[0].name in loops:
@@ -199,7 +199,7 @@ def _written_out(state: State, stage: Stage) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _nest(sketch: PartialSketch, stage: Stage, context: Context) -> PartialSketch:
+def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
     """The transform in a nest of its own."""
     name, last = stage.name, stage.op.axes[-1]
     short = _written_out(sketch.state, stage)

@@ -19,7 +19,7 @@ from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
-from search_spaces.partial_sketch import Context, PartialSketch, SketchRule, grow, numbered
+from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -46,7 +46,7 @@ MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alt
 
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
     """All sketches of a (collapsed) graph for a GPU; at least one for every graph."""
-    context = Context(target, 1)
+    context = SketchContext(target, 1)
     done = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
     return numbered([full.complete() for s in done for full in _leftovers(s)])
 
@@ -60,4 +60,4 @@ def _leftovers(sketch: PartialSketch) -> list[PartialSketch]:
     return done
 
 
-__all__ = ["RULES", "AtomicSplit", "Context", "PartialSketch", "SketchRule", "sketches"]
+__all__ = ["RULES", "AtomicSplit", "PartialSketch", "SketchContext", "SketchRule", "sketches"]

@@ -25,7 +25,7 @@ from search_spaces.gpu.rows import (
     team_axis,
 )
 from search_spaces.gpu.tiling import Plan, can_tile, plans, tile_reduction
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 TEAM_PARTS = (8, 64)
 START_THREADS = 128
@@ -34,12 +34,12 @@ START_THREADS = 128
 class AtomicSplit:
     """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates instead of a second kernel."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:
             return False
         return can_split_tiles(sketch.state, stage) or _is_long_team(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         if _is_long_team(sketch.state, stage):
             return [*team_alternatives(sketch, stage, context), *_atomic_teams(sketch, stage, context)]
         return [*split_tiled_alternatives(sketch, stage, context), *_atomic_tiles(sketch, stage, context)]
@@ -51,7 +51,7 @@ def _is_long_team(state: State, stage: Stage) -> bool:
     return few and not can_tile(state, stage) and can_share_point(state, stage)
 
 
-def _atomic_teams(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def _atomic_teams(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     found, axis = [], team_axis(sketch.state, stage)
     for parts in TEAM_PARTS:
         split, partial = _split(sketch, stage, axis, parts)
@@ -60,7 +60,7 @@ def _atomic_teams(sketch: PartialSketch, stage: Stage, context: Context) -> list
     return found
 
 
-def _atomic_tiles(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def _atomic_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     found, axis = [], max(stage.op.reduce_axes, key=size)
     for parts in parts_of_tiles(stage, axis):
         split, partial = _split(sketch, stage, axis, parts)

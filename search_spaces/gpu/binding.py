@@ -14,7 +14,7 @@ from autosched.schedule import Bind, Fuse, Reorder, Split, Step, Unroll
 from autosched.schedule.stage import StageAxis
 from search_spaces.gpu import domains
 from search_spaces.partial_sketch import PartialSketch
-from search_spaces.space import Param
+from search_spaces.space import SketchParam
 
 WARP = 32  # threads that run together
 SMALL_AXIS = 4  # axes up to this extent have no threads of their own
@@ -30,7 +30,7 @@ def size(axis: StageAxis) -> int:
 
 
 @dataclass(frozen=True)
-class Levels:
+class TileLevels:
     """The levels of one axis; `dimension` is the thread index (0 is x) or None."""
 
     stage: str
@@ -55,10 +55,10 @@ class Levels:
     def loop(self, letter: str) -> str:
         return f"{self.axis.name}.{self.names.index(letter) + 1}"
 
-    def params(self) -> list[Param]:
+    def params(self) -> list[SketchParam]:
         extent = size(self.axis)
         most = domains.MOST_X if self.dimension == 0 else domains.MOST_YZ
-        made: list[Param] = []
+        made: list[SketchParam] = []
         if self.vthread:
             made.append(domains.vthreads(f"{self.group}.v", extent, self.group))
         if self.dimension is not None:
@@ -70,7 +70,7 @@ class Levels:
 
 def tiled_levels(
     stage: str, axes: tuple[StageAxis, ...], batch: frozenset[str], uniform: frozenset[str]
-) -> tuple[Levels, ...]:
+) -> tuple[TileLevels, ...]:
     """Levels for a reduction with reuse: tiles along every axis but those in `batch`, which share no data; they have
     threads where the axes inside are too short for a warp, unless all threads of a block must be at the same point
     (`uniform`).
@@ -78,7 +78,7 @@ def tiled_levels(
     The last axis, contiguous in memory, is thread dimension x; the longer of the others are y and z. The more axes
     are tiled, the smaller the tiles of the outer ones: a thread's points are the product, and must fit into registers.
     """
-    found: list[Levels] = []
+    found: list[TileLevels] = []
     free = [1, 2]
     tiles = list(MOST_TILES)
     inside = 1  # adjacent points that threads may have
@@ -86,35 +86,35 @@ def tiled_levels(
         extent = size(axis)
         if n > 0 and (axis.name in batch or extent == 1):
             is_short = free and extent > 1 and inside < WARP and axis.name not in uniform
-            found.append(Levels(stage, axis, free.pop(0) if is_short else None))
+            found.append(TileLevels(stage, axis, free.pop(0) if is_short else None))
             inside *= extent
             continue
         inside *= extent
         most = (tiles.pop(0) if len(tiles) > 1 else tiles[0]) if extent > 1 else 0
         if n == 0:
-            found.append(Levels(stage, axis, 0, extent > LONG_AXIS, most))
+            found.append(TileLevels(stage, axis, 0, extent > LONG_AXIS, most))
         elif extent <= SMALL_AXIS or not free:
-            found.append(Levels(stage, axis, tile=most))
+            found.append(TileLevels(stage, axis, tile=most))
         else:
-            found.append(Levels(stage, axis, free.pop(0), extent > LONG_AXIS, most))
+            found.append(TileLevels(stage, axis, free.pop(0), extent > LONG_AXIS, most))
     return tuple(reversed(found))
 
 
-def plain_levels(stage: str, axes: tuple[StageAxis, ...]) -> tuple[Levels, ...]:
+def plain_levels(stage: str, axes: tuple[StageAxis, ...]) -> tuple[TileLevels, ...]:
     """Levels where points share little: a thread has one, or a few that lie apart along x and adjacent along y."""
-    found: list[Levels] = []
+    found: list[TileLevels] = []
     for n, axis in enumerate(reversed(axes)):
         extent = size(axis)
         if n == 0:
-            found.append(Levels(stage, axis, 0, vthread=extent > LONG_AXIS))
+            found.append(TileLevels(stage, axis, 0, vthread=extent > LONG_AXIS))
         elif n == 1 and extent > 1:
-            found.append(Levels(stage, axis, 1, tile=domains.MOST_TILE))
+            found.append(TileLevels(stage, axis, 1, tile=domains.MOST_TILE))
         else:
-            found.append(Levels(stage, axis))
+            found.append(TileLevels(stage, axis))
     return tuple(reversed(found))
 
 
-def bind_levels(sketch: PartialSketch, levels: tuple[Levels, ...]) -> PartialSketch:
+def bind_levels(sketch: PartialSketch, levels: tuple[TileLevels, ...]) -> PartialSketch:
     """Splits, orders and binds the loops of a root stage that is as written; what is unrolled comes last."""
     stage = levels[0].stage
     steps: list[Step] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosched.ir.dtype import DTYPES
 from autosched.schedule import Stage
 from search_spaces.access import extent
-from search_spaces.space import Param
+from search_spaces.space import SketchParam
 
 MOST_X = 256  # threads along the contiguous axis
 MOST_YZ = 32
@@ -29,71 +29,71 @@ def powers(most: int) -> tuple[int, ...]:
     return tuple(1 << n for n in range(max(1, most).bit_length()))
 
 
-def threads(name: str, extent: int, group: str, most: int) -> Param:
-    return Param(name, powers(min(most, next_power_of_two(extent))), "thread", group, next_power_of_two(extent))
+def threads(name: str, extent: int, group: str, most: int) -> SketchParam:
+    return SketchParam(name, powers(min(most, next_power_of_two(extent))), "thread", group, next_power_of_two(extent))
 
 
-def vthreads(name: str, extent: int, group: str) -> Param:
-    return Param(name, powers(min(MOST_VTHREADS, extent)), "vthread", group, next_power_of_two(extent))
+def vthreads(name: str, extent: int, group: str) -> SketchParam:
+    return SketchParam(name, powers(min(MOST_VTHREADS, extent)), "vthread", group, next_power_of_two(extent))
 
 
-def tile(name: str, extent: int, group: str, most: int = MOST_TILE) -> Param:
-    return Param(name, tuple(range(1, min(extent, most) + 1)), "tile", group, next_power_of_two(extent))
+def tile(name: str, extent: int, group: str, most: int = MOST_TILE) -> SketchParam:
+    return SketchParam(name, tuple(range(1, min(extent, most) + 1)), "tile", group, next_power_of_two(extent))
 
 
-def vector(name: str, extent: int, group: str) -> Param:
-    return Param(
+def vector(name: str, extent: int, group: str) -> SketchParam:
+    return SketchParam(
         name, tuple(v for v in VECTORS if v <= next_power_of_two(extent)), "vector", group, next_power_of_two(extent)
     )
 
 
-def copied_vector(name: str, copy: Stage) -> Param:
+def copied_vector(name: str, copy: Stage) -> SketchParam:
     """Elements that a thread copies at once: of rows that whole vectors fill, as many as an access can move."""
     itemsize = max(DTYPES[d].nbytes for d in copy.op.dtypes)
     row = extent(copy.op.axes[-1]) if len(copy.op.axes) > 1 else 0
-    return Param(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
+    return SketchParam(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
 
 
-def team(name: str, length: int) -> Param:
+def team(name: str, length: int) -> SketchParam:
     """Threads that share a reduction of `length`: whole warps, no more than twice its length."""
     counts = tuple(t for t in (32, 64, 128, 256, 512, MOST_TEAM) if t <= max(32, next_power_of_two(length)))
-    return Param(name, counts, "thread")
+    return SketchParam(name, counts, "thread")
 
 
-def rows(name: str, count: int, length: int, least: int = 1) -> Param:
+def rows(name: str, count: int, length: int, least: int = 1) -> SketchParam:
     """Rows of `length` that the threads of a block do beside one another: `least` or more, of `count`."""
     most = MOST_ROWS if length <= SHORT_ROWS else 1
     counts = tuple(r for r in powers(min(most, next_power_of_two(count))) if r >= least)
-    return Param(name, counts or (least,), "thread")
+    return SketchParam(name, counts or (least,), "thread")
 
 
-def chunk(name: str, extent: int, group: str) -> Param:
+def chunk(name: str, extent: int, group: str) -> SketchParam:
     """Iterations of a reduction between two fills of the shared buffers."""
     if extent <= SMALL_REDUCTION:
-        return Param(name, tuple(sorted({1, extent})), "tile", group, extent)
-    return Param(name, powers(min(MOST_CHUNK, extent)), "tile", group, next_power_of_two(extent))
+        return SketchParam(name, tuple(sorted({1, extent})), "tile", group, extent)
+    return SketchParam(name, powers(min(MOST_CHUNK, extent)), "tile", group, next_power_of_two(extent))
 
 
-def unroll(name: str, extent: int, group: str) -> Param:
+def unroll(name: str, extent: int, group: str) -> SketchParam:
     counts = {u for u in (1, 2, 4, 8) if u <= extent} | ({extent} if extent <= SMALL_REDUCTION else set())
-    return Param(name, tuple(sorted(counts)), "unroll", group, next_power_of_two(extent))
+    return SketchParam(name, tuple(sorted(counts)), "unroll", group, next_power_of_two(extent))
 
 
-def stages(name: str, extent: int, group: str, asynchronous: bool) -> Param:
+def stages(name: str, extent: int, group: str, asynchronous: bool) -> SketchParam:
     """Chunks of a reduction for which shared buffers have room; what passes through registers needs two."""
-    return Param(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
+    return SketchParam(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
 
 
-def pad(name: str) -> Param:
+def pad(name: str) -> SketchParam:
     """Elements between the rows of a shared buffer, whose number of columns is most often a multiple of the 32 banks.
 
     A warp that fills a transposed buffer writes 32 / chunk columns of `chunk` rows: 32 / chunk elements between the
     rows put them all in different banks. Permuting whole vectors of a row instead (exclusive or with the row's number)
     saves the elements, but its banks are those of a gap of one vector, which is not the best for most chunks.
     """
-    return Param(name, (0, 1, 2, 4, 8), "pad")
+    return SketchParam(name, (0, 1, 2, 4, 8), "pad")
 
 
-def vector_pad(name: str) -> Param:
+def vector_pad(name: str) -> SketchParam:
     """The same where rows are copied and read as vectors, which stay aligned."""
-    return Param(name, (0, 4), "pad")
+    return SketchParam(name, (0, 4), "pad")

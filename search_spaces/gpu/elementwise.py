@@ -34,7 +34,7 @@ from search_spaces.fusion import (
 )
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.partial_sketch import Context, PartialSketch
+from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 MOST_NODES = 64  # a larger expression is not computed again for each of several readers
 
@@ -42,7 +42,7 @@ MOST_NODES = 64  # a larger expression is not computed again for each of several
 class Inline:
     """A stage that is cheaper to compute in each of its readers than to store."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
         if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
             return False
@@ -59,17 +59,17 @@ class Inline:
         kept = is_expensive(stage) and any(r.op.reducer is not None for r in readers)
         return nodes <= MOST_NODES and not kept
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name)]
 
 
 class FusedConsumer:
     """An elementwise stage that a reduction will be fused to: that reduction's rule schedules both."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return [sketch]
 
 
@@ -90,10 +90,10 @@ def shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
 class Elementwise:
     """A kernel of its own."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return own_nests(sketch, stage)
 
 

@@ -41,8 +41,8 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import shares_leading_axes
 from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
-from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
-from search_spaces.space import Param
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.space import SketchParam
 
 SEVERAL_ROWS = 1024  # up to this length a block may well do several rows
 SHORT_ROW = 128  # up to this length a thread may well do a row by itself
@@ -58,10 +58,10 @@ MOST_PARTS = 64
 class RowReduction:
     """All readers are in the rows of one elementwise stage, and one row needs one value."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None and bool(_in_rows(sketch, stage, context))
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         found, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
         consumer = _root_consumer(sketch, stage)
         first = consumer is not None and consumer.name not in sketch.done  # of the row's reductions
@@ -70,7 +70,7 @@ class RowReduction:
         return found
 
 
-def _in_rows(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def _in_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """The stage in the rows of its consumer, in each way to bind these; none where a row needs several values."""
     consumer = _root_consumer(sketch, stage)
     if consumer is None or not shares_leading_axes(stage, consumer):
@@ -154,7 +154,9 @@ def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSk
     return sketch.with_row_loop(name, f"{last.name}.1")
 
 
-def _in_row(sketch: PartialSketch, stage: Stage, consumer: str, loop: str, context: Context) -> PartialSketch | None:
+def _in_row(
+    sketch: PartialSketch, stage: Stage, consumer: str, loop: str, context: SketchContext
+) -> PartialSketch | None:
     """The stage in the row loop, reduced by all threads of the block if they share the row; None if it does not fit."""
     try:
         sketch = sketch.apply(ComputeAt(stage.name, consumer, loop))
@@ -179,13 +181,13 @@ def _block_has_row(consumer: Stage, loop: str) -> bool:
 class RowValue:
     """An elementwise stage that is read only in the rows of a scheduled stage."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is not None or not stage.op.axes:
             return False
         consumer = _root_consumer(sketch, stage)
         return consumer is not None and consumer.name in dict(sketch.row_loops)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         consumer = _root_consumer(sketch, stage)
         assert consumer is not None
         loop = dict(sketch.row_loops)[consumer.name]
@@ -205,10 +207,10 @@ class RowValue:
 class TeamReduction:
     """Along contiguous data: the threads of a block share one point."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_share_point(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return team_alternatives(sketch, stage, context)
 
 
@@ -220,7 +222,7 @@ def can_share_point(state: State, stage: Stage) -> bool:
     return not stage.op.axes or (axis is not None and extent(axis) >= WARP)
 
 
-def team_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def team_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """A block for each point; two kernels as well where few points are long, a thread for each where they are short."""
     axis = team_axis(sketch.state, stage)
     found = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
@@ -236,7 +238,9 @@ def team_axis(state: State, stage: Stage) -> StageAxis:
     return lane_reduction(stage, reads_of(state, stage)) or max(stage.op.reduce_axes, key=size)
 
 
-def reduce_by_team(sketch: PartialSketch, stage: Stage, axis: str, context: Context, note: str = "") -> PartialSketch:
+def reduce_by_team(
+    sketch: PartialSketch, stage: Stage, axis: str, context: SketchContext, note: str = ""
+) -> PartialSketch:
     """A block for each point of the consumer, or for a few; its threads share the reduction over `axis`."""
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     axes = sketch.state.stage(consumer).op.axes
@@ -255,11 +259,11 @@ def reduce_by_team(sketch: PartialSketch, stage: Stage, axis: str, context: Cont
     return sketch.with_params(params).apply(*steps).finish(consumer, acc, note=note)
 
 
-def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: Context) -> PartialSketch:
+def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: SketchContext) -> PartialSketch:
     """Parts of the reduction by one kernel, their combination by another."""
     length = extent(axis)
     parts = {p for p in (4, 8, 16, 32, 64, 128, 256, 512) if length // p >= 4 * WARP}
-    part = Param(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
+    part = SketchParam(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
     sketch = sketch.with_params([part]).apply(Rfactor(stage.name, axis.name, part.name, "outer"))
     sketch = reduce_by_team(sketch, sketch.state.stage(stage.name), f"{axis.name}.o", context)
     return reduce_by_team(
@@ -270,10 +274,10 @@ def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: C
 class PointReduction:
     """A thread for each point."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
         axis = max(stage.op.reduce_axes, key=size)
         if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
@@ -286,10 +290,10 @@ class PointReduction:
 class SplitTiledReduction:
     """Few output tiles with a long reduction: blocks for its parts as well."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_split_tiles(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return split_tiled_alternatives(sketch, stage, context)
 
 
@@ -301,7 +305,7 @@ def can_split_tiles(state: State, stage: Stage) -> bool:
     return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
 
 
-def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """The tiles without parts; a matrix times a vector by teams as well; and the reduction in parts."""
     found = tiled_alternatives(sketch, stage, context)
     axis = max(stage.op.reduce_axes, key=size)

@@ -16,7 +16,7 @@ from search_spaces.fusion import is_expensive, switch_axes
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import size
 from search_spaces.partial_sketch import PartialSketch
-from search_spaces.space import Param
+from search_spaces.space import SketchParam
 
 MOST_NODES = 64  # a larger expression is not computed again for every tile
 
@@ -94,7 +94,7 @@ def copy_to_shared(
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
     producer = private_producer(sketch, sketch.state.stage(reader), buffer) if fold else None
-    params: list[Param] = []
+    params: list[SketchParam] = []
     sketch = sketch.apply(CacheRead(buffer, reader, tag))
     if producer is not None:
         sketch = sketch.apply(ComputeInline(producer.name))

@@ -22,7 +22,7 @@ from search_spaces.access import Read, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
-from search_spaces.partial_sketch import Context, PartialSketch, fuse_consumer
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Plan:
 class MultiLevelTiling:
     """Reductions whose operands are read for several points."""
 
-    def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_tile(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return tiled_alternatives(sketch, stage, context)
 
 
@@ -58,7 +58,7 @@ def can_tile(state: State, stage: Stage) -> bool:
     return stage.op.reducer is not None and has_reuse(stage, reads_of(state, stage))
 
 
-def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """The reduction in tiles, once for each plan."""
     return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
 
@@ -87,7 +87,7 @@ def batch_axes(stage: Stage, reads: tuple[Read, ...]) -> frozenset[str]:
     return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in reads))
 
 
-def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Context) -> PartialSketch:
+def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: SketchContext) -> PartialSketch:
     reads = reads_of(sketch.state, stage)
     batch = batch_axes(stage, reads)
     if not plan.shared and plan.fold:

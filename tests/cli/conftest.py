@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
 
@@ -16,14 +16,14 @@ def db(tmp_path: Path) -> Path:
     target = parse_target("cpu").fingerprint
     with Database(path) as database:
         run = database.start_run(
-            Workload(dag.content_hash, "matmul", json.dumps(spec, sort_keys=True)), TargetRow(target, "{}"), 2, 0
+            WorkloadRow(dag.content_hash, "matmul", json.dumps(spec, sort_keys=True)), TargetRow(target, "{}"), 2, 0
         )
         for n, seconds in enumerate([4e-6, 2e-6, 3e-6, 5e-6]):
             database.append(run, "tiled", f"[{n}]", {"i": n, "j": 8}, 0, Finding(seconds, (seconds,)))
         database.append(run, "tiled", "[9]", {"i": 9, "j": 8}, 0, Finding(None, (), "crash", "signal 11"))
         database.certify(2, 2e-6, (1.9e-6, 2.1e-6))
         own = database.start_run(
-            Workload("f" * 64, "mine\x1b[31m", '{"name":"/x/f.py:mine","args":{},"dtype":"float32"}'),
+            WorkloadRow("f" * 64, "mine\x1b[31m", '{"name":"/x/f.py:mine","args":{},"dtype":"float32"}'),
             TargetRow("t", "{}"),
             1,
             0,

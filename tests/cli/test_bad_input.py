@@ -13,7 +13,7 @@ import pytest
 
 from autosched.cli import main as cli_main
 from autosched.cli.main import main
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from tests.helpers import ROOT, python
 
 SMALL = "--shape 1,16,16,16 --trials 2 --threads 1"
@@ -151,7 +151,7 @@ def test_an_import_that_describes_its_workload_with_nonsense(cli: Any, tmp_path:
     db = tmp_path / "records.db"
     with Database(db) as database:
         for n, spec in enumerate(('{"name":"gmm"}', "[]", '{"name":"gmm","args":{"B":"x"},"dtype":"float32"}', "{}")):
-            run = database.start_run(Workload(f"{n}" * 64, "gmm", spec), TargetRow("t", "{}"), 1, 0)
+            run = database.start_run(WorkloadRow(f"{n}" * 64, "gmm", spec), TargetRow("t", "{}"), 1, 0)
             database.append(run, "s", "[]", {}, 0, Finding(1e-3))
     for record in (1, 2, 3, 4):
         answer = cli("show", record, "--db", db)

@@ -135,7 +135,7 @@ def test_blocks_are_filled() -> None:
 def test_a_peer_that_computes_something_else_is_refused() -> None:
     ours = np.ones((2, 2), np.float32)
     for theirs in (np.ones((2, 3)), np.full((2, 2), 1.1), np.full((2, 2), np.nan)):
-        call = peers.Call(lambda: None, lambda theirs=theirs: theirs)
+        call = peers.PeerCall(lambda: None, lambda theirs=theirs: theirs)
         with pytest.raises(VerificationError):
             bench.check_same("w", ours, {"peer": call})
 

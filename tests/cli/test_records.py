@@ -10,7 +10,7 @@ import pytest
 from autosched import api
 from autosched.cli.plot import curve
 from autosched.errors import VerificationError
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 
 
 def test_best_lists_every_task(cli: Any, db: Path) -> None:
@@ -36,7 +36,7 @@ def test_best_of_one_workload(cli: Any, db: Path) -> None:
 def test_best_of_an_own_workload_by_any_path(cli: Any, db: Path) -> None:
     with Database(db) as database:
         spec = '{"name":"ops/f.py:mine","args":{},"dtype":"float32"}'
-        run = database.start_run(Workload("e" * 64, "ops/f.py:mine", spec), TargetRow("t", "{}"), 1, 0)
+        run = database.start_run(WorkloadRow("e" * 64, "ops/f.py:mine", spec), TargetRow("t", "{}"), 1, 0)
         own = database.append(run, "s", "[]", {}, 0, Finding(1e-3))
     for path in ("ops/f.py", "./ops/f.py", "f.py", "/home/me/ops/f.py"):
         (row,) = cli("best", f"{path}:mine", "--db", db, "--json").json["records"]

@@ -11,7 +11,7 @@ from autosched import api
 from autosched.cli.plot import Curve, _verified_curve
 from autosched.cli.stored import StoredTask
 from autosched.errors import RecordWarning
-from autosched.store import Database, Finding, TargetRow, Workload, command, default_path
+from autosched.store import Database, Finding, TargetRow, WorkloadRow, command, default_path
 from autosched.store.signing import installation_key, key_path
 
 
@@ -89,7 +89,7 @@ def test_commands_name_the_database_again(cli: Any, db: Path, tmp_path: Path) ->
     missing = tmp_path / "a b.db"
     assert f"`autosched tune --db '{missing}'` makes one" in cli("best", "--db", missing).err
     with Database(db) as database:
-        run = database.start_run(Workload("a" * 64, "conv2d", "{}"), TargetRow("t", "{}"), 1, 0)
+        run = database.start_run(WorkloadRow("a" * 64, "conv2d", "{}"), TargetRow("t", "{}"), 1, 0)
         database.append(run, "s", "[]", {}, 0, Finding(None, (), "crash"))
     assert f"run `autosched tune conv2d{named}" in cli("plot", "conv2d", "--db", db).err
     content = bytearray(db.read_bytes())

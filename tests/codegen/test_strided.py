@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.strided import shared_starts, vector_starts
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import ComputeInline, Split, State, Vectorize, initial_state
@@ -70,13 +70,13 @@ def test_every_lane_lies_in_a_vector_and_no_vector_beyond_the_lanes():
     for lanes in (4, 8, 16, 64):
         for step in range(2, LONGEST_STEP + 1):
             for used in range(1, lanes + 1):
-                starts = vector_starts(Access("p", 0, step), lanes, used)
+                starts = vector_starts(LaneAccess("p", 0, step), lanes, used)
                 covered = {at for start in starts for at in range(start, start + lanes)}
                 end = (used - 1) * step + 1
                 assert not starts or {n * step for n in range(used)} <= covered <= set(range(end))
                 assert bool(starts) == (end >= lanes)
-    assert not vector_starts(Access("p", 0, LONGEST_STEP + 1), 16, 16)
-    assert not vector_starts(Access("p", 0, -2), 16, 16)
+    assert not vector_starts(LaneAccess("p", 0, LONGEST_STEP + 1), 16, 16)
+    assert not vector_starts(LaneAccess("p", 0, -2), 16, 16)
 
 
 def test_whole_vectors_are_read():

@@ -18,9 +18,9 @@ from autosched.target import parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.access import Access
-from cost_model.analysis.statements import Analysis, Statement, analyse, page_visits
+from cost_model.analysis.statements import Analysis, Statement, analyse, pages_fetched
 from cost_model.cpu.instructions import ACROSS, OP_SLOTS
-from cost_model.cpu.latency import draft, make_block, statement_cost
+from cost_model.cpu.latency import analytic_latency, make_block, statement_cost
 from cost_model.cpu.machine import FORK_JOIN_S, NEST_S, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
@@ -329,7 +329,7 @@ def test_a_nest_of_one_task_asks_no_thread() -> None:
     sizes = {"mr": 4, "nc": 4, "nr": 16, "kc": 8}
     found = {}
     for threads in (1, 2):
-        cost = draft(analyse(nests.matmul(16, 64, 64)), machine(nests.AVX2, threads)).fork_join
+        cost = analytic_latency(analyse(nests.matmul(16, 64, 64)), machine(nests.AVX2, threads)).fork_join
         found[threads] = [evaluate([cost], sizes | {"mc": mc})[0] for mc in (2, 4)]
     assert found == {1: [NEST_S, NEST_S], 2: [FORK_JOIN_S, NEST_S]}
 
@@ -415,7 +415,7 @@ def test_columns_of_a_large_matrix_are_found_page_by_page() -> None:
         update = next(s for s in analyse(nests.matmul(48, columns, 1024, parallel=False)).statements if s.updates)
         read = next(a for a in update.accesses if a.buffer.name == "B")
         cpu = machine(nests.ZEN3, 1)
-        assert evaluate([page_visits(update, read, cpu.cache_bytes, 1)], values)[0] == pytest.approx(want, rel=1e-3)
+        assert evaluate([pages_fetched(update, read, cpu.cache_bytes, 1)], values)[0] == pytest.approx(want, rel=1e-3)
         costs.append(evaluate([statement_cost(update, cpu).core], values)[0] / columns)
     restart = cpu.uarch.prefetch_restart
     assert costs[0] - costs[1] > 0.99 * 8 * 64 * restart
@@ -459,7 +459,7 @@ def test_lines_that_are_more_than_the_ways_of_their_sets(columns: int, rows: int
     update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
-    assert evaluate([read.crowds(update.block)], values) == [want]
+    assert evaluate([read.has_set_conflicts(update.block)], values) == [want]
 
 
 @pytest.mark.parametrize(("rows", "vectors", "spills"), [(6, 2, 0), (7, 2, 1), (3, 4, 0), (2, 6, 0), (7, 3, 9)])
@@ -489,9 +489,9 @@ def test_maxima_of_what_may_be_nan_take_more_slots_before_avx512(name: str, slot
     update = next(s for s in analyse(nests.row_maximum(8, 64)).statements if s.updates)
     block = make_block(update, target)
     assert evaluate([block.arithmetic], {"t": 1}) == [pytest.approx(slots * 64 / target.lanes(4))]
-    assert update.ops.extremes == 1
+    assert update.ops.minima_and_maxima == 1
     relu = analyse(lower(sketches(collapse(build("elementwise")[0]), target.target, 1)[0].state)).statements
-    assert all(s.ops.extremes == 0 for s in relu)
+    assert all(s.ops.minima_and_maxima == 0 for s in relu)
 
 
 def test_an_element_of_several_maxima_is_compared_once() -> None:

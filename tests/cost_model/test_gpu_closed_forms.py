@@ -18,7 +18,7 @@ from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from cost_model.analysis.access import Access, stored
-from cost_model.gpu.kernels import OUTSIDE, Kernel, Work, kernels, merged, sectors, wavefronts
+from cost_model.gpu.kernels import OUTSIDE, KernelWork, Work, kernels, merged, sectors, wavefronts
 from cost_model.model import GpuSketchModel, sketch_model
 from tests.gpu_schedules import cases, matmul, matmul_state, parameters
 from tests.ir.values import value_of
@@ -110,7 +110,7 @@ def whole_tiles() -> dict[str, tuple[Any, Sizes]]:
     return found
 
 
-def memory_accesses(model: GpuSketchModel, values: Sizes) -> Iterator[tuple[Kernel, Work, Access]]:
+def memory_accesses(model: GpuSketchModel, values: Sizes) -> Iterator[tuple[KernelWork, Work, Access]]:
     """Of blocks of whole warps: what goes to shared or global memory by an index that the thread's loops say."""
     for kernel in kernels(model.analysis):
         if value(kernel.threads, values) % WARP:
@@ -123,7 +123,7 @@ def memory_accesses(model: GpuSketchModel, values: Sizes) -> Iterator[tuple[Kern
                     yield kernel, work, access
 
 
-def counted_and_said(kernel: Kernel, work: Work, access: Access, values: Sizes) -> tuple[int, float]:
+def counted_and_said(kernel: KernelWork, work: Work, access: Access, values: Sizes) -> tuple[int, float]:
     addresses, size = positions(work, access, values), access.buffer.itemsize
     if access.buffer.scope is Scope.SHARED:
         return counted_wavefronts(addresses, size), value(wavefronts(kernel, work, access, WARP), values)
@@ -200,7 +200,7 @@ def test_executions_against_running_the_nest(name: str) -> None:
             assert said[stage] == pytest.approx(counted, rel=0.35), stage
 
 
-def occupancy_by_trying(kernel: Kernel, registers: int, values: Sizes) -> int:
+def occupancy_by_trying(kernel: KernelWork, registers: int, values: Sizes) -> int:
     """The most blocks whose threads, shared memory and registers fit."""
     facts = TARGET.gpu
     assert facts is not None
@@ -234,5 +234,5 @@ def test_a_population_is_its_rows_one_by_one() -> None:
     model = model_of(matmul_state(matmul(100, 90, 70)))
     rng = np.random.default_rng(0)
     rows = rng.choice([1, 2, 4, 8], (200, len(model.params)))
-    together = model.draft_program(rows)[0]
-    np.testing.assert_array_equal(together, [model.draft_program(r[None, :])[0, 0] for r in rows])
+    together = model.latency_program(rows)[0]
+    np.testing.assert_array_equal(together, [model.latency_program(r[None, :])[0, 0] for r in rows])

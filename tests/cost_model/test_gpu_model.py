@@ -51,7 +51,7 @@ def gmm(size: int, **values: int) -> tuple[CostModel, int, npt.NDArray[np.int64]
 
 def seconds(size: int, **values: int) -> float:
     model, i, row = gmm(size, **values)
-    return float(model.draft(i, row)[0])
+    return float(model.analytic_latency(i, row)[0])
 
 
 def feature(size: int, name: str, **values: int) -> float:
@@ -123,7 +123,7 @@ def test_features_of_every_operator_are_finite(name: str) -> None:
         if len(rows):
             n_legal += len(rows)
             assert np.isfinite(model.features(i, rows)).all(), sketch.name
-            assert (model.draft(i, rows) > 2e-6).all(), sketch.name
+            assert (model.analytic_latency(i, rows) > 2e-6).all(), sketch.name
     assert n_legal
 
 
@@ -148,7 +148,7 @@ def test_the_draft_finds_what_experts_choose(size: int) -> None:
     for i, sketch in enumerate(found):
         rows = enumerate_grid(sketch, 6000, np.random.default_rng(i))
         rows = rows[model.legal(i, rows)]
-        times = model.draft(i, rows)
+        times = model.analytic_latency(i, rows)
         if len(times) and times.min() < best[0]:
             best = (float(times.min()), i, rows[times.argmin()])
     latency, i, row = best
@@ -177,7 +177,7 @@ def test_the_ranker_learns_what_the_draft_does_not_know() -> None:
     fresh = CostModel([lower(found[i].state)], [tuple(p.name for p in found[i].params)], TARGET, 1)
     rows = rows_of(found[i], 3000)
     rows = rows[fresh.legal(0, rows)][:600]
-    drafted = fresh.draft(0, rows)
+    drafted = fresh.analytic_latency(0, rows)
     np.testing.assert_allclose(fresh.score(0, rows), -np.log2(drafted))
     chunk = [p.name for p in found[i].params].index("matmul.acc.k.u")
     truth = drafted * np.where(rows[:, chunk] >= 4, 2.0, 1.0)
@@ -191,11 +191,11 @@ def test_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     found, model = model_of("gmm", (1, 1024, 1024, 1024))
     i = [s.name for s in found].index(GMM)
     rows = rows_of(found[i], 30_000)
-    for judge in (model.legal, model.draft, model.features):
+    for judge in (model.legal, model.analytic_latency, model.features):
         judge(i, rows[:10])
     start = time.perf_counter()
     legal = rows[model.legal(i, rows)]
-    model.draft(i, legal)
+    model.analytic_latency(i, legal)
     model.features(i, legal)
     rate = len(rows) / (time.perf_counter() - start)
     with capsys.disabled():

@@ -22,7 +22,7 @@ from autosched.runtime.gpu.compile import Resources, parse_resources
 from autosched.target import Target, parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
-from cost_model.gpu.latency import gpu_draft
+from cost_model.gpu.latency import gpu_analytic_latency
 from cost_model.gpu.machine import gpu_machine
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
@@ -109,7 +109,7 @@ def _row(
     if not len(rows):
         return None
     if best:
-        rows = rows[np.argsort(model.draft(i, rows))[: 1 + len(rows) // BEST]]
+        rows = rows[np.argsort(model.analytic_latency(i, rows))[: 1 + len(rows) // BEST]]
     row: np.ndarray[Any, np.dtype[np.int64]] = rows[rng.integers(len(rows))]
     return row
 
@@ -117,7 +117,7 @@ def _row(
 def _candidate(label: str, model: CostModel, i: int, values: dict[str, int], target: Target, number: int) -> Candidate:
     sketch = model.sketches[i]
     source = build_source(replace(sketch.func, name=f"candidate{number}"), values, parse_target("cuda"))
-    costs = gpu_draft(sketch.analysis, gpu_machine(target)).kernels
+    costs = gpu_analytic_latency(sketch.analysis, gpu_machine(target)).kernels
     forms = [form for cost in costs for form in (cost.registers, cost.kernel.shared)]
     said = Program(forms, list(values))(np.array([list(values.values())], np.int64))[:, 0]
     return Candidate(label, source, tuple(map(int, said[::2])), tuple(map(int, said[1::2])))

@@ -20,8 +20,8 @@ from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.statements import analyse
-from cost_model.cpu.features import DRAFT_COLUMN, FEATURES
-from cost_model.cpu.latency import draft, statement_cost
+from cost_model.cpu.features import ANALYTIC_COLUMN, FEATURES
+from cost_model.cpu.latency import analytic_latency, statement_cost
 from cost_model.cpu.machine import machine
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
@@ -42,7 +42,7 @@ def matmul_model(n: int = 1024, threads: int = 1, target: Target = nests.TARGET)
 
 
 def seconds(cost: CostModel, **values: int) -> float:
-    return float(cost.draft(0, np.array([[values[p] for p in cost.sketches[0].params]]))[0])
+    return float(cost.analytic_latency(0, np.array([[values[p] for p in cost.sketches[0].params]]))[0])
 
 
 def population(n: int, seed: int = 0) -> np.ndarray:
@@ -88,7 +88,9 @@ def test_sums_of_lanes_are_awaited_once_for_the_rows_that_are_taken_together(mcp
     costless = replace(cpu, uarch=replace(cpu.uarch, horizontal_reduction=0.0))
     params = tuple(p.name for p in sketch.params)
     for rows in (1, 8):
-        ours, others = ([c.core for c in draft(analyse(lower(sketch.state)), which).costs] for which in (cpu, costless))
+        ours, others = (
+            [c.core for c in analytic_latency(analyse(lower(sketch.state)), which).costs] for which in (cpu, costless)
+        )
         values = np.array([[rows if p.name.endswith(ROW_BLOCK) else p.domain[0] for p in sketch.params]])
         excess.append(Program(ours, params)(values).sum() - Program(others, params)(values).sum())
     assert excess == pytest.approx([2 * 64 * cycles, 2 * 8 * cycles])
@@ -137,7 +139,7 @@ def test_draft_is_near_peak_for_a_good_tile_and_never_above() -> None:
     peak = 2 * 1008**3 / (2 * 16 * 2 * 3e9)  # two pipes of 16 lanes at the nominal clock
     assert peak < seconds(cost, **BASE) < 1.3 * peak
     rows = population(2000)
-    assert (cost.draft(0, rows) >= peak).all()
+    assert (cost.analytic_latency(0, rows) >= peak).all()
 
 
 def test_rows_that_crowd_in_few_sets_of_the_cache_cost_time() -> None:
@@ -156,7 +158,7 @@ def depthwise_seconds(channels: int, columns: int, rows: int) -> float:
     steps = {"acc.kh.u": min(rows, 3), "acc.kw.u": min(columns, 3)}
     row = [{**tile, **steps}[p.name.split(".", 1)[1]] for p in sketch.params]
     cost = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], nests.TARGET, 1)
-    return float(cost.draft(0, np.array([row]))[0])
+    return float(cost.analytic_latency(0, np.array([row]))[0])
 
 
 def test_lines_of_a_block_that_crowd_are_fetched_slowly() -> None:
@@ -175,7 +177,7 @@ def test_pieces_of_rows_are_fetched_slowly_from_beyond_the_second_level() -> Non
         tile = {"oh.m": 3, "oh.r": 3, "ow.m": 39, "ow.r": 1, "c.m": 2, "c.r": 32, "acc.kh.u": 3, "acc.kw.u": 1}
         row = [tile[p.name.split(".", 1)[1]] for p in sketch.params]
         cost = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], target, 1)
-        return float(cost.draft(0, np.array([row]))[0])
+        return float(cost.analytic_latency(0, np.array([row]))[0])
 
     pieces, rows = (seconds_of(order, nests.ZEN3) for order in ("panel", "rows"))
     assert pieces > 1.15 * rows
@@ -183,14 +185,14 @@ def test_pieces_of_rows_are_fetched_slowly_from_beyond_the_second_level() -> Non
 
 
 def test_lanes_picked_from_vectors_cost_less_than_one_by_one() -> None:
-    def draft(step: int) -> float:
+    def analytic_latency(step: int) -> float:
         x = te.placeholder((4096 * step,), name="X")
         dag = ComputeDAG(te.compute((4096,), lambda i: x[i * step], name="Y"))
         func = lower(initial_state(dag).apply(Split("Y", "i", (64,)), Vectorize("Y", "i.1")))
         return float(CostModel([func], [()], nests.TARGET, 1).draft(0, np.zeros((1, 0), np.int64))[0])
 
-    assert draft(1) < draft(2) < draft(3) < draft(5)
-    assert draft(3) < 0.7 * draft(5)
+    assert analytic_latency(1) < analytic_latency(2) < analytic_latency(3) < analytic_latency(5)
+    assert analytic_latency(3) < 0.7 * analytic_latency(5)
 
 
 def test_more_threads_help_until_tasks_run_out() -> None:
@@ -273,7 +275,7 @@ def test_feature_table_and_matrix_agree() -> None:
     assert values.flags.c_contiguous
     assert np.isfinite(values).all()
     assert len({f.name for f in FEATURES}) == len(FEATURES)
-    np.testing.assert_allclose(values[:, DRAFT_COLUMN], np.log2(cost.draft(0, rows)), rtol=1e-5)
+    np.testing.assert_allclose(values[:, ANALYTIC_COLUMN], np.log2(cost.analytic_latency(0, rows)), rtol=1e-5)
 
 
 def test_features_of_one_candidate() -> None:
@@ -304,7 +306,7 @@ def test_every_sketch_fits_the_same_columns() -> None:
     for i, (_, params) in enumerate(funcs):
         rows = np.full((3, len(params)), 4)
         assert np.isfinite(cost.features(i, rows)).all()
-        assert (cost.draft(i, rows) > 0).all()
+        assert (cost.analytic_latency(i, rows) > 0).all()
         assert cost.legal(i, rows).all()
 
 
@@ -313,20 +315,20 @@ def test_renaming_axes_changes_nothing() -> None:
     plain = model(nests.matmul(100, 120, 140), nests.MATMUL_PARAMS, threads=4)
     other = model(nests.matmul(100, 120, 140, prefix="zz_"), nests.MATMUL_PARAMS, threads=4)
     np.testing.assert_array_equal(plain.features(0, rows), other.features(0, rows))
-    np.testing.assert_array_equal(plain.draft(0, rows), other.draft(0, rows))
+    np.testing.assert_array_equal(plain.analytic_latency(0, rows), other.analytic_latency(0, rows))
 
 
 def test_row_order_and_batch_do_not_matter() -> None:
     cost, rows = matmul_model(), population(9000)
     whole = cost.features(0, rows)
     np.testing.assert_array_equal(whole[::-1][:50], cost.features(0, rows[::-1][:50]))
-    np.testing.assert_array_equal(cost.draft(0, rows)[7:8], cost.draft(0, rows[7:8]))
+    np.testing.assert_array_equal(cost.analytic_latency(0, rows)[7:8], cost.analytic_latency(0, rows[7:8]))
 
 
 def test_score_is_the_draft_until_data_comes_and_learns_from_it() -> None:
     pytest.importorskip("xgboost")
     cost, rows = matmul_model(threads=2), population(1200)
-    drafted = cost.draft(0, rows)
+    drafted = cost.analytic_latency(0, rows)
     np.testing.assert_allclose(cost.score(0, rows), -np.log2(drafted))
     truth = drafted * np.where(rows[:, 3] == 48, 2.5, 1.0) * (1 + 0.1 * (rows[:, 1] % 3))
     assert not cost.update([0] * 4, list(rows[:4]), list(truth[:4]))  # too few
@@ -388,7 +390,7 @@ def test_slope_is_that_within_groups() -> None:
 def learnable(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Features of which two decide the time, and the logarithm of that, base 2."""
     x = np.random.default_rng(seed).random((n, len(FEATURES))).astype(np.float32)
-    return x, x[:, 0] + 2 * (x[:, 1] > 0.5) + x[:, DRAFT_COLUMN]
+    return x, x[:, 0] + 2 * (x[:, 1] > 0.5) + x[:, ANALYTIC_COLUMN]
 
 
 def test_workloads_in_any_order_with_failures_and_without_a_valid_program() -> None:
@@ -404,10 +406,10 @@ def test_workloads_in_any_order_with_failures_and_without_a_valid_program() -> N
     assert judge.predict(fresh[fails]).mean() < judge.predict(fresh[~fails]).mean()
     fresh, truth = fresh[~fails], truth[~fails]
     assert metrics.pairwise_accuracy(judge.predict(fresh), np.exp2(truth)) > 0.9
-    assert metrics.pairwise_accuracy(-fresh[:, DRAFT_COLUMN], np.exp2(truth)) < 0.75
+    assert metrics.pairwise_accuracy(-fresh[:, ANALYTIC_COLUMN], np.exp2(truth)) < 0.75
     nothing = Ranker()
     nothing.fit(x[:9], np.zeros(9), np.zeros(9, np.int64))
-    np.testing.assert_array_equal(nothing.predict(x), -x[:, DRAFT_COLUMN])
+    np.testing.assert_array_equal(nothing.predict(x), -x[:, ANALYTIC_COLUMN])
 
 
 @pytest.mark.parametrize("n", [FIRST_FIT, 64, 400])
@@ -437,7 +439,7 @@ def test_equal_times_teach_nothing() -> None:
     x, _ = learnable(FIRST_FIT)
     judge, one = Ranker(), np.zeros(FIRST_FIT, np.int64)
     judge.fit(x, np.ones(FIRST_FIT), one)
-    np.testing.assert_allclose(judge.predict(x), -x[:, DRAFT_COLUMN], rtol=1e-5)
+    np.testing.assert_allclose(judge.predict(x), -x[:, ANALYTIC_COLUMN], rtol=1e-5)
 
 
 def test_metrics() -> None:
@@ -453,10 +455,10 @@ def test_metrics() -> None:
 
 def test_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     cost, rows = matmul_model(threads=2), population(40_000)
-    for judge in (cost.legal, cost.draft, cost.features):
+    for judge in (cost.legal, cost.analytic_latency, cost.features):
         judge(0, rows[:10])
     start = time.perf_counter()
-    for judge in (cost.legal, cost.draft, cost.features):
+    for judge in (cost.legal, cost.analytic_latency, cost.features):
         judge(0, rows)
     rate = len(rows) / (time.perf_counter() - start)
     with capsys.disabled():

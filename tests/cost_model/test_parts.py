@@ -12,7 +12,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from cost_model import CostModel
 from cost_model.cpu.legality import Rule
-from cost_model.independent_nests import Part, best_rows, independent_parts, legal_rows
+from cost_model.independent_nests import IndependentGroup, best_rows, independent_parts, legal_rows
 from search_spaces.cpu import sketches
 from search_spaces.space import enumerate_grid
 
@@ -30,9 +30,9 @@ def holding(rules: tuple[Rule, ...], rows: np.ndarray) -> np.ndarray:
 
 
 def test_rules_that_share_a_parameter_are_one_part() -> None:
-    assert independent_parts(RULES, NAMES) == (Part((0, 2), (0, 1)), Part((1, 3), (2, 3)))
+    assert independent_parts(RULES, NAMES) == (IndependentGroup((0, 2), (0, 1)), IndependentGroup((1, 3), (2, 3)))
     joined = (*RULES, Rule("both", A + D <= 9))
-    assert independent_parts(joined, NAMES) == (Part((0, 1, 2, 3, 4), (0, 1, 2, 3)),)
+    assert independent_parts(joined, NAMES) == (IndependentGroup((0, 1, 2, 3, 4), (0, 1, 2, 3)),)
     of_all = (*RULES, Rule("sum", A + B + C + D <= 20, whole=True))
     assert independent_parts(of_all, NAMES) == independent_parts(RULES, NAMES)
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_made_legal_is_left_out() -> None:
 
 def test_the_best_columns_of_each_part_come_together() -> None:
     rows = np.array([[4, 1, 1, 7], [2, 1, 3, 8], [1, 1, 2, 9], [1, 1, 5, 9]])
-    parts = (Part((0,), (0, 1)), Part((1,), (2,)))
+    parts = (IndependentGroup((0,), (0, 1)), IndependentGroup((1,), (2,)))
     cost = np.stack([rows[:, 0], rows[:, 2]]).astype(float)
     found = best_rows(rows, cost, parts, 3)
     assert found.tolist() == [[1, 1, 1, 9], [2, 1, 2, 9], [4, 1, 3, 9]]  # the last column is that of the third row
@@ -88,9 +88,9 @@ def test_products_behind_each_other_are_judged_by_themselves() -> None:
     legal = model.legal_rows(0, rows)
     assert len(legal) > 0.9 * len(rows)
     assert model.legal(0, legal).all()
-    seconds, best = model.draft_with_best(0, legal)
-    assert (seconds == model.draft(0, legal)).all()
+    seconds, best = model.analytic_latency_with_best(0, legal)
+    assert (seconds == model.analytic_latency(0, legal)).all()
     assert len(best)
     assert model.legal(0, best).all()
-    assert model.draft(0, best).min() <= seconds.min()
-    assert not len(model.draft_with_best(0, legal[:0])[1])
+    assert model.analytic_latency(0, best).min() <= seconds.min()
+    assert not len(model.analytic_latency_with_best(0, legal[:0])[1])

@@ -11,13 +11,16 @@ from autosched.target import parse_target
 from experiments import collect_programs as collecting
 from experiments.collect_programs import Mixture, collect
 from experiments.scoreboard.bouts import Bout
-from experiments.tuning import Case
+from experiments.tuning import BenchmarkCase
 
 
 def test_the_fastest_sample_of_all_turns_counts_and_a_pass_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, passes = Bout(Case("gmm", 0), 1, 1), (Mixture((("draft", 3),), 2, 1), Mixture((("evolve", 2),), 1, 0))
+    case, passes = (
+        Bout(BenchmarkCase("gmm", 0), 1, 1),
+        (Mixture((("draft", 3),), 2, 1), Mixture((("evolve", 2),), 1, 0)),
+    )
     path = tmp_path / "programs.db"
     monkeypatch.setattr(collecting, "PASSES", passes[:1])
     first = collect(path, 5.0, [case])

@@ -10,27 +10,27 @@ import pytest
 
 from autosched.errors import DeviceError
 from experiments import cycles, metaschedule
-from experiments.tuning import Case
+from experiments.tuning import BenchmarkCase
 
 
 @pytest.fixture
 def counting() -> None:
     try:
-        cycles.Counter(cycles.CYCLES).__exit__()
+        cycles.CycleCounter(cycles.CYCLES).__exit__()
     except DeviceError as error:
         pytest.skip(str(error))
 
 
 @pytest.mark.usefixtures("counting")
 def test_more_work_is_more_instructions() -> None:
-    with cycles.Counter(cycles.INSTRUCTIONS) as counter:
+    with cycles.CycleCounter(cycles.INSTRUCTIONS) as counter:
         few, many = (counter.during(lambda n=n: sum(range(n))) for n in (1000, 100_000))
     assert 0 < 10 * few < many
 
 
 @pytest.mark.usefixtures("counting")
 def test_a_tuned_kernel_is_counted() -> None:
-    row = cycles.measure(Case("matmul", own_shape=(33, 17, 65)), 1, trials=2, seed=0, peak_rate=32.0)
+    row = cycles.measure(BenchmarkCase("matmul", own_shape=(33, 17, 65)), 1, trials=2, seed=0, peak_rate=32.0)
     assert row["flops"] == 2 * 33 * 17 * 65
     assert 0 < row["share"] <= 64 / 32  # of two pipes of 16 lanes, if the processor has as many
     assert row["instructions"] > row["flops"] / 2 / 16
@@ -41,7 +41,7 @@ def test_a_tuned_kernel_is_counted() -> None:
 def test_where_nobody_may_count_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cycles, "_SYSCALL", {"riscv64": 241})
     with pytest.raises(DeviceError, match="counting cycles is written for riscv64, this is"):
-        cycles.Counter(cycles.CYCLES)
+        cycles.CycleCounter(cycles.CYCLES)
 
 
 def test_a_case_that_could_not_be_tuned_keeps_its_place_in_the_table() -> None:
@@ -83,7 +83,7 @@ for line in sys.stdin:
 @pytest.mark.usefixtures("counting")
 def test_calls_of_another_process_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in whose calls add up numbers, one by one, beside a request's own work."""
-    case = Case("matmul", own_shape=(33, 17, 65))
+    case = BenchmarkCase("matmul", own_shape=(33, 17, 65))
     stand_in = tmp_path / "peer.py"
     stand_in.write_text(PEER)
     monkeypatch.setattr(cycles, "SAMPLES_S", 0.2)
@@ -95,6 +95,6 @@ def test_calls_of_another_process_are_counted(tmp_path: Path, monkeypatch: pytes
     library.with_suffix(".json").write_text(json.dumps({"shapes": [[33, 65], [65, 17], [33, 17]], "tuning_s": 80.0}))
     row = cycles.measure(case, 1, trials=2, seed=0, peak_rate=32.0, peer=peer)
     assert row["metaschedule"]["tuning_s"] == 80.0
-    with cycles.Counter(cycles.CYCLES) as counter:
+    with cycles.CycleCounter(cycles.CYCLES) as counter:
         alone = min(counter.during(lambda: sum(range(100_000))) for _ in range(5))
     assert alone / 3 < row["metaschedule"]["cycles"] < alone * 3

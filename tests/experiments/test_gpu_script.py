@@ -15,9 +15,9 @@ from experiments.arena import Arena, Lost
 from experiments.gpu import __main__ as script
 from experiments.gpu import cases as suite
 from experiments.gpu.__main__ import RESERVE_S, Budget, hold_contest
-from experiments.gpu.ledger import Ledger
+from experiments.gpu.ledger import GpuLedger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
-from experiments.tuning import Case, parse_cases
+from experiments.tuning import BenchmarkCase, parse_cases
 from tests.helpers import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,11 +93,11 @@ class Run:
 
     def __init__(self, folder: Path, *, cases=(GMM, SFM), minutes=10.0, tune_s=30.0, hold_s=20.0, answers=None) -> None:
         self.clock = Clock()
-        self.ledger = Ledger(folder / "cuda.json", "cuda", "a device")
+        self.ledger = GpuLedger(folder / "cuda.json", "cuda", "a device")
         database = folder / "records.db"
         database.touch()
         names = ("torch", "torch.compile")
-        self.plan = script.Plan(parse_target("cuda"), cases, (), 64, 4, names, database, 0)
+        self.plan = script.GpuRun(parse_target("cuda"), cases, (), 64, 4, names, database, 0)
         self.budget = Budget(minutes, self.clock)
         self.tune_s, self.hold_s, self.answers = tune_s, hold_s, answers or {}
         self.done: list[str] = []
@@ -186,7 +186,7 @@ def test_slow_peers_that_fail_leave_the_first_results_alone(tmp_path):
 def test_operators_are_verified_once_and_only_while_there_is_time(tmp_path):
     checks = suite.CHECKS[:6]
     run = Run(tmp_path)
-    plan = script.Plan(run.plan.target, (), checks, 64, 4, (), run.plan.database, 0)
+    plan = script.GpuRun(run.plan.target, (), checks, 64, 4, (), run.plan.database, 0)
     seen: list[str] = []
 
     def verify_one(check):
@@ -202,14 +202,14 @@ def test_operators_are_verified_once_and_only_while_there_is_time(tmp_path):
 
 
 def test_results_of_another_device_or_file_are_refused(tmp_path):
-    ledger = Ledger(tmp_path / "cuda.json", "cuda", "a device")
+    ledger = GpuLedger(tmp_path / "cuda.json", "cuda", "a device")
     ledger.record("checks", "gmm", {"ok": True})
-    assert Ledger(ledger.path, "cuda", "a device").checks == {"gmm": {"ok": True}}
+    assert GpuLedger(ledger.path, "cuda", "a device").checks == {"gmm": {"ok": True}}
     with pytest.raises(UsageError, match="holds results of a device, but this is another"):
-        Ledger(ledger.path, "cuda", "another")
+        GpuLedger(ledger.path, "cuda", "another")
     ledger.path.write_text("[]")
     with pytest.raises(UsageError, match="holds no results of this script"):
-        Ledger(ledger.path, "cuda", "a device")
+        GpuLedger(ledger.path, "cuda", "a device")
 
 
 # The process of the contests
@@ -381,7 +381,7 @@ def test_a_wrong_kernel_is_seen(pocl, tmp_path, monkeypatch):
     from experiments.gpu import contest
     from experiments.gpu.verify import random_jobs
 
-    case = Case("relu", own_shape=(8, 16))
+    case = BenchmarkCase("relu", own_shape=(8, 16))
     dag, _ = build(case.workload, case.shape)
     (job,) = random_jobs(dag, pocl, 1, 0)
     broken = replace(job.source, text=job.source.text.replace("0.0f", "1e9f"))

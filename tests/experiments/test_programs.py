@@ -14,12 +14,12 @@ import pytest
 from autosched.errors import ScheduleError, StoreError
 from autosched.lower import lower
 from autosched.schedule import Split, initial_state, steps_from_json, steps_to_json
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model import CostModel
-from cost_model.cpu.features import DRAFT_COLUMN, FEATURES
+from cost_model.cpu.features import ANALYTIC_COLUMN, FEATURES
 from experiments import cost_model_quality, programs
 from search_spaces import cpu, space
 
@@ -52,11 +52,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model = CostModel([lower(s.state) for s in sketches], names, TARGET, 1)
             target_json = json.dumps(asdict(TARGET))
             run = found.start_run(
-                Workload(dag.content_hash, "gmm", json.dumps(spec)), TargetRow(TARGET.fingerprint, target_json), 1, 0
+                WorkloadRow(dag.content_hash, "gmm", json.dumps(spec)), TargetRow(TARGET.fingerprint, target_json), 1, 0
             )
             for i, sketch in enumerate(sketches):
                 rows = space.sample(sketch, ROWS // len(sketches), rng)
-                for row, draft in zip(rows, model.draft(i, rows), strict=True):
+                for row, draft in zip(rows, model.analytic_latency(i, rows), strict=True):
                     values = dict(zip(names[i], row.tolist(), strict=True))
                     seconds = float(draft * 2 ** rng.normal(1.0, 0.2))
                     found.append(run, sketch.name, steps_to_json(sketch.state, values), values, 0, Finding(seconds))
@@ -91,7 +91,7 @@ def test_features_are_those_of_the_search(tasks):
     assert table.features.shape == (len(table), len(FEATURES))
     assert len(table) == sum(map(len, tasks))
     known = np.isfinite(table.seconds) & (table.sketch != "of long ago")
-    error = np.log2(table.seconds[known]) - table.features[known, DRAFT_COLUMN]
+    error = np.log2(table.seconds[known]) - table.features[known, ANALYTIC_COLUMN]
     assert abs(error.mean() - 1.0) < 0.1
     assert error.std() < 0.3
     assert (table.sketch == "of long ago").sum() == len(SHAPES)

@@ -42,10 +42,10 @@ from experiments.scoreboard.table import (
     totals,
     until_near,
 )
-from experiments.tuning import Case
+from experiments.tuning import BenchmarkCase
 from tests.helpers import python
 
-BOUT = Bout(Case("gmm", 0), 1, 2)
+BOUT = Bout(BenchmarkCase("gmm", 0), 1, 2)
 PACKED, WINOGRAD = OPT_INS
 
 
@@ -104,7 +104,7 @@ def test_lists_of_integers():
 
 def test_a_bout_knows_its_work():
     target = parse_target("cpu")
-    facts = Bout(Case("gmm", 0), 16, 1).facts(target)
+    facts = Bout(BenchmarkCase("gmm", 0), 16, 1).facts(target)
     assert facts["args"] == {"B": 16, "N": 128, "M": 128, "K": 128}
     assert facts["flops"] == 16 * 2 * 128**3
     assert facts["bytes"] == 16 * 3 * 4 * 128**2
@@ -231,7 +231,7 @@ def test_what_a_kernel_writes_lives_as_long_as_its_clock():
 
 
 def test_constant_weights_are_a_contest_of_their_own(tmp_path):
-    bout = Bout(Case("cbr", 1), 1, 2)
+    bout = Bout(BenchmarkCase("cbr", 1), 1, 2)
     assert bout.asked(PACKED) == {"weights": [t.name for t in bout.built[0].inputs][1:]}
     assert contest.contestants(BOUT, Rules(("torch",), opt_ins=(PACKED,))) == (OURS, "torch")  # two data inputs
     names = contest.contestants(bout, Rules(("torch",), opt_ins=(PACKED,)))
@@ -245,7 +245,7 @@ def test_constant_weights_are_a_contest_of_their_own(tmp_path):
 
 
 def test_winograd_is_a_contest_of_the_convolutions_that_can_take_it():
-    strided, square = Bout(Case("c2d", 0), 1, 2), Bout(Case("c2d", 3), 1, 2)
+    strided, square = Bout(BenchmarkCase("c2d", 0), 1, 2), Bout(BenchmarkCase("c2d", 3), 1, 2)
     assert (strided.asked(WINOGRAD), square.asked(WINOGRAD)) == ({}, {"winograd": True})
     assert contest.contestants(square, Rules((), opt_ins=(WINOGRAD,))) == (OURS, "autosched.winograd", "torch")
     assert contest.contestants(square, Rules(("torch", "numpy"), opt_ins=(WINOGRAD,)))[1:3] == ("torch", "numpy")

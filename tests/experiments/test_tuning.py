@@ -20,7 +20,7 @@ from autosched.errors import UsageError
 from autosched.te.operators.registry import WORKLOADS
 from autosched.tuner.asked import Asked
 from experiments import cost_model_quality, search_throughput, tuning
-from experiments.tuning import Case, answer, parse_cases, write_results
+from experiments.tuning import BenchmarkCase, answer, parse_cases, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER = {
@@ -32,7 +32,7 @@ ANSWER = {
 
 def test_cases_by_name_and_index():
     cases = parse_cases("c2d:1, gmm,layer_norm")
-    assert cases == (Case("c2d", 1), *(Case("gmm", i) for i in range(4)), Case("layer_norm"))
+    assert cases == (BenchmarkCase("c2d", 1), *(BenchmarkCase("gmm", i) for i in range(4)), BenchmarkCase("layer_norm"))
     assert [c.label for c in cases[:2]] == ["c2d:1", "gmm:0"]
     assert cases[0].shape == WORKLOADS["c2d"].shapes[1]
     assert cases[-1].shape is None

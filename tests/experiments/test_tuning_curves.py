@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments import tuning_curves, tuning_session
-from experiments.tuning_curves import Setting, best_so_far, main
+from experiments.tuning_curves import Figure, best_so_far, main
 from experiments.tuning_figure import TRIAL, near_at, on_grid, summary
 
 # How much slower than the full system a variant's best stays, and how many times the trials it takes.
@@ -26,7 +26,7 @@ class Fake:
         self.ran: list[tuple[str, int]] = []
         self.broken: set[tuple[str, int]] = set()
 
-    def __call__(self, setting: Setting, variant: str, seed: int) -> dict[str, Any]:
+    def __call__(self, setting: Figure, variant: str, seed: int) -> dict[str, Any]:
         self.ran.append((variant, seed))
         if (variant, seed) in self.broken:
             return {"error": {"class": "NoAnswer", "message": "exit code 9"}}
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_refused(argv: list[str], tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_the_numbers_say() -> None:
-    fake, setting = Fake(), Setting("c2d:3", (1, 7), 1, 32, 2)
+    fake, setting = Fake(), Figure("c2d:3", (1, 7), 1, 32, 2)
     sessions = [{"variant": v, "seed": s, **fake(setting, v, s)} for v in SLOWER for s in range(3)]
     names = {v: tuning_session.VARIANTS[v].says for v in SLOWER}
     rows = [line.rstrip() for line in summary(sessions, names).splitlines()]

@@ -18,8 +18,8 @@ from autosched.errors import UsageError
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
-from autosched.measure.buffers import Buffer
-from autosched.measure.check import CandidateError, DataSet, Kernel, Packing, check
+from autosched.measure.buffers import GuardedBuffer
+from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
@@ -161,7 +161,7 @@ def check_model(sketch: Sketch, target: str, threads: int, rng: np.random.Genera
         legal = model.legal(0, rows)
         if is_gpu(target):  # the others may have anything
             rows = rows[legal]
-        seconds, features = model.draft(0, rows), model.features(0, rows)
+        seconds, features = model.analytic_latency(0, rows), model.features(0, rows)
         if not (np.isfinite(seconds).all() and (seconds > 0).all() and np.isfinite(features).all()):
             raise ValueError("a drafted latency or a feature is not a finite positive number")
 
@@ -220,8 +220,11 @@ class Processor:
             code = compile_here(source.ir, target)
             loaded = load_object(code, source.name, source.threads)
             prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
-        packing = None if prepare is None else Packing(prepare.function, Buffer(source.packed_bytes))
-        check(Kernel(loaded.function, source.threads, Buffer(max(source.workspace_bytes, 1)), packing), self._data)
+        packing = None if prepare is None else Packing(prepare.function, GuardedBuffer(source.packed_bytes))
+        check(
+            CheckedKernel(loaded.function, source.threads, GuardedBuffer(max(source.workspace_bytes, 1)), packing),
+            self._data,
+        )
 
 
 class OpenCl:

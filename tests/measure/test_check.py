@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autosched.codegen.source import KernelSource
-from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, Buffer, poison_bytes
+from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, GuardedBuffer, poison_bytes
 from autosched.measure.check import Array, Expected, compare
 from autosched.measure.problem import limits
 from autosched.measure.protocol import (
@@ -172,7 +172,7 @@ def test_no_number_is_too_much_for_an_explanation() -> None:
 @pytest.mark.parametrize("offset", [-REDZONE, -1, 0, REDZONE - 1])
 @pytest.mark.parametrize("guard", [b"\xa5", POISON_FLOAT])
 def test_buffer_sees_every_byte_around_it(offset: int, guard: bytes) -> None:
-    buffer = Buffer(1001, guard)
+    buffer = GuardedBuffer(1001, guard)
     assert buffer.address % ALIGNMENT == 0
     assert buffer.breach() is None
     ctypes.memset(buffer.address + offset + (1001 if offset >= 0 else 0), 0, 1)
@@ -185,7 +185,7 @@ def test_buffer_sees_every_byte_around_it(offset: int, guard: bytes) -> None:
 
 def test_buffer_beyond_all_memory() -> None:
     with pytest.raises(MemoryError):
-        Buffer(1 << 62)
+        GuardedBuffer(1 << 62)
 
 
 def scripted(call_s: Callable[[int], float]) -> Callable[[int], float]:

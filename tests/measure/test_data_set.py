@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.measure.buffers import Buffer
+from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import (
     Array,
     CandidateError,
+    CheckedKernel,
     DataSet,
-    Kernel,
     Packing,
     check,
     launch,
@@ -44,14 +44,14 @@ def arrays_at(args: int) -> dict[str, Array]:
     }
 
 
-def kernel(run: Body, winograd: int = 0) -> Kernel:
+def kernel(run: Body, winograd: int = 0) -> CheckedKernel:
     def call(args: int, workspace: int, threads: int) -> int:
         a = arrays_at(args)
         a["scratch"] = np.ctypeslib.as_array((ctypes.c_float * 17).from_address(workspace))
         run(a)
         return 0
 
-    return Kernel(call, 1, Buffer(64), winograd=winograd)
+    return CheckedKernel(call, 1, GuardedBuffer(64), winograd=winograd)
 
 
 def add(a: dict[str, Array]) -> None:
@@ -85,8 +85,8 @@ def test_a_kernel_is_called_on_each_data_set_in_order(data: list[DataSet]) -> No
         calls.append(arguments)
         return add_them.call(*arguments)
 
-    workspace = Buffer(64)
-    check(Kernel(call, 3, workspace), data)
+    workspace = GuardedBuffer(64)
+    check(CheckedKernel(call, 3, workspace), data)
     assert calls == [(d.args, workspace.address, 3) for d in data]
     assert addresses(data[0].args, 5)[4] is None, "no packed weights"
 
@@ -105,7 +105,7 @@ def test_a_kernel_without_inputs(tmp_path: Path) -> None:
         (ctypes.c_float * 4).from_address(addresses(args, 1)[0] or 0)[:] = [1.0] * 4
         return 0
 
-    launch(Kernel(call, 1, Buffer(0)), data)
+    launch(CheckedKernel(call, 1, GuardedBuffer(0)), data)
 
 
 def set_at(name: str, *places: int) -> Body:
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said_and_mended(data: list[DataSet], change: Body, fau
     with pytest.raises(CandidateError) as caught:
         launch(bad, data[0])
     assert (caught.value.fault, str(caught.value)) == (fault, sentence)
-    launch(Kernel(kernel(add).call, 1, bad.workspace), data[0])
+    launch(CheckedKernel(kernel(add).call, 1, bad.workspace), data[0])
 
 
 def test_what_lies_behind_an_input_is_no_number(data: list[DataSet]) -> None:
@@ -153,7 +153,7 @@ def test_kernels_with_winograds_tiles_have_their_own_bounds(data: list[DataSet])
 
 
 def test_packing_that_writes_behind_its_block_is_seen_before_the_kernel_runs(data: list[DataSet]) -> None:
-    block = Buffer(16)
+    block = GuardedBuffer(16)
 
     def call(args: int, workspace: int, threads: int) -> int:
         ctypes.memset(block.address + 16, 0, 1)
@@ -161,7 +161,7 @@ def test_packing_that_writes_behind_its_block_is_seen_before_the_kernel_runs(dat
 
     packing = Packing(call, block)
     with pytest.raises(CandidateError, match="outside the packed weights: 1 bytes after its end"):
-        prepare(Kernel(lambda *_: 0, 1, Buffer(64), packing), packing, data[0])
+        prepare(CheckedKernel(lambda *_: 0, 1, GuardedBuffer(64), packing), packing, data[0])
 
 
 @pytest.mark.parametrize(

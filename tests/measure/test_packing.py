@@ -9,8 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.measure.buffers import Buffer
-from autosched.measure.check import Array, CandidateError, DataSet, Kernel, Packing, check, launch, load_data_sets
+from autosched.measure.buffers import GuardedBuffer
+from autosched.measure.check import (
+    Array,
+    CandidateError,
+    CheckedKernel,
+    DataSet,
+    Packing,
+    check,
+    launch,
+    load_data_sets,
+)
 from autosched.measure.problem import DATA_SETS, write_data_set
 from autosched.runtime.spec import ArraySpec
 
@@ -41,8 +50,8 @@ def add(a: dict[str, Array]) -> None:
     a["Y"][:] = a["X"] + a["packed"][:N]
 
 
-def kernel(prepare: Body = pack, run: Body = add) -> Kernel:
-    return Kernel(function(run), 1, Buffer(64), Packing(function(prepare), Buffer(4 * N)))
+def kernel(prepare: Body = pack, run: Body = add) -> CheckedKernel:
+    return CheckedKernel(function(run), 1, GuardedBuffer(64), Packing(function(prepare), GuardedBuffer(4 * N)))
 
 
 @pytest.fixture
@@ -94,7 +103,7 @@ def changes_the_block(a: dict[str, Array]) -> None:
         (kernel(run=changes_the_block), "clobbered_input", "changed its packed weights"),
     ],
 )
-def test_faults(data: list[DataSet], bad: Kernel, fault: str, sentence: str) -> None:
+def test_faults(data: list[DataSet], bad: CheckedKernel, fault: str, sentence: str) -> None:
     with pytest.raises(CandidateError, match=sentence) as caught:
         check(bad, data)
     assert caught.value.fault == fault

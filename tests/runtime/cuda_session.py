@@ -15,7 +15,7 @@ import numpy as np
 import autosched as at
 from autosched.codegen.c.source import GpuSource, Launch
 from autosched.runtime.gpu import dlpack
-from autosched.runtime.gpu.compile import Binary
+from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.spec import ArraySpec
@@ -31,7 +31,7 @@ def kernel(entry: str = "add", workspace: tuple[tuple[str, int], ...] = ()) -> G
     """C = A + B; with `entry` "illegal" it makes the context sticky."""
     launch = Launch(entry, (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
     source = GpuSource(entry, "cuda", "", (launch,), ("A", "B"), ("C",), workspace)
-    return GpuKernel(shared_device("cuda"), Binary(b"\x7fELF"), source, (A, B), (C,))
+    return GpuKernel(shared_device("cuda"), DeviceCode(b"\x7fELF"), source, (A, B), (C,))
 
 
 def log(*words: object) -> None:
@@ -83,7 +83,7 @@ class Tensor:
         a = self.array
         strides = tuple(n // a.itemsize for n in a.strides)
         assert a.flags.c_contiguous, strides
-        tensor = dlpack.Tensor(a.ctypes.data, *self.place, a.shape, a.dtype, None, False)
+        tensor = dlpack.DLTensor(a.ctypes.data, *self.place, a.shape, a.dtype, None, False)
         return dlpack.export(tensor, self, "max_version" in options)
 
 

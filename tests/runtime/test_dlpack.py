@@ -27,7 +27,7 @@ class Shared:
 
     def __dlpack__(self, *, max_version: tuple[int, int] | None = None, **_: object) -> Any:
         a = self.array
-        tensor = dlpack.Tensor(a.ctypes.data, self.device, 0, a.shape, a.dtype, None, self.read_only)
+        tensor = dlpack.DLTensor(a.ctypes.data, self.device, 0, a.shape, a.dtype, None, self.read_only)
         return dlpack.export(tensor, self, max_version is not None and max_version >= (1, 0))
 
 

@@ -11,7 +11,7 @@ import pytest
 from autosched.codegen.c.source import GpuSource, Launch
 from autosched.errors import DeviceError
 from autosched.runtime.gpu.arrays import DeviceArray, allocate
-from autosched.runtime.gpu.compile import Binary
+from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.pycuda import PyCudaDevice
@@ -43,7 +43,7 @@ def device(stand_in: StandIn) -> PyCudaDevice:
 
 
 def test_kernel_over_numpy_arrays(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, Binary(b"\x7fELF"), source(), (A, B), (C,))
+    kernel = GpuKernel(device, DeviceCode(b"\x7fELF"), source(), (A, B), (C,))
     assert stand_in.log == [("module_from_buffer", b"\x7fELF"), ("get_function", "add"), ("prepare", "PPP")]
     stand_in.log.clear()
     np.testing.assert_array_equal(kernel(X, X), 2 * X)
@@ -55,14 +55,14 @@ def test_kernel_over_numpy_arrays(stand_in: StandIn, device: PyCudaDevice) -> No
 
 
 def test_shared_memory_beyond_the_static_limit_is_asked_for(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, Binary(b""), source(64 << 10), (A, B), (C,))
+    kernel = GpuKernel(device, DeviceCode(b""), source(64 << 10), (A, B), (C,))
     assert ("set_attribute", 8, 64 << 10) in stand_in.log
     kernel(X, X)
     assert ("launch", (2, 1, 1), (32, 1, 1), 0x20, 64 << 10) in stand_in.log
 
 
 def test_callers_stream_is_met_by_waiting(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, Binary(b""), source(), (A, B), (C,))
+    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
     x, y = (DeviceArray(block, (64,), "float32") for block in allocate(device, {"x": 256, "y": 256}).values())
     device.upload(x.block.memory, X)
     device.upload(y.block.memory, X)
@@ -74,7 +74,7 @@ def test_callers_stream_is_met_by_waiting(stand_in: StandIn, device: PyCudaDevic
 
 
 def test_events_time_the_launches_between_them(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernels = device.load(Binary(b""), source())
+    kernels = device.load(DeviceCode(b""), source())
     memory = {name: device.allocate(256) for name in "ABC"}
     call = device.prepare(kernels, source(), memory)
     stand_in.log.clear()
@@ -112,7 +112,7 @@ def test_fill(stand_in: StandIn, device: PyCudaDevice, pattern: bytes, expected:
 
 
 def test_threads_leave_no_context_behind(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, Binary(b""), source(), (A, B), (C,))
+    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
     seen: list[tuple[bool, int]] = []
 
     def work() -> None:
@@ -136,7 +136,7 @@ def test_threads_leave_no_context_behind(stand_in: StandIn, device: PyCudaDevice
     ],
 )
 def test_errors_have_their_class(stand_in: StandIn, device: PyCudaDevice, name: str, words: str, kind: str) -> None:
-    kernel = GpuKernel(device, Binary(b""), source(), (A, B), (C,))
+    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
     stand_in.fail[name] = words
     with pytest.raises(DeviceError, match=words):
         kernel(X, X)
@@ -147,13 +147,13 @@ def test_errors_have_their_class(stand_in: StandIn, device: PyCudaDevice, name: 
 
 def _run_once(device: PyCudaDevice) -> None:
     memory = {name: device.allocate(256) for name in "ABC"}
-    device.run(device.prepare(device.load(Binary(b""), source()), source(), memory))
+    device.run(device.prepare(device.load(DeviceCode(b""), source()), source(), memory))
     device.synchronise()
 
 
 def test_missing_kernel_is_a_build_error(device: PyCudaDevice) -> None:
     with pytest.raises(DeviceFault) as caught:
-        device.load(Binary(b""), source(entry="other"))
+        device.load(DeviceCode(b""), source(entry="other"))
     assert caught.value.kind == "build_error"
 
 

@@ -165,7 +165,7 @@ def test_the_draft_prefers_short_rows_across(name: str, reducer: str, most: floa
     model = CostModel([lower(s.state) for s in found], [tuple(p.name for p in s.params) for s in found], target, 1)
     best: dict[bool, float] = {}
     for n, sketch in enumerate(found):
-        seconds = model.draft(n, model.legal_rows(n, sample(sketch, 64, np.random.default_rng(0))))
+        seconds = model.analytic_latency(n, model.legal_rows(n, sample(sketch, 64, np.random.default_rng(0))))
         is_across = sketch.name.endswith("across")
         best[is_across] = min(best.get(is_across, np.inf), float(seconds.min()))
     assert best[True] < most * best[False]

@@ -16,7 +16,7 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.reference.inputs import make_inputs
-from search_spaces.cpu import MOST_OF_SEVERAL, RULES, Context, PartialSketch, sketches
+from search_spaces.cpu import MOST_OF_SEVERAL, RULES, PartialSketch, SketchContext, sketches
 from search_spaces.partial_sketch import Alternative
 from tests.codegen.running import check_outputs, run
 from tests.helpers import exact
@@ -31,10 +31,10 @@ def test_alternatives_that_are_left_out_are_not_made():
     class Many:
         """Twelve alternatives for a stage, each a function."""
 
-        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
             return True
 
-        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[Alternative]:
+        def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
             return [partial(self.make, sketch, stage, n) for n in range(12)]
 
         def make(self, sketch: PartialSketch, stage: Stage, n: int) -> PartialSketch:
@@ -52,10 +52,10 @@ def test_alternatives_that_are_left_out_are_not_made():
 
 def test_a_rule_that_never_applies_changes_nothing():
     class Never:
-        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
             return False
 
-        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
             raise AssertionError("not asked")
 
     dag = dense_relu(5, 13, 3)
@@ -64,10 +64,10 @@ def test_a_rule_that_never_applies_changes_nothing():
 
 def test_a_rule_that_makes_an_illegal_step_is_told_so():
     class Broken:
-        def applies(self, sketch: PartialSketch, stage: Stage, context: Context) -> bool:
+        def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
             return True
 
-        def apply(self, sketch: PartialSketch, stage: Stage, context: Context) -> list[PartialSketch]:
+        def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
             return [sketch.apply(Parallel(stage.name, ("k",)))]
 
     with pytest.raises(ScheduleError, match=r"parallel\(C\): parallel loops must be the outermost ones"):

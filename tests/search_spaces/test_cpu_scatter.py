@@ -114,7 +114,7 @@ def test_the_draft_counts_a_step_for_each_element() -> None:
     for places in (20, 400):
         (sketch,) = sketches(collapse(ComputeDAG(segments(4000, places, 64))), HASWELL, 1)
         model = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], HASWELL, 1)
-        seconds.append(float(model.draft(0, np.array([[p.domain[-1] for p in sketch.params]]))[0]))
+        seconds.append(float(model.analytic_latency(0, np.array([[p.domain[-1] for p in sketch.params]]))[0]))
     assert seconds[1] < 2 * seconds[0]
 
 

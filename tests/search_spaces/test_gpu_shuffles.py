@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.codegen import build_source
-from autosched.ir.closed_forms.arithmetic import total
+from autosched.ir.closed_forms.arithmetic import sum_of
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Barrier, Shuffle, walk
 from autosched.lower import concretise, lower
@@ -63,7 +63,7 @@ def test_the_cost_model_counts_what_a_thread_comes_by() -> None:
     for sketch in [s for s in sketches(dag, CUDA) if crossings(s)]:
         func, names = lower(sketch.state), [p.name for p in sketch.params]
         found = kernels(analyse(func))
-        meetings = Program([total(k.shuffles for k in found), total(k.barriers for k in found)], names)
+        meetings = Program([sum_of(k.shuffles for k in found), sum_of(k.barriers for k in found)], names)
         for threads in (32, 256):
             values = {p.name: threads if p.kind == "thread" else p.domain[0] for p in sketch.params}
             body = concretise(func, values)[0].body

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from search_spaces import space
-from search_spaces.space import Param, Population, Sketch
+from search_spaces.space import Population, Sketch, SketchParam
 
 NO_STATE: Any = None
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -16,14 +16,14 @@ SKETCH = Sketch(
     "tiled",
     NO_STATE,
     (
-        Param("i1", POWERS, "tile", group="i", extent=64),
-        Param("i2", POWERS, "tile", group="i", extent=64),
-        Param("i3", POWERS, "tile", group="i", extent=64),
-        Param("unroll", (0, 16, 64, 512), "unroll"),
-        Param("fixed", (8,), "vector"),
+        SketchParam("i1", POWERS, "tile", group="i", extent=64),
+        SketchParam("i2", POWERS, "tile", group="i", extent=64),
+        SketchParam("i3", POWERS, "tile", group="i", extent=64),
+        SketchParam("unroll", (0, 16, 64, 512), "unroll"),
+        SketchParam("fixed", (8,), "vector"),
     ),
 )
-SMALL = Sketch("small", NO_STATE, (Param("a", (1, 2, 3), "tile"), Param("b", (0, 1), "switch")))
+SMALL = Sketch("small", NO_STATE, (SketchParam("a", (1, 2, 3), "tile"), SketchParam("b", (0, 1), "switch")))
 
 
 def rng(seed: int = 7) -> np.random.Generator:
@@ -37,7 +37,7 @@ def population(n: int = 500) -> Population:
 def test_param_rejects_an_unsorted_or_empty_domain() -> None:
     for domain in ((), (2, 1), (1, 1)):
         with pytest.raises(ValueError, match="ascending"):
-            Param("p", domain, "tile")
+            SketchParam("p", domain, "tile")
 
 
 def test_sample_stays_in_the_domains_and_mostly_under_the_extent() -> None:
@@ -92,7 +92,9 @@ def test_mutate_often_moves_a_factor_within_an_axis() -> None:
 
 
 def test_mutate_leaves_a_space_of_one_row_alone() -> None:
-    one = Sketch("one", NO_STATE, (Param("a", (4,), "tile", group="i"), Param("b", (2,), "tile", group="i")))
+    one = Sketch(
+        "one", NO_STATE, (SketchParam("a", (4,), "tile", group="i"), SketchParam("b", (2,), "tile", group="i"))
+    )
     rows = np.array([[4, 2]] * 3)
     assert (space.mutate(one, rows, rng(), prob=1.0) == rows).all()
     assert len(space.neighbours(one, rows[0])) == 0
@@ -144,7 +146,7 @@ def test_keys_are_mixed_by_splitmix64() -> None:
 
 def test_mutate_moves_along_domains_of_any_length() -> None:
     domains = ((7,), (1, 3), (0, 2, 5, 6, 11), (4, 9, 10))
-    sketch = Sketch("alone", NO_STATE, tuple(Param(f"p{j}", d, "tile") for j, d in enumerate(domains)))
+    sketch = Sketch("alone", NO_STATE, tuple(SketchParam(f"p{j}", d, "tile") for j, d in enumerate(domains)))
     rows = space.sample(sketch, 400, rng())
     changed = space.mutate(sketch, rows, rng(1), prob=1.0)
     assert space.contains(sketch, changed).all()
@@ -167,9 +169,9 @@ def test_everything_follows_the_generator() -> None:
 
 def test_counts_of_tiles_that_cover_an_axis_are_one_row() -> None:
     params = (
-        Param("m", (1, 2, 4, 8, 16), "tile", group="i", extent=50, counts=True),
-        Param("r", (7, 8, 50), "tile", group="i", extent=50),
-        Param("u", (1, 2, 3), "unroll"),
+        SketchParam("m", (1, 2, 4, 8, 16), "tile", group="i", extent=50, counts=True),
+        SketchParam("r", (7, 8, 50), "tile", group="i", extent=50),
+        SketchParam("u", (1, 2, 3), "unroll"),
     )
     sketch = Sketch("counted", NO_STATE, params)
     rows = np.array([[16, 7, 1], [8, 7, 1], [4, 7, 1], [16, 8, 2], [16, 50, 3], [1, 50, 3]])
@@ -180,7 +182,9 @@ def test_counts_of_tiles_that_cover_an_axis_are_one_row() -> None:
 
 
 def test_canonical_rows_are_in_the_space_even_where_no_count_of_the_domain_is_the_least() -> None:
-    few = Sketch("few", NO_STATE, (Param("m", (1, 4), "tile", "i", 30, True), Param("r", (8, 20), "tile", "i", 30)))
+    few = Sketch(
+        "few", NO_STATE, (SketchParam("m", (1, 4), "tile", "i", 30, True), SketchParam("r", (8, 20), "tile", "i", 30))
+    )
     rows = space.enumerate_grid(few, 100, rng())
     found = space.canonical(few, rows)
     assert space.contains(few, found).all()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autosched.store import Database, TargetRow, Workload
+from autosched.store import Database, TargetRow, WorkloadRow
 
 
 @pytest.fixture
@@ -20,5 +20,5 @@ def database(path: Path) -> Iterator[Database]:
 @pytest.fixture
 def run(database: Database) -> int:
     return database.start_run(
-        Workload("w" * 64, "matmul", '{"workload":"matmul"}'), TargetRow("cpu-x", '{"kind":"cpu"}'), 2, 7
+        WorkloadRow("w" * 64, "matmul", '{"workload":"matmul"}'), TargetRow("cpu-x", '{"kind":"cpu"}'), 2, 7
     )

@@ -1,6 +1,6 @@
 """The task that the store's tests write records of."""
 
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 
 TASK = ("w" * 64, "cpu-x", 2)
 
@@ -11,7 +11,7 @@ def steps(n: int) -> str:
 
 def start(database: Database) -> int:
     """A run of `TASK`."""
-    return database.start_run(Workload(TASK[0], "w", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+    return database.start_run(WorkloadRow(TASK[0], "w", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
 
 
 def add(database: Database, run: int, n: int, seconds: float | None = 1e-3, failure: str | None = None) -> int:

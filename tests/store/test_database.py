@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import StoreError
-from autosched.store import Database, Finding, TargetRow, Workload, default_path
+from autosched.store import Database, Finding, TargetRow, WorkloadRow, default_path
 from tests.store.tasks import TASK, add, start, steps
 
 
@@ -71,7 +71,7 @@ def test_ties_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
 
 def test_tasks_are_kept_apart(database: Database, run: int) -> None:
     add(database, run, 1)
-    other = database.start_run(Workload(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), 1, 0)
+    other = database.start_run(WorkloadRow(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), 1, 0)
     assert add(database, other, 1) != 1
     assert len(database.records(TASK[0], TASK[1], 1)) == 1
     assert database.records("other", TASK[1], TASK[2]) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import StoreError
-from autosched.store import Database, Record, TargetRow, Workload, jsonl
+from autosched.store import Database, Record, TargetRow, WorkloadRow, jsonl
 from autosched.store.records import canonical_json, digest
 from tests.store.tasks import TASK, add
 
@@ -49,7 +49,7 @@ def test_importing_twice_adds_nothing(database: Database, exported: Path, tmp_pa
 
 def test_two_databases_merge(database: Database, exported: Path, tmp_path: Path) -> None:
     with Database(tmp_path / "other.db") as other:
-        run = other.start_run(Workload(TASK[0], "mine", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 1)
+        run = other.start_run(WorkloadRow(TASK[0], "mine", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 1)
         add(other, run, 1, 9e-3)
         add(other, run, 100, 0.5e-3)
         other.import_jsonl(exported)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.store.records import Outcome, canonical_json, digest
 from autosched.store.rows import BY_TASK, CANDIDATE_COLUMNS, select
 from autosched.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES
@@ -29,7 +29,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *outcomes: tuple[
     with monkeypatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path / "their home"))
         with Database(tmp_path / "theirs.db") as theirs:
-            run = theirs.start_run(Workload(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+            run = theirs.start_run(WorkloadRow(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
             for n, seconds in outcomes:
                 add(theirs, run, n, seconds, None if seconds else "crash")
             assert all(r.verified for r in theirs.records(*TASK))
@@ -101,7 +101,7 @@ def test_an_older_export_does_not_revive_what_failed_since(tmp_path: Path) -> No
     """Its measurement gets the greater number, and was made before the failure."""
     for name in ("a", "b"):
         with Database(tmp_path / name) as database:
-            run = database.start_run(Workload(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+            run = database.start_run(WorkloadRow(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
             row = add(database, run, 1, 1e-3 if name == "a" else None, None if name == "a" else "wrong_result")
             database.export_jsonl(tmp_path / f"{name}.jsonl")
     with Database(tmp_path / "b") as database:
@@ -250,7 +250,7 @@ def test_without_its_key_nothing_is_ours_and_nothing_fails(
 def test_a_home_that_cannot_be_written(path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.write_text("a file where the directory would be")
     with Database(path) as database:
-        run = database.start_run(Workload(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+        run = database.start_run(WorkloadRow(TASK[0], "matmul", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
         assert not database.record(add(database, run, 1)).verified
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.delenv("HOME")

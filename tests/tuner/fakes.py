@@ -15,7 +15,7 @@ from autosched.tuner.protocols import Candidate, Population, Trial
 from autosched.tuner.subject import Subject
 from autosched.tuner.task import Task
 from search_spaces import space
-from search_spaces.space import Param, Sketch
+from search_spaces.space import Sketch, SketchParam
 
 Floats = npt.NDArray[np.float64]
 TILES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -26,12 +26,12 @@ NO_STATE: Any = None
 
 
 def sketch(name: str) -> Sketch:
-    levels = [Param(f"{axis}{level}", TILES, "tile", axis, EXTENT) for axis in "ij" for level in (1, 2, 3)]
-    return Sketch(name, NO_STATE, (*levels, Param("unroll", (0, 16, 64, 512), "unroll")))
+    levels = [SketchParam(f"{axis}{level}", TILES, "tile", axis, EXTENT) for axis in "ij" for level in (1, 2, 3)]
+    return Sketch(name, NO_STATE, (*levels, SketchParam("unroll", (0, 16, 64, 512), "unroll")))
 
 
 def tiny(name: str) -> Sketch:
-    return Sketch(name, NO_STATE, (Param("a", (1, 2, 3), "tile"), Param("b", (0, 1), "switch")))
+    return Sketch(name, NO_STATE, (SketchParam("a", (1, 2, 3), "tile"), SketchParam("b", (0, 1), "switch")))
 
 
 def true_seconds(i: int, rows: Population) -> Floats:
@@ -65,19 +65,19 @@ class FakeModel:
     def legal_rows(self, i: int, rows: Population) -> Population:
         return rows[self.legal(i, rows)]
 
-    def draft(self, i: int, rows: Population) -> Floats:
+    def analytic_latency(self, i: int, rows: Population) -> Floats:
         blur = 1.0 + 0.3 * np.sin(rows @ np.arange(1, rows.shape[1] + 1))
         return np.asarray(true_seconds(i, rows) * blur * (2.0 if i == 1 else 1.0), dtype=np.float64)
 
-    def draft_with_best(self, i: int, rows: Population) -> tuple[Floats, Population]:
-        return self.draft(i, rows), rows[:0]
+    def analytic_latency_with_best(self, i: int, rows: Population) -> tuple[Floats, Population]:
+        return self.analytic_latency(i, rows), rows[:0]
 
     def score(self, i: int, rows: Population) -> Floats:
-        score = -np.log(self.draft(i, rows))
+        score = -np.log(self.analytic_latency(i, rows))
         mine = [(row, s) for sketch, row, s in self.memory if sketch == i and np.isfinite(s)]
         if mine:
             known = np.array([row for row, _ in mine])
-            residual = -np.log([s for _, s in mine]) + np.log(self.draft(i, known))
+            residual = -np.log([s for _, s in mine]) + np.log(self.analytic_latency(i, known))
             distance = np.abs(np.log2(rows[:, None, :] + 1.0) - np.log2(known[None, :, :] + 1.0)).sum(axis=2)
             weight = np.exp(-distance)
             score = score + (weight * residual).sum(axis=1) / (weight.sum(axis=1) + 1e-3)

@@ -12,7 +12,7 @@ from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Tensor
 from autosched.tuner.asked import Asked
-from autosched.tuner.bound import PEAK_SLACK, Bound, bound_of
+from autosched.tuner.bound import PEAK_SLACK, TimeBound, bound_of
 from autosched.tuner.definition import define
 
 CPU = parse_target("cpu")
@@ -67,7 +67,7 @@ def test_other_types_and_devices_are_asked_for_their_outputs_alone() -> None:
     bound = bound_of(define("matmul").dag, "float32", gpu, 1)
     assert (bound.operations, bound.written_bytes) == (0, 4 << 18)
     assert bound_of(define("conv2d", Asked(settings={"pad": 0}, winograd=True)).dag, "float32", CPU, 1).operations == 0
-    assert Bound().seconds(100.0) == 0.0
+    assert TimeBound().seconds(100.0) == 0.0
 
 
 def test_a_product_that_is_needed_counts_through_what_follows(A: Tensor, B: Tensor) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autosched.errors import NoValidCandidate
-from autosched.tuner.bound import Bound
+from autosched.tuner.bound import TimeBound
 from autosched.tuner.result import Result
 from tests.tuner.test_session import Setup
 
@@ -27,7 +27,7 @@ def play(clock_error: Callable[[str, int], float], peaks: tuple[float, ...] = (2
 
     setup.peaks = peaks
     setup.measurer.clock_error = error
-    setup.task = replace(setup.task, bound=Bound(round(LEAST_S * 1.1 * 2e9), 1, 1 / WRITTEN_S))
+    setup.task = replace(setup.task, bound=TimeBound(round(LEAST_S * 1.1 * 2e9), 1, 1 / WRITTEN_S))
     return setup, setup.run(24)
 
 

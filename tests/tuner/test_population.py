@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosched.tuner.population import Part, Pool, choose, cumulative_count
+from autosched.tuner.population import Pool, SketchRows, choose, cumulative_count
 from search_spaces import space
 
 
@@ -10,7 +10,7 @@ def pool(*parts: tuple[list[list[int]], list[float]]) -> Pool:
     made = []
     for rows, score in parts:
         matrix = np.array(rows, dtype=np.int64)
-        made.append(Part(matrix, space.keys(matrix), np.array(score)))
+        made.append(SketchRows(matrix, space.keys(matrix), np.array(score)))
     return Pool(tuple(made))
 
 
@@ -56,5 +56,5 @@ def test_choose_counts_what_a_sketch_already_had() -> None:
 
 
 def test_choose_of_nothing_is_nothing() -> None:
-    empty = Pool((Part(np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.uint64), np.empty(0)),))
+    empty = Pool((SketchRows(np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.uint64), np.empty(0)),))
     assert choose(empty, 4, 0.1, 1, np.zeros(1, dtype=np.intp)) == ()

@@ -137,8 +137,8 @@ def test_a_policy_leaves_parts_of_the_search_out(policy: Policy, phases: set[str
     score = setup.model.score
     setup.model.score = lambda i, rows: scored.append(i) or score(i, rows)  # type: ignore[method-assign]
     drafted: list[int] = []
-    draft = setup.model.draft
-    setup.model.draft = lambda i, rows: drafted.append(i) or draft(i, rows)  # type: ignore[method-assign]
+    draft = setup.model.analytic_latency
+    setup.model.analytic_latency = lambda i, rows: drafted.append(i) or draft(i, rows)  # type: ignore[method-assign]
     result = setup.run(40, policy=policy)
     assert {e.phase for e in setup.watch.rounds} == phases
     assert len(set(setup.measurer.measured)) == result.trials == 40

@@ -25,8 +25,8 @@ WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
 
 def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions) -> str:
     """A statement that updates `element` with `value`; `c.helpers` gets the function that OpenCL needs for it."""
-    function = c.words.atomics[op]
-    if dtype in c.words.atomic_types:
+    function = c.dialect.atomics[op]
+    if dtype in c.dialect.atomic_types:
         if (op, dtype) == ("add", "int64"):
             return f"{function}((unsigned long long*)&{element}, (unsigned long long)({value}));"
         return f"{function}(&{element}, {value});"

@@ -9,7 +9,7 @@ from autosched.ir.atomics import NUMBERS
 
 
 @dataclass(frozen=True)
-class Words:
+class Dialect:
     """What differs between the dialects. `functions` maps our names to theirs."""
 
     name: str
@@ -50,7 +50,7 @@ class Words:
         return {"float32": "float", "float64": "double", "int32": "int"}[dtype] + str(lanes)
 
 
-CUDA = Words(
+CUDA = Dialect(
     name="cuda",
     suffix=".cu",
     kernel='extern "C" __global__ void __launch_bounds__({count}{resident})',
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     },
 )  # fmt: skip
 
-OPENCL = Words(
+OPENCL = Dialect(
     name="opencl",
     suffix=".cl",
     kernel="__kernel __attribute__((reqd_work_group_size({threads}))) void",

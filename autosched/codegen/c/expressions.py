@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autosched.codegen.c.dialects import Words
+from autosched.codegen.c.dialects import Dialect
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer
-from autosched.ir.storage import flat_index, places_of
+from autosched.ir.storage import flat_index, versions_of
 from autosched.ir.visit import loads
 
 # op -> (C operator, precedence); a higher number binds tighter
@@ -48,7 +48,7 @@ HELPERS = {
 class Expressions:
     """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names."""
 
-    words: Words
+    dialect: Dialect
     index_type: str
     simplify: Simplifier
     helpers: dict[str, str] = field(default_factory=dict)
@@ -63,15 +63,15 @@ class Expressions:
     def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
         """An element of a buffer."""
         placed, name = self.buffers[buffer]
-        places, one = places_of(placed)
+        places, one = versions_of(placed)
         if places > 1:
             name, placed, indices = f"{name}[{self.text(self.simplify(indices[0]))}]", one, indices[1:]
         return f"{name}[{self.text(flat_index(placed, indices, self.simplify))}]"
 
     def type(self, dtype: str) -> str:
         return {
-            "float32": "float", "float64": "double", "int32": "int", "int64": self.words.long,
-            "int8": self.words.byte, "uint8": self.words.unsigned_byte, "bool": "bool",
+            "float32": "float", "float64": "double", "int32": "int", "int64": self.dialect.long,
+            "int8": self.dialect.byte, "uint8": self.dialect.unsigned_byte, "bool": "bool",
         }[dtype]  # fmt: skip
 
     def literal(self, value: bool | int | float, dtype: str) -> str:
@@ -81,9 +81,9 @@ class Expressions:
             return str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
         number = float(value)
         if math.isnan(number):
-            return self.words.nan
+            return self.dialect.nan
         if math.isinf(number):
-            return self.words.infinity if number > 0 else f"-{self.words.infinity}"
+            return self.dialect.infinity if number > 0 else f"-{self.dialect.infinity}"
         text = repr(number)
         return text + ("f" if dtype == "float32" else "")
 
@@ -124,14 +124,14 @@ class Expressions:
         return f"{name}({self.text(a)})", ATOM
 
     def function(self, fn: str, dtype: str) -> str:
-        doubles = self.words.double_functions if dtype == "float64" else {}
-        return doubles.get(fn) or self.words.functions[fn]
+        doubles = self.dialect.double_functions if dtype == "float64" else {}
+        return doubles.get(fn) or self.dialect.functions[fn]
 
     def helper(self, op: str, dtype: str) -> str:
         """The name of a function of HELPERS, which is in use from now on."""
         kind = self.type(dtype)
         name = f"{op}_{kind.replace(' ', '_')}"
-        self.helpers[name] = self.words.function + HELPERS[op].format(type=kind, name=name)
+        self.helpers[name] = self.dialect.function + HELPERS[op].format(type=kind, name=name)
         return name
 
     def _binary(self, expr: Binary) -> tuple[str, int]:
@@ -149,7 +149,7 @@ class Expressions:
         symbol, precedence = OPERATORS[op]
         x = self.text(a, precedence)
         if op in WIDENS and expr.dtype == INDEX and self._is_int(a) and self._is_int(b) and not self._fits_int(expr):
-            x = f"({self.words.long}){self.text(a, 15)}"
+            x = f"({self.dialect.long}){self.text(a, 15)}"
         y = self.text(b, precedence + (op not in ASSOCIATIVE))
         text = f"{x} {symbol} {y}"
         return self._narrow(a.dtype, text, precedence) if op in WIDENS else (text, precedence)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
-from autosched.codegen.c.dialects import DIALECTS, Words
+from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import SharedMemory
@@ -45,16 +45,19 @@ from autosched.ir.visit import exprs_of, loads, moved, substitute
 WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
-def emit(func: Func, simplify: Simplifier, dialect: str, head: str = "") -> GpuSource:
-    """The text and launches of a concrete function; `head` goes into a comment at the top."""
-    words = DIALECTS[dialect]
+def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSource:
+    """The text and launches of a concrete function in the dialect of a `kind` of target.
+
+    `head` goes into a comment at the top.
+    """
+    dialect = DIALECTS[kind]
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
     largest = max([element_count(b) for b in outside.values()] or [0])
-    index_type = words.long if largest >= INT_LIMIT else "int"
+    index_type = dialect.long if largest >= INT_LIMIT else "int"
     for n, nest in enumerate(nests):
-        c = Expressions(words, index_type, simplify, helpers)
+        c = Expressions(dialect, index_type, simplify, helpers)
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c).build()
         parts.append(text)
         launches.append(launch)
@@ -63,8 +66,8 @@ def emit(func: Func, simplify: Simplifier, dialect: str, head: str = "") -> GpuS
     inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
-    text = comment + words.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
-    return GpuSource(func.name, dialect, text, tuple(launches), inputs, outputs, scratch)
+    text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
+    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch)
 
 
 def _launch_text(launch: Launch) -> str:
@@ -88,8 +91,8 @@ class _Kernel:
     registers: Registers = field(default_factory=Registers)
 
     @property
-    def words(self) -> Words:
-        return self.c.words
+    def dialect(self) -> Dialect:
+        return self.c.dialect
 
     @property
     def simplify(self) -> Simplifier:
@@ -101,9 +104,9 @@ class _Kernel:
         types = ", ".join(self._parameter(name, written) for name, written in arguments)
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
         blocks = self.registers.blocks(count, ahead=any(isinstance(s, Commit) for s in walk(self.nest)))
-        resident = "" if blocks is None else self.words.resident.format(blocks=blocks)
-        head = f"{self.words.kernel.format(threads=block, count=count, resident=resident)} {self.name}({types})"
-        shared = self.shared.declarations(self.words, self.text.name("shared_memory"))
+        resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
+        head = f"{self.dialect.kernel.format(threads=block, count=count, resident=resident)} {self.name}({types})"
+        shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
         names = tuple(name for name, _ in arguments)
         sizes = triple(self.threads.grid), triple(self.threads.block)
@@ -120,11 +123,11 @@ class _Kernel:
 
     def _parameter(self, name: str, written: bool) -> str:
         buffer, c_name = self.c.buffers[name]
-        kind = self.words.pointer.format(const="" if written else "const ", type=self._memory_type(buffer.dtype))
+        kind = self.dialect.pointer.format(const="" if written else "const ", type=self._memory_type(buffer.dtype))
         return f"{kind} {c_name}"
 
     def _memory_type(self, dtype: str) -> str:
-        return self.words.unsigned_byte if dtype == "bool" else self.c.type(dtype)
+        return self.dialect.unsigned_byte if dtype == "bool" else self.c.type(dtype)
 
     # statements
 
@@ -145,14 +148,14 @@ class _Kernel:
             case Store():
                 self._store(stmt)
             case Barrier():
-                self.line(self.words.barrier)
+                self.line(self.dialect.barrier)
             case Shuffle():
                 self._shuffle(stmt)
             case Commit():
-                if self.words.copies:
+                if self.dialect.copies:
                     self._copies("commit_copies()", "commit")
                 else:  # not needed; but PoCL's optimiser goes wrong on copies under a condition beside what is computed
-                    self.line(self.words.barrier)
+                    self.line(self.dialect.barrier)
             case Wait(pending=pending):
                 self._copies(f"wait_for_all_copies_but_{pending}()", "wait", pending=pending)
             case Prefetch():
@@ -166,7 +169,7 @@ class _Kernel:
         if stmt.kind in BLOCKS or stmt.kind in THREADS:
             if isinstance(stmt.resident, Const):
                 self.registers.asked = int(stmt.resident.value)
-            number = self.threads.bind(stmt, self.words)
+            number = self.threads.bind(stmt, self.dialect)
             if number is None:
                 self.c.variables[stmt.var] = "0"
             else:
@@ -176,9 +179,9 @@ class _Kernel:
         if is_unrolled(stmt) and isinstance(stmt.extent, Const):
             if self._vectors(stmt, int(stmt.extent.value)):
                 return
-            self.line(self.words.unroll)
-        elif (times := unrolling(stmt, self._is_shared)) is not None and self.words.unroll_by:
-            self.line(self.words.unroll_by.format(times=times))
+            self.line(self.dialect.unroll)
+        elif (times := unrolling(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
+            self.line(self.dialect.unroll_by.format(times=times))
         extent = self.c.text(stmt.extent, COMPARED)
         with self.text.block(f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"), self.registers.within(stmt):
             self._emit(stmt.body)
@@ -189,7 +192,7 @@ class _Kernel:
 
     def _vectors(self, stmt: For, extent: int) -> bool:
         """A loop over adjacent, aligned elements becomes vector accesses; whether it did."""
-        vectors = Vectors(self._flat, self._lanes_of, self.simplify, bool(self.words.copies))
+        vectors = Vectors(self._flat, self._lanes_of, self.simplify, bool(self.dialect.copies))
         steps = vectors.steps(stmt, extent)
         for step in steps:
             if step.condition is None:
@@ -202,7 +205,7 @@ class _Kernel:
     def _vector_step(self, step: VectorStep) -> None:
         lanes = len(step.values)
         buffer = self._placed(step.buffer)
-        kind = self.words.vector_type(buffer.dtype, lanes) if step.is_whole else ""
+        kind = self.dialect.vector_type(buffer.dtype, lanes) if step.is_whole else ""
         target = self.c.element(step.buffer, step.indices[0])
         if step.is_copy and step.asynchronous:
             load, nbytes = step.loads[0], lanes * buffer.itemsize
@@ -212,32 +215,32 @@ class _Kernel:
             return
         if step.is_copy:
             value = self._vector_load(step.loads[0])
-            self.line(self.words.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
+            self.line(self.dialect.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
             return
         for load in step.loads:
             name = self.text.name(f"{load.start.buffer}_{len(load.lanes)}")
             self.c.variables.update({v: f"{name}.{part}" for v, part in zip(load.lanes, "xyzw", strict=False)})
-            self.line(f"const {self.words.vector_type(load.start.dtype, lanes)} {name} = {self._vector_load(load)};")
+            self.line(f"const {self.dialect.vector_type(load.start.dtype, lanes)} {name} = {self._vector_load(load)};")
         texts = [self.c.text(v) for v in step.values]
         if not step.is_whole:
             for indices, text in zip(step.indices, texts, strict=True):
                 self.line(f"{self.c.element(step.buffer, indices)} = {text};")
             return
         indent = "\n" + "  " * (self.text.depth + 1)
-        value = self.words.vector_of.format(type=kind, elements=indent + f",{indent}".join(texts))
-        self.line(self.words.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
+        value = self.dialect.vector_of.format(type=kind, elements=indent + f",{indent}".join(texts))
+        self.line(self.dialect.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
 
     def _vector_load(self, load: VectorLoad) -> str:
-        kind, lanes = self.words.vector_type(load.start.dtype, len(load.lanes)), len(load.lanes)
+        kind, lanes = self.dialect.vector_type(load.start.dtype, len(load.lanes)), len(load.lanes)
         source = self.c.element(load.start.buffer, load.start.indices)
-        value = self.words.vector_load.format(type=kind, lanes=lanes, at=f"&{source}")
+        value = self.dialect.vector_load.format(type=kind, lanes=lanes, at=f"&{source}")
         if load.inside is None:
             return value
         return f"{self.c.text(load.inside, 4)} ? {value} : {self._zeros(load.start.dtype, lanes)}"
 
     def _zeros(self, dtype: str, lanes: int) -> str:
         elements = ", ".join([self.c.literal(0, dtype)] * lanes)
-        return self.words.vector_of.format(type=self.words.vector_type(dtype, lanes), elements=elements)
+        return self.dialect.vector_of.format(type=self.dialect.vector_type(dtype, lanes), elements=elements)
 
     def _lanes_of(self, buffer: str) -> tuple[int, ...]:
         """Elements that move together, up to 16 bytes."""
@@ -276,7 +279,7 @@ class _Kernel:
             self._emit(stmt.body)
         else:
             size = max(1, element_count(buffer))
-            self.line(f"{self.words.private}{self._memory_type(buffer.dtype)} {name}[{size}];")
+            self.line(f"{self.dialect.private}{self._memory_type(buffer.dtype)} {name}[{size}];")
             with self.registers.holding(buffer, size):
                 self._emit(stmt.body)
         if outer is not None:
@@ -284,8 +287,8 @@ class _Kernel:
 
     def _copies(self, call: str, what: str, **facts: int | str) -> None:
         """A call of one of the words' functions for asynchronous copies, where there are any."""
-        if self.words.copies:
-            self.c.helpers[call.partition("(")[0]] = self.words.copies[what].format(**facts)
+        if self.dialect.copies:
+            self.c.helpers[call.partition("(")[0]] = self.dialect.copies[what].format(**facts)
             self.line(f"{call};")
 
     def _start_copy(self, kind: str, nbytes: int, zero: str, to: str, source: str, inside: Expr | None) -> None:
@@ -310,7 +313,7 @@ class _Kernel:
 
     def _store(self, stmt: Store) -> None:
         targets = [self.c.element(b, stmt.indices) for b in stmt.buffers]
-        element = moved(stmt.values[0]) if stmt.asynchronous and self.words.copies else None
+        element = moved(stmt.values[0]) if stmt.asynchronous and self.dialect.copies else None
         if element is not None:
             self._start_element(element[0], element[1], targets[0])
         elif stmt.reducer is None:
@@ -343,18 +346,18 @@ class _Kernel:
         """By the language's own words, or through shared memory where it has none."""
         values = [self.c.text(v) for v in stmt.values]
         thread = self.simplify(self.threads.number())
-        if self.words.shuffles:
+        if self.dialect.shuffles:
             kind, number = source_lane(stmt, thread, self.simplify)
             width = "" if stmt.warp == WARP else f", {stmt.warp}"
-            text, where = self.words.shuffles[kind], self.c.text(number)
+            text, where = self.dialect.shuffles[kind], self.c.text(number)
             self._assign(stmt, [text.format(value=v, number=where, width=width) for v in values])
             return
         count = self.threads.count
         places = [self._exchange(v.dtype, count, n) for n, v in enumerate(stmt.values)]
-        self.line(self.words.barrier)  # others may still read what was exchanged before
+        self.line(self.dialect.barrier)  # others may still read what was exchanged before
         for place, value in zip(places, values, strict=True):
             self.line(f"{place}[{self.c.text(thread)}] = {value};")
-        self.line(self.words.barrier)
+        self.line(self.dialect.barrier)
         other = self.simplify(thread - thread % stmt.warp + stmt.lane)
         exists = binary("lt", stmt.lane, Const(stmt.warp, INDEX)) & binary("lt", other, Const(count, INDEX))
         safe = self.c.text(self.simplify(select(exists, other, thread)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autosched.codegen.c.dialects import Words
+from autosched.codegen.c.dialects import Dialect
 from autosched.ir.stmt import Buffer
-from autosched.ir.storage import element_count, places_of
+from autosched.ir.storage import element_count, versions_of
 
 VECTOR_BYTES = 16  # that an access moves at most, and to which shared arrays are aligned
 
@@ -60,11 +60,11 @@ class SharedMemory:
 
     def declare(self, buffer: Buffer, kind: str, name: str) -> None:
         self.names[buffer.name] = name
-        places, one = places_of(buffer)
+        places, one = versions_of(buffer)
         self.arrays.append(SharedArray(kind, name, places, max(1, element_count(one)), self.n_bytes, buffer.itemsize))
 
-    def declarations(self, words: Words, memory: str) -> list[str]:
+    def declarations(self, dialect: Dialect, memory: str) -> list[str]:
         """The arrays one by one, or as parts of all shared memory, called `memory`, where they are too large."""
-        if not words.all_shared or self.n_bytes <= words.static_shared_bytes:
-            return [words.shared + x.declaration for x in self.arrays]
-        return [f"{words.all_shared}unsigned char {memory}[];", *(x.part_of(memory) for x in self.arrays)]
+        if not dialect.all_shared or self.n_bytes <= dialect.static_shared_bytes:
+            return [dialect.shared + x.declaration for x in self.arrays]
+        return [f"{dialect.all_shared}unsigned char {memory}[];", *(x.part_of(memory) for x in self.arrays)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autosched.codegen.c.dialects import Words
+from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.source import Triple
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.stmt import BLOCKS, THREADS, For
@@ -24,7 +24,7 @@ class Threads:
         """Threads of a block."""
         return math.prod(self.block)
 
-    def bind(self, loop: For, words: Words) -> str | None:
+    def bind(self, loop: For, dialect: Dialect) -> str | None:
         """Gives the loop's iterations to blocks or threads; the C text of their number, None where there is one."""
         is_block = loop.kind in BLOCKS
         n = (BLOCKS if is_block else THREADS).index(loop.kind)
@@ -33,7 +33,7 @@ class Threads:
         (self.grid if is_block else self.block)[n] = extent
         if not is_block:
             self.numbers[n] = loop.var
-        return None if extent == 1 else (words.block if is_block else words.thread).format(axis="xyz"[n], number=n)
+        return None if extent == 1 else (dialect.block if is_block else dialect.thread).format(axis="xyz"[n], number=n)
 
     def number(self) -> Expr:
         """Of the thread in its block."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autosched.codegen.llvm.bindings import HERE, Bindings, Lanes, Numbers, Runtime
+from autosched.codegen.llvm.bindings import HERE, Bindings, LaneRange, Numbers, Runtime
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Frame, Writer
 from autosched.ir.dtype import DTYPES
@@ -21,7 +21,7 @@ from autosched.ir.storage import element_count, flat_form, flat_index
 from autosched.ir.visit import free_vars
 
 
-class Access(NamedTuple):
+class LaneAccess(NamedTuple):
     """A pointer to the first element; lanes are `lane_stride` elements apart, or each is known to be `steps` behind it,
     or has an index of its own.
 
@@ -41,7 +41,7 @@ class Access(NamedTuple):
         return self.steps or tuple(n * (self.lane_stride or 0) for n in range(lanes))
 
 
-def is_adjacent(places: list[Access]) -> bool:
+def is_adjacent(places: list[LaneAccess]) -> bool:
     """Whether the places of each lane follow one another, and those of neighbouring lanes as well."""
     first = places[0]
     if first.lane_index is not None or first.lane_stride not in (0, len(places)):
@@ -63,7 +63,7 @@ class Placed:
 
 
 @dataclass
-class Plan:
+class AccessPlan:
     """What an access is, whatever its loop variables are bound to; and what it is in `frame`, an innermost loop.
 
     Which variables are registers is the same everywhere in a frame: copies of an unrolled body differ in numbers alone.
@@ -93,9 +93,9 @@ class Addresses:
     slots: set[str] = field(default_factory=set)  # pointers to register buffers
     inside: dict[str, str] = field(default_factory=dict)  # pointers into these that depend on loops, to theirs
     steady: frozenset[str] = frozenset()  # buffers that nothing here writes to
-    _plans: dict[tuple[str, tuple[Expr, ...]], Plan] = field(default_factory=dict)
+    _plans: dict[tuple[str, tuple[Expr, ...]], AccessPlan] = field(default_factory=dict)
 
-    def access(self, name: str, indices: tuple[Expr, ...]) -> Access:
+    def access(self, name: str, indices: tuple[Expr, ...]) -> LaneAccess:
         place, key, env = self.placed[name], (name, indices), self.bindings.env
         plan = self._plans.get(key)
         if plan is None or plan.place is not place:
@@ -111,14 +111,14 @@ class Addresses:
             bound = env[var]
             if isinstance(bound, int):
                 offset += bound * c
-            elif isinstance(bound, Lanes):
+            elif isinstance(bound, LaneRange):
                 offset += bound.base * c
                 stride += c
         if plan.atoms:
             return self._irregular(plan, offset, stride, plan.running.copy())
-        return Access(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
+        return LaneAccess(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
 
-    def _enter(self, plan: Plan) -> None:
+    def _enter(self, plan: AccessPlan) -> None:
         """What the access is in the innermost frame."""
         plan.frame, plan.numbers, plan.running = self.writer.frames[-1], [], []
         for var, c in plan.terms:
@@ -127,32 +127,32 @@ class Addresses:
                 plan.running.append((bound, c))
                 continue
             plan.numbers.append((var, c))
-            if isinstance(bound, Lanes) and bound.chunk is not None:
+            if isinstance(bound, LaneRange) and bound.chunk is not None:
                 plan.running.append((bound.chunk, c * bound.lanes))
         if not plan.atoms:
             plan.pointer = self._pointer(plan.place, sorted((at.depth, at.name, c) for at, c in plan.running))
             plan.multiple = math.gcd(*(c for _, c in plan.running))
 
-    def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> Plan:
+    def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> AccessPlan:
         form = flat_form(place.buffer, indices, self.bindings.simplify)
         terms = [(atom, c) for atom, c in form.terms if isinstance(atom, Var)]
         atoms = [(atom, c) for atom, c in form.terms if not isinstance(atom, Var)]
         used = frozenset[Var]().union(*(free_vars(atom) for atom, _ in form.terms))
         data = [v for v in used if v in self.bindings.data.values()]
-        return Plan(place, form, form.constant, terms, atoms, data)
+        return AccessPlan(place, form, form.constant, terms, atoms, data)
 
-    def _scattered(self, plan: Plan) -> Access:
+    def _scattered(self, plan: AccessPlan) -> LaneAccess:
         """An access whose lanes lie where data say: what they share is in the pointer, a number of each is added."""
         offset, own = plan.constant, list[tuple[Expr, int]]()
         running: list[tuple[int, str, int]] = []
         for atom, c in (*plan.terms, *plan.atoms):
             vector = self.bindings.env[atom] if isinstance(atom, Var) else None
-            if isinstance(vector, Lanes):
+            if isinstance(vector, LaneRange):
                 offset += vector.base * c
                 running += [] if vector.chunk is None else [(vector.chunk.depth, vector.chunk.name, c * vector.lanes)]
                 own.append((self.bindings.lane(vector.lanes), c))
                 continue
-            if any(isinstance(self.bindings.env[v], Lanes | Numbers) for v in free_vars(atom)):
+            if any(isinstance(self.bindings.env[v], LaneRange | Numbers) for v in free_vars(atom)):
                 own.append((atom, c))
                 continue
             bound = self.bindings.scalar(atom)
@@ -161,9 +161,9 @@ class Addresses:
             else:
                 running.append((bound.depth, bound.name, c))
         pointer = self._pointer(plan.place, sorted(running))
-        return Access(pointer, offset, None, self.bindings.fixed(Affine(tuple(own), 0).expr()))
+        return LaneAccess(pointer, offset, None, self.bindings.fixed(Affine(tuple(own), 0).expr()))
 
-    def _irregular(self, plan: Plan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> Access:
+    def _irregular(self, plan: AccessPlan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> LaneAccess:
         """An access whose index has other terms than loop variables, of which the rest is known."""
         odd: Expr | None = None
         patterns = self._known_lanes(plan.atoms)
@@ -181,14 +181,14 @@ class Addresses:
                 piece = Binary("mul", atom, Const(c, INDEX))
                 odd = piece if odd is None else Binary("add", odd, piece)
         if odd is not None and stride:  # keep all lane-dependent parts together
-            return Access(plan.place.pointer, 0, None, self.bindings.fixed(plan.flat.expr()))
+            return LaneAccess(plan.place.pointer, 0, None, self.bindings.fixed(plan.flat.expr()))
         by_register: dict[tuple[int, str], int] = {}
         for at, c in running:
             by_register[at.depth, at.name] = by_register.get((at.depth, at.name), 0) + c
         terms = [(depth, name, c) for (depth, name), c in sorted(by_register.items())]
         pointer = self._pointer(plan.place, terms)
         if odd is not None:
-            return Access(pointer, offset, None, self.bindings.fixed(odd))
+            return LaneAccess(pointer, offset, None, self.bindings.fixed(odd))
         base = math.gcd(*by_register.values())
         return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, base)
 
@@ -196,7 +196,7 @@ class Addresses:
         """What the atoms with lanes are (see `pattern`), None if one of them is not known."""
         found = {}
         for atom, _ in atoms:
-            if any(isinstance(self.bindings.env[v], Lanes) for v in free_vars(atom)):
+            if any(isinstance(self.bindings.env[v], LaneRange) for v in free_vars(atom)):
                 known = self.bindings.pattern(atom)
                 if known is None:
                     return None
@@ -214,7 +214,7 @@ class Addresses:
         """Whether the buffer consists of whole vectors."""
         return element_count(self.placed[name].buffer) % lanes == 0
 
-    def at(self, access: Access, dtype: str) -> str:
+    def at(self, access: LaneAccess, dtype: str) -> str:
         """A pointer to the first element."""
         if access.pointer in self.slots:
             self.writer.settle(access.pointer)
@@ -226,7 +226,7 @@ class Addresses:
         nbytes = access.offset * DTYPES[dtype].nbytes
         return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
 
-    def _slot(self, access: Access, dtype: str) -> str:
+    def _slot(self, access: LaneAccess, dtype: str) -> str:
         """A pointer into a register buffer; what it is there for is known to the writer."""
         if access.offset == 0:
             return access.pointer
@@ -239,7 +239,7 @@ class Addresses:
             self.writer.frames[0].header.append(line)
         return name
 
-    def read(self, access: Access, dtype: str, lanes: int) -> str:
+    def read(self, access: LaneAccess, dtype: str, lanes: int) -> str:
         """So many adjacent elements, or one, as they are in memory."""
         held = access.pointer in self.slots
         name = self.writer.held(access.pointer, access.offset, lanes) if held else None
@@ -250,7 +250,7 @@ class Addresses:
                 self.writer.hold(access.pointer, access.offset, lanes, name)
         return name
 
-    def write(self, access: Access, dtype: str, lanes: int, text: str, note: str = "") -> None:
+    def write(self, access: LaneAccess, dtype: str, lanes: int, text: str, note: str = "") -> None:
         """Writes `text` to so many adjacent elements, with a note on the line."""
         held = access.pointer in self.slots
         place = (self._slot if held else self.at)(access, dtype)
@@ -297,11 +297,11 @@ class Addresses:
         return memo[key]
 
 
-def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> Access:
+def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> LaneAccess:
     """The access of which the lanes are `steps` behind `offset`; one stands for lanes `stride` apart."""
     offset, apart = offset + steps[0], tuple(n - steps[0] for n in steps)
     if len(apart) > 1:
         stride = apart[1]
         if any(m != n * stride for n, m in enumerate(apart)):
-            return Access(pointer, offset, None, None, 1, apart, base)
-    return Access(pointer, offset, stride, None, math.gcd(offset, base))
+            return LaneAccess(pointer, offset, None, None, 1, apart, base)
+    return LaneAccess(pointer, offset, stride, None, math.gcd(offset, base))

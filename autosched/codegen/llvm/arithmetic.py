@@ -40,23 +40,23 @@ class Arithmetic:
     writer: Writer
     target: Target
 
-    def spread(self, value: Val, lanes: int) -> Val:
+    def broadcast(self, value: Val, lanes: int) -> Val:
         """A scalar in every lane; once in a block."""
         if value.lanes == lanes or lanes == 1:
             return value
         if not value.name.startswith("%"):
             return Val(splat(value.name, value.dtype, lanes), value.dtype, lanes)
-        name = self.writer.spread.get((value.name, lanes))
+        name = self.writer.broadcast.get((value.name, lanes))
         if name is None:
             kind, scalar = value_type(value.dtype, lanes), value_type(value.dtype)
             first = self.writer.value(f"insertelement {kind} poison, {scalar} {value.name}, i64 0")
             name = self.writer.value(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
-            self.writer.spread[value.name, lanes] = name
+            self.writer.broadcast[value.name, lanes] = name
         return Val(name, value.dtype, lanes)
 
     def match(self, *values: Val) -> list[Val]:
         lanes = max(v.lanes for v in values)
-        return [v if v.lanes == lanes else self.spread(v, lanes) for v in values]
+        return [v if v.lanes == lanes else self.broadcast(v, lanes) for v in values]
 
     def _reordered(self, operation: Callable[..., Val], *operands: Val) -> Val | None:
         """The operation on vectors whose lanes have all been put in the same order, before that instead of afterwards:
@@ -87,7 +87,9 @@ class Arithmetic:
         if op in PREDICATES:
             return self._compare(PREDICATES[op][column], a, b)
         if op in ("min", "max"):
-            return self._extreme(op, b, a) if _is_number(lhs) else self._extreme(op, a, b, is_known=_is_number(rhs))
+            return (
+                self._min_or_max(op, b, a) if _is_number(lhs) else self._min_or_max(op, a, b, is_known=_is_number(rhs))
+            )
         if op == "pow":
             return self._power(a, b)
         if op == "div" and kind == "f" and rhs.lanes < lhs.lanes:  # one scalar division for the whole vector
@@ -112,7 +114,7 @@ class Arithmetic:
         text = f"{word} {predicate} {value_type(a.dtype, a.lanes)} {a.name}, {b.name}"
         return Val(self.writer.value(text), "bool", a.lanes)
 
-    def _extreme(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
+    def _min_or_max(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
         apart = DTYPES[a.dtype].is_float and not is_known
         if apart and a.lanes > 1 and masks_are_vectors(self.target):
@@ -131,7 +133,7 @@ class Arithmetic:
         All bits set are NaN, and an `or` runs anywhere: a blend would be beside the maximum and the comparison. Which
         lanes are NaN is kept apart along a chain, and asked of two operands at once: two instructions an operand.
         """
-        known = self.writer.extremes.get(a.name)
+        known = self.writer.min_max_chains.get(a.name)
         best, lost, odd = known[1:] if known is not None and known[0] == op else (a, None, None)
         best = self.select(self.binary("gt" if op == "min" else "lt", best, b), b, best)
         integer = f"int{DTYPES[a.dtype].bits}"
@@ -139,7 +141,7 @@ class Arithmetic:
         here = here if lost is None else self.binary("bitor", lost, here)
         bits = self.binary("bitor", self.converted("bitcast", best, integer), here)
         found = self.converted("bitcast", bits, a.dtype)
-        self.writer.extremes[found.name] = (op, best, lost, b) if odd is None else (op, best, here, None)
+        self.writer.min_max_chains[found.name] = (op, best, lost, b) if odd is None else (op, best, here, None)
         return found
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
@@ -170,9 +172,9 @@ class Arithmetic:
             f"call {text} @llvm.fma.{suffix(x.dtype, x.lanes)}({text} {x.name}, {text} {y.name}, {text} {z.name})"
         )
         if self.writer.single and _overwrites_operands(self.target):
-            for value, spread in ((a, x), (b, y)):
-                if value.lanes == 1 < x.lanes and spread.name.startswith("%"):
-                    self.writer.emit(f"call void (...) @llvm.fake.use({text} {spread.name})")
+            for value, broadcast in ((a, x), (b, y)):
+                if value.lanes == 1 < x.lanes and broadcast.name.startswith("%"):
+                    self.writer.emit(f"call void (...) @llvm.fake.use({text} {broadcast.name})")
         return Val(name, x.dtype, x.lanes)
 
     def less(self, a: Val, b: Val) -> Val:
@@ -180,9 +182,9 @@ class Arithmetic:
         operand may be in memory. LLVM would make it a difference again but for the fence, which is no instruction."""
         if a.lanes == 1 or b.lanes > 1 or self.target.arch != "x86_64":
             return self.binary("sub", a, b)
-        known = self.writer.spread.get((b.name, 0))
+        known = self.writer.broadcast.get((b.name, 0))
         if known is None:
-            known = self.writer.spread[b.name, 0] = self.fence(self.negate(b)).name
+            known = self.writer.broadcast[b.name, 0] = self.fence(self.negate(b)).name
         return self.binary("add", a, Val(known, b.dtype, 1))
 
     def negate(self, a: Val) -> Val:

@@ -30,7 +30,7 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneRange:
     """The vectorised variable: value = base + chunk * lanes + (0 .. lanes-1), `chunk` a run-time variable or None."""
 
     base: int
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
     lanes: int
 
 
-Binding = int | Runtime | Lanes | Numbers
+Binding = int | Runtime | LaneRange | Numbers
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Bindings:
 
     def shared(self, expr: Expr) -> int | Runtime | None:
         """What an index is in all lanes; None where they differ."""
-        return None if any(isinstance(self.env[v], Lanes) for v in free_vars(expr)) else self.scalar(expr)
+        return None if any(isinstance(self.env[v], LaneRange) for v in free_vars(expr)) else self.scalar(expr)
 
     def scalar(self, expr: Expr) -> int | Runtime:
         """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
@@ -102,9 +102,9 @@ class Bindings:
         """An index with lanes as what all of them share and a number for each: (16 i + n) // 2 = 8 i + n // 2. None
         where the numbers depend on other loops."""
         fixed = self.fixed(expr)
-        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], Lanes | Numbers)]
+        vector = [(v, b) for v in free_vars(fixed) if isinstance(b := self.env[v], LaneRange | Numbers)]
         var, bound = vector[0] if len(vector) == 1 else (CHUNK, None)
-        if not isinstance(bound, Lanes):
+        if not isinstance(bound, LaneRange):
             return None
         key = (fixed, bound.base, bound.lanes, bound.chunk is None)
         if key not in self._patterns:
@@ -115,7 +115,7 @@ class Bindings:
         self._origin(bound)
         return self.scalar(found[0]), found[1]
 
-    def _lane_numbers(self, expr: Expr, var: Var, bound: Lanes) -> tuple[Expr, tuple[int, ...]] | None:
+    def _lane_numbers(self, expr: Expr, var: Var, bound: LaneRange) -> tuple[Expr, tuple[int, ...]] | None:
         origin = self._origin(bound) + bound.base
         numbers, shared = list[int](), None
         for n in range(bound.lanes):
@@ -128,19 +128,19 @@ class Bindings:
 
     def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
         """An index whose lanes are evenly apart: a number for each, and what is added to all. None for others."""
-        vector = [v for v in free_vars(expr) if isinstance(self.env[v], Lanes)]
+        vector = [v for v in free_vars(expr) if isinstance(self.env[v], LaneRange)]
         if len(vector) != 1:
             return None
         var, bound = vector[0], self.env[vector[0]]
         terms = self.simplify.affine(expr).terms
-        assert isinstance(bound, Lanes)
+        assert isinstance(bound, LaneRange)
         if any(var in free_vars(a) for a, _ in terms if a is not var):
             return None
         step = dict(terms).get(var, 0)
         start = substitute(expr, {var: self._origin(bound)})
         return tuple(step * (bound.base + n) for n in range(bound.lanes)), start
 
-    def _origin(self, bound: Lanes) -> Expr:
+    def _origin(self, bound: LaneRange) -> Expr:
         """The vectorised variable in the first lane, less `base`."""
         if bound.chunk is None:
             return Const(0, INDEX)
@@ -157,7 +157,7 @@ class Bindings:
             bound = self.env[atom] if isinstance(atom, Var) else None
             if isinstance(bound, int):
                 first = last = bound
-            elif isinstance(bound, Lanes) and bound.chunk is None:
+            elif isinstance(bound, LaneRange) and bound.chunk is None:
                 first, last = bound.base, bound.base + used - 1
             ends = c * first, c * last
             low, high = low + min(ends), high + max(ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import value_type
-from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Form, Intrinsic
+from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Intrinsic, WidthForm
 from autosched.ir.dtype import DTYPES
 
 if TYPE_CHECKING:
@@ -59,25 +59,25 @@ def dot(m: Arithmetic, row: Intrinsic, a: Val, b: Val, total: Val | None) -> Val
     if row.flips is None:
         return _instruction(m, form, a, b, start)
     words, bits = [a, b], m.number(FIRST_BITS, "int32")
-    words[row.flips] = m.binary("bitxor", m.spread(words[row.flips], form.lanes), bits)
+    words[row.flips] = m.binary("bitxor", m.broadcast(words[row.flips], form.lanes), bits)
     shifted = _instruction(m, form, words[0], words[1], start)
     words[row.flips] = bits
     return m.binary("sub", shifted, _instruction(m, form, words[0], words[1], m.number(0, row.accumulator)))
 
 
-def _instruction(m: Arithmetic, form: Form, a: Val, b: Val, total: Val) -> Val:
-    start = m.spread(total, form.lanes)
+def _instruction(m: Arithmetic, form: WidthForm, a: Val, b: Val, total: Val) -> Val:
+    start = m.broadcast(total, form.lanes)
     kind, result = _operand(form), value_type(total.dtype, form.lanes)
     operands = []
     for word in (a, b):
-        spread = m.spread(word, form.lanes)
-        operands.append(m.writer.value(f"bitcast {value_type('int32', form.lanes)} {spread.name} to {kind}"))
+        broadcast = m.broadcast(word, form.lanes)
+        operands.append(m.writer.value(f"bitcast {value_type('int32', form.lanes)} {broadcast.name} to {kind}"))
     arguments = [f"{result} {start.name}"] * form.adds + [f"{kind} {x}" for x in operands]
     found = m.emitted(f"call {result} @{form.llvm}({', '.join(arguments)})", start)
     return found if form.adds else m.binary("add", start, found)
 
 
-def _operand(form: Form) -> str:
+def _operand(form: WidthForm) -> str:
     return f"<{form.lanes * (1 if form.element == 'i32' else 2)} x {form.element}>"
 
 
@@ -104,5 +104,5 @@ def _part(m: Arithmetic, word: Val, dtype: str, n: int, depth: int) -> Val:
     down = m.number(WORD_BITS - size, "int32")
     if DTYPES[dtype].kind == "i":
         return m.binary("shr", up, down)
-    places = m.spread(down, word.lanes)
+    places = m.broadcast(down, word.lanes)
     return m.emitted(f"lshr {value_type('int32', word.lanes)} {up.name}, {places.name}", word)

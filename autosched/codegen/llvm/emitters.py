@@ -13,7 +13,7 @@ from autosched.ir.stmt import For, Stmt
 if TYPE_CHECKING:
     from autosched.codegen.llvm.address import Addresses
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-    from autosched.codegen.llvm.bindings import Bindings, Lanes
+    from autosched.codegen.llvm.bindings import Bindings, LaneRange
     from autosched.codegen.llvm.indices import Indices
     from autosched.codegen.llvm.stores import Stores
     from autosched.codegen.llvm.values import Values
@@ -51,7 +51,7 @@ class StatementEmitter(Protocol):
 
     def width(self, loop: For) -> int: ...
 
-    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None: ...
+    def vector(self, stmt: For, lanes: LaneRange, mask: str | None) -> None: ...
 
     def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None: ...
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.arithmetic import Val, has_avx512, masks_are_vectors, shuffled_bits
-from autosched.codegen.llvm.bindings import HERE, LANE, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.bindings import HERE, LANE, LaneRange, Numbers, Runtime, fits_32
 from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.vocabulary import fill_name, memory_type, splat, suffix, value_type
@@ -65,7 +65,7 @@ def _outside(values: ValueEmitter, index: Expr) -> Runtime | None:
     """The index as a number that is known in the innermost loop which moves it; None where it has to stay here."""
     writer, bound = values.writer, [values.bindings.env[v] for v in free_vars(index)]
     steady = all(x.buffer in values.addresses.steady for x in loads(index))
-    if not steady or any(isinstance(b, Lanes | Numbers) for b in bound):
+    if not steady or any(isinstance(b, LaneRange | Numbers) for b in bound):
         return None
     depth = max((b.depth for b in bound if isinstance(b, Runtime)), default=0)
     branches = any(isinstance(e, Select) for e in subexpressions(index))
@@ -96,7 +96,7 @@ def _in_32_bits(values: ValueEmitter, index: Expr) -> Val | None:
     return total
 
 
-def gathered(values: ValueEmitter, access: Access, dtype: str) -> str:
+def gathered(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
     """The vector of lanes from different places: picked from a short table, by the hardware's gather, or lane by lane;
     a masked gather where lanes may not exist, if the hardware may have one for elements of that size."""
     lanes, kind = values.lanes, memory_type(dtype, values.lanes)
@@ -104,9 +104,9 @@ def gathered(values: ValueEmitter, access: Access, dtype: str) -> str:
     exists = index is not None and not values.guarded and (values.mask is None or LANE not in free_vars(index))
     own = _in_32_bits(values, index) if index is not None and exists else None
     if own is not None and own.lanes == lanes:  # data are clamped, also those of lanes that do not exist
-        picked = _picked(values, access, own, dtype)
-        if picked is not None:
-            return picked
+        from_table = _from_short_table(values, access, own, dtype)
+        if from_table is not None:
+            return from_table
         if not (has_avx512(values.arithmetic.target) and DTYPES[dtype].nbytes >= SMALLEST_GATHERED):
             return _one_by_one(values, base, own, dtype)
     filler = splat("1", dtype, lanes) if DTYPES[dtype].is_integer else "zeroinitializer"
@@ -119,13 +119,13 @@ def gathered(values: ValueEmitter, access: Access, dtype: str) -> str:
     )
 
 
-def lane_pointers(values: ValueEmitter, access: Access, dtype: str) -> str:
+def lane_pointers(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
     """A vector of pointers, one for each lane."""
     base, lanes = values.addresses.at(access, dtype), values.lanes
     own = access.lane_index
     if own is not None:
         narrow = _in_32_bits(values, own) or values.indices.narrow(own, lanes)
-        index = values.arithmetic.spread(narrow or values.indices.emit(own, lanes), lanes)
+        index = values.arithmetic.broadcast(narrow or values.indices.emit(own, lanes), lanes)
     else:
         steps = ", ".join(f"i64 {step}" for step in access.lane_steps(lanes))
         index = Val(f"<{steps}>", INDEX, lanes)
@@ -133,7 +133,7 @@ def lane_pointers(values: ValueEmitter, access: Access, dtype: str) -> str:
     return values.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
 
 
-def scatter(values: ValueEmitter, access: Access, dtype: str, text: str) -> None:
+def scatter(values: ValueEmitter, access: LaneAccess, dtype: str, text: str) -> None:
     """Writes the lanes of `text`, which lie apart, where the mask has them. What has no instruction for it writes each
     known lane at a constant distance: LLVM would bring every pointer out of a vector first, 22 instructions for eight
     lanes instead of nine."""
@@ -163,7 +163,7 @@ def _one_by_one(values: ValueEmitter, base: str, index: Val, dtype: str) -> str:
     return found
 
 
-def _where_they_exist(values: ValueEmitter, access: Access, dtype: str, mask: str, filler: str) -> str:
+def _where_they_exist(values: ValueEmitter, access: LaneAccess, dtype: str, mask: str, filler: str) -> str:
     """Each lane's element by a load of its own, from a constant in lanes that the mask leaves out. A masked gather of
     short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
     write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
@@ -199,7 +199,7 @@ def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
         yield writer.value(f"lshr i64 {held}, 32")
 
 
-def _picked(values: ValueEmitter, access: Access, index: Val, dtype: str) -> str | None:
+def _from_short_table(values: ValueEmitter, access: LaneAccess, index: Val, dtype: str) -> str | None:
     """The lanes out of a table that is a register or two, all of which exists; None for another one. What is written
     lane by lane is one shuffle for each register (LLVM's "variable permute")."""
     lanes, write, size = values.lanes, values.writer.value, DTYPES[dtype].nbytes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.bindings import Bindings, Lanes, Numbers, Runtime, fits_32
+from autosched.codegen.llvm.bindings import Bindings, LaneRange, Numbers, Runtime, fits_32
 from autosched.codegen.llvm.vocabulary import suffix, value_type
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
 from autosched.ir.simplify import Affine
@@ -36,7 +36,7 @@ class Indices:
 
     def emit(self, expr: Expr, used: int) -> Val:
         """Integer arithmetic, of which the first `used` lanes count: shared and hoisted where no lane is involved."""
-        vector = {v for v in free_vars(expr) if isinstance(self.bindings.env[v], Lanes | Numbers)}
+        vector = {v for v in free_vars(expr) if isinstance(self.bindings.env[v], LaneRange | Numbers)}
         if not vector:
             scalar = self.bindings.scalar(expr)
             return Val(str(scalar) if isinstance(scalar, int) else scalar.name, INDEX, 1)
@@ -97,7 +97,7 @@ class Indices:
         bound = self.bindings.env[var]
         if isinstance(bound, Numbers):
             return self.arithmetic.cast(Val(*bound), INDEX)
-        assert isinstance(bound, Lanes)
+        assert isinstance(bound, LaneRange)
         text = ", ".join(f"i64 {bound.base + n}" for n in range(bound.lanes))
         numbers = Val(f"<{text}>" if bound.lanes > 1 else str(bound.base), INDEX, bound.lanes)
         if bound.chunk is None:
@@ -144,7 +144,7 @@ class Indices:
         return Val(self.bindings.narrowed(number), "int32", 1)
 
     def _lanes_of(self, expr: Expr) -> list[Var]:
-        return [v for v in free_vars(expr) if isinstance(self.bindings.env.get(v), Lanes)]
+        return [v for v in free_vars(expr) if isinstance(self.bindings.env.get(v), LaneRange)]
 
     def _divided(self, atom: Binary, used: int) -> Val | None:
         """The lanes of a quotient or a remainder."""

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
-from autosched.codegen.llvm.small_floats import paired_loops
+from autosched.codegen.llvm.small_floats import deinterleaved_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
-from autosched.codegen.llvm.stores import plain, streamed
+from autosched.codegen.llvm.stores import non_temporal, plain
 from autosched.codegen.llvm.vocabulary import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
@@ -39,18 +39,18 @@ CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
 
 
 @dataclass(frozen=True)
-class Nest:
+class RootNest:
     """One root nest: its parallel loops (collapsed into a task number) and what they run."""
 
     name: str
     parallel: tuple[For, ...]
     body: Stmt
 
-    def streamed(self, target: Target) -> tuple[str, ...]:
+    def non_temporal(self, target: Target) -> tuple[str, ...]:
         """The outputs that are written around the caches; a processor without such stores has none."""
         if target.arch != "x86_64":
             return ()
-        stores = (s for s in walk(self.body) if isinstance(s, Store) and s.streamed)
+        stores = (s for s in walk(self.body) if isinstance(s, Store) and s.non_temporal)
         return tuple(dict.fromkeys(b for s in stores for b in s.buffers))
 
     @property
@@ -106,9 +106,9 @@ def _program(
     for nest in nests:
         text, peak = _nest_function(nest, buffers, simplify, target)
         bodies.append(plain(text))
-        if nest.streamed(target):
+        if nest.non_temporal(target):
             renamed = text.replace(f"@{nest.name}(", f"@{nest.name}.stream(", 1)
-            bodies.append(streamed(renamed, target.vector_bytes))
+            bodies.append(non_temporal(renamed, target.vector_bytes))
         private = max(private, peak)
     module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads, target)
     parts = [*bodies, *(module.runner(n) for n in nests)]
@@ -119,7 +119,7 @@ def _program(
     return parts, workspace_bytes
 
 
-def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:
+def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[RootNest]]:
     """Shared buffers and root nests, in order."""
     shared, stmts = shared_and_nests(body)
     nests = []
@@ -128,7 +128,7 @@ def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[Nest]]:
         while isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL:
             loops.append(stmt)
             stmt = stmt.body
-        nests.append(Nest(f"{name}.nest{n}", tuple(loops), stmt))
+        nests.append(RootNest(f"{name}.nest{n}", tuple(loops), stmt))
     return shared, nests
 
 
@@ -136,7 +136,7 @@ def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
     return [(b, f"%b{n}") for n, b in enumerate(buffers)]
 
 
-def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
+def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
     """The nest's text, stores around the caches marked, and the private bytes it needs."""
     writer = Writer()
     placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
@@ -145,8 +145,8 @@ def _nest_function(nest: Nest, buffers: Sequence[Buffer], simplify: Simplifier, 
     addresses = Addresses(writer, Bindings(writer, simplify), placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
     body = _with_bytes(nest.body)
-    paired = paired_loops(body, {b.name: b for b in buffers}, simplify, target)
-    statements = Statements(writer, addresses, target, local, paired)
+    deinterleaved = deinterleaved_loops(body, {b.name: b for b in buffers}, simplify, target)
+    statements = Statements(writer, addresses, target, local, deinterleaved)
     inner = nest.n_tasks
     for loop in nest.parallel:
         assert isinstance(loop.bound, Const)
@@ -228,7 +228,7 @@ class _Module:
     threads: int
     target: Target
 
-    def runner(self, nest: Nest) -> str:
+    def runner(self, nest: RootNest) -> str:
         lines = [
             f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{",
             "entry:",
@@ -250,18 +250,18 @@ class _Module:
             f"  %at = add i64 %skip, {self.shared_bytes}",
             "  %local = getelementptr inbounds i8, ptr %ws, i64 %at",
         ]
-        streamed = nest.streamed(self.target)
-        if streamed:
-            lines += [*self._test_alignment(streamed), "  br i1 %whole, label %stream, label %loop"]
+        non_temporal = nest.non_temporal(self.target)
+        if non_temporal:
+            lines += [*self._test_alignment(non_temporal), "  br i1 %whole, label %stream, label %loop"]
             lines += [*_task_loop(f"{nest.name}.stream", names, "stream", "fence"), "fence:"]
             lines += ["  call void @llvm.x86.sse.sfence()", "  ret void"]
         else:
             lines.append("  br label %loop")
         return "\n".join([*lines, *_task_loop(nest.name, names, "loop", "done"), "done:", "  ret void", "}"])
 
-    def _test_alignment(self, streamed: tuple[str, ...]) -> list[str]:
+    def _test_alignment(self, non_temporal: tuple[str, ...]) -> list[str]:
         """%whole: whether all these buffers begin at a multiple of a vector."""
-        names = [name for buffer, name in _names(self.buffers) if buffer.name in streamed]
+        names = [name for buffer, name in _names(self.buffers) if buffer.name in non_temporal]
         lines = ["  %bits0 = or i64 0, 0"]
         for n, name in enumerate(names):
             lines.append(f"  %bits{n}.a = ptrtoint ptr {name} to i64")
@@ -269,10 +269,10 @@ class _Module:
         lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.vector_bytes - 1}")
         return [*lines, "  %whole = icmp eq i64 %rest, 0"]
 
-    def _chunk(self, nest: Nest) -> int:
+    def _chunk(self, nest: RootNest) -> int:
         return max(1, nest.n_tasks // (CHUNKS_PER_THREAD * self.threads))
 
-    def task(self, nest: Nest) -> str:
+    def task(self, nest: RootNest) -> str:
         size = self._chunk(nest)
         return f"""define internal void @{nest.name}.task(ptr %env, i64 %chunk, i64 %tid) #0 {{
 entry:
@@ -286,7 +286,7 @@ entry:
   ret void
 }}"""
 
-    def entry(self, nests: list[Nest]) -> str:
+    def entry(self, nests: list[RootNest]) -> str:
         lines = [f"define i32 @{self.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
         lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]

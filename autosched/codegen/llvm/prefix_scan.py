@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.codegen.llvm.arithmetic import Val
-from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.bindings import LaneRange
 from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.vocabulary import literal, splat, value_type
 from autosched.ir.conditions import LIMITS, MIRRORED, is_ordering
 from autosched.ir.expr import Const, Expr, Select, Var
 from autosched.ir.stmt import Store
-from autosched.ir.visit import free_vars, is_looked_up, loads, substitute
+from autosched.ir.visit import free_vars, is_gathered, loads, substitute
 
 LEAST = 4  # elements; fewer are added under masks as soon
 
@@ -29,7 +29,7 @@ LEAST = 4  # elements; fewer are added under masks as soon
 class _Piece:
     """A vector of the block; `mask`: the lanes that exist, where not all do."""
 
-    lanes: Lanes
+    lanes: LaneRange
     mask: str | None
 
 
@@ -59,11 +59,11 @@ def _pieces(extent: int, width: int) -> list[_Piece]:
     """The vectors of a loop."""
     lanes = min(width, _next_power(extent))
     whole, rest = divmod(extent, lanes)
-    found = [_Piece(Lanes(n * lanes, lanes), None) for n in range(whole)]
+    found = [_Piece(LaneRange(n * lanes, lanes), None) for n in range(whole)]
     if rest:
         tail = _next_power(rest)
         bits = ", ".join(f"i1 {'true' if n < rest else 'false'}" for n in range(tail))
-        found.append(_Piece(Lanes(whole * lanes, tail), None if rest == tail else f"<{bits}>"))
+        found.append(_Piece(LaneRange(whole * lanes, tail), None if rest == tail else f"<{bits}>"))
     return found
 
 
@@ -85,9 +85,9 @@ def _order(emitter: StatementEmitter, cond: Expr, k: Var, lane: Var) -> str | No
     return next((o for o, limit in LIMITS.items() if limit == (is_least, end - shift)), None)
 
 
-def _is_adjacent(emitter: StatementEmitter, term: Expr, lane: Var, piece: Lanes) -> bool:
+def _is_adjacent(emitter: StatementEmitter, term: Expr, lane: Var, piece: LaneRange) -> bool:
     """Whether what the term reads follows each other lane by lane, or is the same in all of them."""
-    if any(map(is_looked_up, loads(term))):
+    if any(map(is_gathered, loads(term))):
         return False
     emitter.bindings.env[lane] = piece
     strides = {emitter.addresses.access(x.buffer, x.indices).lane_stride for x in loads(term)}
@@ -102,7 +102,7 @@ def _emit(emitter: StatementEmitter, store: Store, lane: Var, term: Expr, pieces
         lanes = piece.lanes.lanes
         emitter.bindings.env[lane], values.lanes, values.mask = piece.lanes, lanes, piece.mask
         values.begin(store)
-        found = _scanned(emitter, store, emitter.arithmetic.spread(values.emit(term), lanes), piece.mask, backwards)
+        found = _scanned(emitter, store, emitter.arithmetic.broadcast(values.emit(term), lanes), piece.mask, backwards)
         last = _last(emitter, found, backwards)
         if order in ("lt", "gt"):
             found = _shifted(emitter, store, found, 1, backwards)

@@ -24,9 +24,9 @@ from itertools import permutations, product
 from math import prod
 
 from autosched.codegen.llvm.address import Addresses
-from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.bindings import LaneRange
 from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
-from autosched.codegen.llvm.windows import Point, Window, find_window
+from autosched.codegen.llvm.windows import Point, RegisterWindow, find_window
 from autosched.ir.conditions import adds_nothing, conjuncts
 from autosched.ir.expr import INDEX, Const, Expr, Select, Var
 from autosched.ir.stmt import For, ForKind, Scope, Stmt, Store
@@ -40,7 +40,7 @@ SPARE = 4
 
 
 @dataclass(frozen=True)
-class Result:
+class Accumulators:
     """What becomes of a window's accumulators: the unrolled loops, and their values for each accumulator."""
 
     loops: tuple[Var, ...]
@@ -124,11 +124,13 @@ def emit_rolling(emitter: StatementEmitter, tile: RegisterTile) -> bool:
     found, registers = _window(emitter, tile.stmt), emitter.target.n_vector_registers
     if found is None or found.fits(vectors := _n_vectors(emitter, found), registers):
         return False
-    window = next((w for w in found.sweeps() if w.passes(vectors, registers)), None)
-    if window is None or (not window.passes(vectors, registers - SPARE) and _comes_apart(found, vectors, registers)):
+    window = next((w for w in found.sweeps() if w.fits_rolling(vectors, registers)), None)
+    if window is None or (
+        not window.fits_rolling(vectors, registers - SPARE) and _comes_apart(found, vectors, registers)
+    ):
         return False
     target = emitter.target
-    if target.vector_bytes < target.line_bytes and window.crowds(target):
+    if target.vector_bytes < target.line_bytes and window.has_set_conflicts(target):
         return False
     written = find_result(window, result, emitter.addresses)
     if written is None or emitter.width(written.inner) != emitter.width(window.inner):
@@ -148,13 +150,13 @@ def emit_rolling(emitter: StatementEmitter, tile: RegisterTile) -> bool:
     return True
 
 
-def _comes_apart(window: Window, vectors: int, registers: int) -> bool:
+def _comes_apart(window: RegisterWindow, vectors: int, registers: int) -> bool:
     """Whether the steps of one loop are windows that fit and read no more of X than the whole."""
     parts = window.parts(vectors, registers)
     return bool(parts) and sum(part.elements for part in parts) == window.elements
 
 
-def find_result(window: Window, stmt: For, addresses: Addresses) -> Result | None:
+def find_result(window: RegisterWindow, stmt: For, addresses: Addresses) -> Accumulators | None:
     """The statement as what writes the window's accumulators, each once and in the same lanes; else None."""
     nest = vector_tile(stmt)
     update = window.inner.body
@@ -176,7 +178,7 @@ def find_result(window: Window, stmt: For, addresses: Addresses) -> Result | Non
     ours = _offsets(name, read.pop(), variables, points, inner.var, addresses)
     if theirs is None or ours is None or len(ours) != len(points) or set(ours) != set(theirs):
         return None
-    return Result(variables, inner, {place: ours[offset] for offset, place in theirs.items()})
+    return Accumulators(variables, inner, {place: ours[offset] for offset, place in theirs.items()})
 
 
 def _offsets(
@@ -195,23 +197,23 @@ def _is_unrolled(stmt: Stmt) -> bool:
     return isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const)
 
 
-def _window(emitter: StatementEmitter, stmt: For) -> Window | None:
+def _window(emitter: StatementEmitter, stmt: For) -> RegisterWindow | None:
     window = find_window(stmt, emitter.addresses)
     if window is None or reduces_lanes(window.inner):
         return None
-    return window if _n_vectors(emitter, window) <= (1 if window.is_spread else MAX_CHUNKS) else None
+    return window if _n_vectors(emitter, window) <= (1 if window.is_broadcast else MAX_CHUNKS) else None
 
 
-def _extent(window: Window) -> int:
+def _extent(window: RegisterWindow) -> int:
     assert isinstance(window.inner.extent, Const)
     return int(window.inner.extent.value)
 
 
-def _n_vectors(emitter: StatementEmitter, window: Window) -> int:
+def _n_vectors(emitter: StatementEmitter, window: RegisterWindow) -> int:
     return -(-_extent(window) // emitter.width(window.inner))
 
 
-def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
+def _clears(stmt: Stmt | None, window: RegisterWindow, addresses: Addresses) -> bool:
     """Whether the statement sets the window's accumulators to what changes nothing in the update's reducer."""
     nest = None if stmt is None else vector_tile(stmt)
     update = window.inner.body
@@ -233,7 +235,9 @@ def _clears(stmt: Stmt | None, window: Window, addresses: Addresses) -> bool:
     return ours is not None and theirs is not None and set(theirs) <= set(ours)
 
 
-def _emit(emitter: StatementEmitter, window: Window, after: Callable[[int, int], None], cleared: bool = False) -> None:
+def _emit(
+    emitter: StatementEmitter, window: RegisterWindow, after: Callable[[int, int], None], cleared: bool = False
+) -> None:
     """All points of each vector, `after` each of them with its number and the vector's first element. Where the
     accumulators are `cleared`, the first product is stored and not added: LLVM would copy operands for it."""
     emitter.values.in_window = True
@@ -253,7 +257,7 @@ def _emit(emitter: StatementEmitter, window: Window, after: Callable[[int, int],
         emitter.bindings.env.pop(var, None)  # all points may be outside
 
 
-def _emit_parts(emitter: StatementEmitter, parts: Sequence[Window]) -> None:
+def _emit_parts(emitter: StatementEmitter, parts: Sequence[RegisterWindow]) -> None:
     """One window after another, with nothing held from one to the next, see `_emit_steps`."""
     for n, part in enumerate(parts):
         if n:
@@ -262,7 +266,7 @@ def _emit_parts(emitter: StatementEmitter, parts: Sequence[Window]) -> None:
         _emit(emitter, part, lambda n, first: None)
 
 
-def _emit_steps(emitter: StatementEmitter, window: Window) -> None:
+def _emit_steps(emitter: StatementEmitter, window: RegisterWindow) -> None:
     """All points in the order of the loops. A fence for the compiler alone keeps LLVM from holding what one step loads
     until the next one needs it again: there are no registers for that, it went to the stack and back."""
     env, step = emitter.bindings.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
@@ -279,7 +283,7 @@ def _emit_steps(emitter: StatementEmitter, window: Window) -> None:
         del env[var]
 
 
-def _outside(window: Window, addresses: Addresses) -> set[Point]:
+def _outside(window: RegisterWindow, addresses: Addresses) -> set[Point]:
     """The points at which a condition of the update surely does not hold, and which add nothing then."""
     store = window.inner.body
     assert isinstance(store, Store)
@@ -307,4 +311,4 @@ def _vector_at(emitter: StatementEmitter, inner: For, loops: tuple[Var, ...], po
     if extent - first < width:
         emitter.vector_rest(inner, first, extent - first, width)
     else:
-        emitter.vector(inner, Lanes(first, width), None)
+        emitter.vector(inner, LaneRange(first, width), None)

@@ -6,7 +6,7 @@ those of F. Giesen, "float->half variants", https://gist.github.com/rygorous/215
 
     for l in vectors:  A[l] += f(X[.., l])        for l in vectors:  Y[.., l] = g(X[.., l], W[l])     X, W, Y bfloat16
 
-Such a loop need not know which lane is which. There the lanes are de-interleaved (`paired_loops`): a register of
+Such a loop need not know which lane is which. There the lanes are de-interleaved (`deinterleaved_loops`): a register of
 bfloat16 becomes two of float32, the even lanes by a shift and the odd ones by a mask. Two become one by a shift and a
 blend, or by a conversion and a shuffle of AVX512-BF16. In their own order each half is shuffled across the register
 before its shift, or after it. Buffers of a nest that only such loops use (A) hold their lanes de-interleaved.
@@ -24,7 +24,7 @@ from autosched.ir.expr import Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
 from autosched.ir.storage import flat_index
-from autosched.ir.visit import exprs_of, free_vars, is_looked_up, loads, reduces_lanes
+from autosched.ir.visit import exprs_of, free_vars, is_gathered, loads, reduces_lanes
 from autosched.target import Target
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def widen(m: Arithmetic, a: Val) -> Val:
     """The float32 that a float16 or bfloat16 is."""
     if a.dtype == "float16" and _has(m, "float16"):
         return m.converted("fpext", m.converted("bitcast", a, "half"), "float", "float32")
-    if m.writer.paired and a.lanes > 1:
+    if m.writer.deinterleaved and a.lanes > 1:
         return _widen_pairs(m, a)
     word = m.converted("zext", a, "i32", "int32")
     if a.dtype == "bfloat16":
@@ -54,7 +54,7 @@ def widen(m: Arithmetic, a: Val) -> Val:
 
 def narrow(m: Arithmetic, a: Val, dtype: str) -> Val:
     """The float16 or bfloat16 nearest to a float32."""
-    pairs = dtype == "bfloat16" and m.writer.paired and a.lanes > 1
+    pairs = dtype == "bfloat16" and m.writer.deinterleaved and a.lanes > 1
     if pairs and _has(m, dtype) and a.lanes * 2 == m.target.vector_bytes == 64:
         return _narrow_registers(m, a)
     if _has(m, dtype) and not pairs:
@@ -172,7 +172,9 @@ class _Lanes:
     buffers: set[str] = field(default_factory=set)
 
 
-def paired_loops(body: Stmt, params: Mapping[str, Buffer], simplify: Simplifier, target: Target) -> frozenset[Var]:
+def deinterleaved_loops(
+    body: Stmt, params: Mapping[str, Buffer], simplify: Simplifier, target: Target
+) -> frozenset[Var]:
     """The variables of the vectorised loops of a nest whose lanes are taken in pairs, 2 bytes each: those that convert
     bfloat16, and those that use the same buffers of the nest."""
     buffers = {**params, **{s.buffer.name: s.buffer for s in walk(body) if isinstance(s, Allocate)}}
@@ -237,7 +239,7 @@ class _Pairs:
         if isinstance(e, Word | Dot):
             return False
         if isinstance(e, Load):
-            return not is_looked_up(e) and self._is_element(e.buffer, e.indices, lane)
+            return not is_gathered(e) and self._is_element(e.buffer, e.indices, lane)
         if isinstance(e, Cast) and {e.dtype, e.a.dtype} == {"float32", "bfloat16"}:
             lanes.converts = True
         elif e.dtype not in ("float32", "bool"):

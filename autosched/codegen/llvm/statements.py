@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.bindings import Lanes, Runtime
+from autosched.codegen.llvm.bindings import LaneRange, Runtime
 from autosched.codegen.llvm.emitters import RegisterTile
 from autosched.codegen.llvm.register_tiles import emit_tile
 from autosched.codegen.llvm.stores import Stores
@@ -51,13 +51,13 @@ class Statements:
     """Emits statements at the writer's current point."""
 
     def __init__(
-        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, paired: frozenset[Var]
+        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, deinterleaved: frozenset[Var]
     ) -> None:
         self.writer = writer
         self.addresses, self.bindings = addresses, addresses.bindings
         self.target = target
         self.local = local
-        self.paired = paired  # variables of loops, see `small_floats.py`
+        self.deinterleaved = deinterleaved  # variables of loops, see `small_floats.py`
         self.arithmetic = Arithmetic(writer, target)
         self.values = Values(writer, addresses, self.arithmetic)
         self.stores = Stores(self.values, target)
@@ -156,7 +156,7 @@ class Statements:
 
     def width(self, loop: For) -> int:
         """Lanes of a vector in a vectorised loop."""
-        if loop.var in self.paired:
+        if loop.var in self.deinterleaved:
             return self.target.vector_bytes // 2
         body = loop.body
         known = self._widths.get(id(body))
@@ -182,13 +182,13 @@ class Statements:
             n = int(extent.value)
             lanes = min(width, _next_power(n))
             whole, rest = divmod(n, lanes)
-            most = MAX_CHUNKS // 2 if stmt.var in self.paired else MAX_CHUNKS
+            most = MAX_CHUNKS // 2 if stmt.var in self.deinterleaved else MAX_CHUNKS
             if 1 < whole <= most and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= most:
                 self.writer.single = whole + bool(rest) == 1
                 for chunk in range(whole):
-                    self.vector(stmt, Lanes(chunk * lanes, lanes), None)
+                    self.vector(stmt, LaneRange(chunk * lanes, lanes), None)
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
             self.vector_rest(stmt, whole * lanes, rest, width)
@@ -204,25 +204,25 @@ class Statements:
             return
         tail = min(width, _next_power(rest))
         bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
-        self.vector(stmt, Lanes(first, tail), None if rest == tail else f"<{bits}>")
+        self.vector(stmt, LaneRange(first, tail), None if rest == tail else f"<{bits}>")
 
     def _reduced_chunks(self, loop: For, whole: int, lanes: int) -> None:
         """Whole vectors are combined with each other first, so that lanes are combined only once."""
         store = loop.body
         assert isinstance(store, Store)
         chunks: list[list[Val]] = []
-        self.values.lanes, self.writer.paired = lanes, loop.var in self.paired
+        self.values.lanes, self.writer.deinterleaved = lanes, loop.var in self.deinterleaved
         for chunk in range(whole):
-            self.bindings.env[loop.var] = Lanes(chunk * lanes, lanes)
+            self.bindings.env[loop.var] = LaneRange(chunk * lanes, lanes)
             self.values.begin()
-            chunks.append([self.arithmetic.spread(self.values.emit(v), lanes) for v in store.values])
+            chunks.append([self.arithmetic.broadcast(self.values.emit(v), lanes) for v in store.values])
         del self.bindings.env[loop.var]
-        self.writer.paired = False
+        self.writer.deinterleaved = False
         self.stores.reduce(store, chunks, lanes)
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:
-            self.vector(stmt, Lanes(0, lanes, var), None)
+            self.vector(stmt, LaneRange(0, lanes, var), None)
 
         self._counted(count, may_skip, body, "V")
 
@@ -240,22 +240,26 @@ class Statements:
         w.label(some)
         self.values.forget()
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
-        spread = self.arithmetic.spread(Val(rest, INDEX, 1), lanes)
-        mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {spread.name}")
+        broadcast = self.arithmetic.broadcast(Val(rest, INDEX, 1), lanes)
+        mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {broadcast.name}")
         with w.conditional(), w.frame() as depth:  # hoisted arithmetic stays inside this block
-            self.vector(stmt, Lanes(0, lanes, Runtime(whole, depth)), mask)
+            self.vector(stmt, LaneRange(0, lanes, Runtime(whole, depth)), mask)
         w.branch(f"label %{done}")
         w.label(done)
         self.values.forget()
 
-    def vector(self, stmt: For, lanes: Lanes, mask: str | None) -> None:
+    def vector(self, stmt: For, lanes: LaneRange, mask: str | None) -> None:
         if lanes.lanes == 1:
             self.bindings.env[stmt.var] = lanes.base if lanes.chunk is None else lanes.chunk
         else:
             self.bindings.env[stmt.var] = lanes
-        self.values.mask, self.values.lanes, self.writer.paired = mask, lanes.lanes, stmt.var in self.paired
+        self.values.mask, self.values.lanes, self.writer.deinterleaved = (
+            mask,
+            lanes.lanes,
+            stmt.var in self.deinterleaved,
+        )
         self.emit(stmt.body)
-        self.values.mask, self.values.lanes, self.writer.paired = None, 1, False
+        self.values.mask, self.values.lanes, self.writer.deinterleaved = None, 1, False
         del self.bindings.env[stmt.var]
 
     # branches and memory

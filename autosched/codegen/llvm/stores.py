@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from autosched.codegen.llvm import masks
-from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.arithmetic import Val
-from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.bindings import LaneRange
 from autosched.codegen.llvm.gather import known_indices, scatter
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.vocabulary import literal, memory_type, suffix, value_type
@@ -21,7 +21,7 @@ from autosched.target import Target
 from autosched.te.reducers import largest
 from autosched.te.rewrites.first_best import FirstBest, first_best
 
-AROUND = " ; around the caches"  # a comment behind the store of a whole vector that may be one, see `streamed`
+AROUND = " ; around the caches"  # a comment behind the store of a whole vector that may be one, see `non_temporal`
 
 
 class Stores:
@@ -42,7 +42,7 @@ class Stores:
         if any(map(is_data, stmt.indices)):
             stmt = changed(stmt, indices=known_indices(self.values, stmt.indices))
         if stmt.reducer is not None and self._is_horizontal(stmt):
-            parts = [self.arithmetic.spread(self.values.emit(v), self.values.lanes) for v in stmt.values]
+            parts = [self.arithmetic.broadcast(self.values.emit(v), self.values.lanes) for v in stmt.values]
             results = self._horizontal(stmt, [parts], self.values.lanes)
         elif (written := self._written(stmt)) is not None:
             results = [self.values.emit(v) for v in written]
@@ -51,7 +51,7 @@ class Stores:
                 stmt, [self.values.emit(e) for e in self._old(stmt)], [self.values.emit(v) for v in stmt.values]
             )
         for name, value in zip(stmt.buffers, results, strict=True):
-            self._write(name, stmt.indices, value, stmt.reducer is not None, stmt.streamed)
+            self._write(name, stmt.indices, value, stmt.reducer is not None, stmt.non_temporal)
 
     def reduce(self, stmt: Store, chunks: list[list[Val]], lanes: int) -> None:
         """An update of one element with the values of all lanes of `chunks`."""
@@ -62,7 +62,7 @@ class Stores:
     def combined(self, stmt: Store, a: Val, b: Val) -> Val:
         """What the reducer of an update with one operand makes of two values; either may be the same in all lanes."""
         lanes = max(a.lanes, b.lanes)
-        a, b = (self.arithmetic.spread(x, lanes) for x in (a, b))
+        a, b = (self.arithmetic.broadcast(x, lanes) for x in (a, b))
         return self._combine(stmt, [a], [b])[0]
 
     def update(self, stmt: Store, value: Val) -> None:
@@ -104,7 +104,7 @@ class Stores:
             return False
         known = self._horizontals.get(id(stmt))
         if known is None:
-            lanes = {v for v, b in self.bindings.env.items() if isinstance(b, Lanes)}
+            lanes = {v for v, b in self.bindings.env.items() if isinstance(b, LaneRange)}
             known = self._horizontals[id(stmt)] = (stmt, not any(free_vars(i) & lanes for i in stmt.indices))
         return known[1]
 
@@ -135,10 +135,12 @@ class Stores:
         """The best value of all lanes, then the least place of those that have it: half the work of carrying both.
         Of floats, the value at that place: 0.0 and -0.0 are equally good."""
         values, places = ([c[n] for c in chunks] for n in (found.value, found.place))
-        best = self._extreme(found.op, values, found.knows_nan)
+        best = self._min_or_max(found.op, values, found.knows_nan)
         beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
         having = [self._is_best(found, v, best) for v in values]
-        first = self._extreme("lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)])
+        first = self._min_or_max(
+            "lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)]
+        )
         if DTYPES[best.dtype].is_float:
             best = self._at_place(first, values, places, having)
         return [first, best] if found.place == 0 else [best, first]
@@ -167,7 +169,7 @@ class Stores:
         kind = value_type(value.dtype, value.lanes)
         return Val(self.writer.value(f"extractelement {kind} {value.name}, {bits} {lane}"), value.dtype, 1)
 
-    def _extreme(self, op: str, values: list[Val], knows_nan: bool = False) -> Val:
+    def _min_or_max(self, op: str, values: list[Val], knows_nan: bool = False) -> Val:
         """The one among all lanes of the vectors that is `op` than the others; `knows_nan`: NaN where one is."""
         while len(values) > 1 or values[0].lanes > 1:
             if len(values) == 1:
@@ -195,7 +197,7 @@ class Stores:
         access = self.addresses.access(name, indices)
         buffer = self.addresses.placed[name].buffer
         lanes = 1 if access.lane_stride == 0 else self.values.lanes
-        value = value if value.lanes == lanes else self.arithmetic.spread(value, lanes)
+        value = value if value.lanes == lanes else self.arithmetic.broadcast(value, lanes)
         mask = self.values.mask if lanes > 1 else None
         if mask is not None and buffer.scope is Scope.REGISTER and access.lane_stride == 1:
             if blend and (self.addresses.placed[name].blends or lanes > REGISTER_PAD):  # longer ones reach the next row
@@ -219,7 +221,7 @@ class Stores:
         else:
             scatter(self.values, access, buffer.dtype, text)
 
-    def _write_leading(self, access: Access, dtype: str, text: str, lanes: int, count: int) -> None:
+    def _write_leading(self, access: LaneAccess, dtype: str, text: str, lanes: int, count: int) -> None:
         """The first `count` of the lanes, in vectors as long as the powers of two that it is the sum of."""
         whole, start = memory_type(dtype, lanes), 0
         for size in (1 << n for n in reversed(range(count.bit_length())) if count >> n & 1):
@@ -236,7 +238,7 @@ class Stores:
         return self.writer.value(f"zext {old} {value.name} to {new}")
 
 
-def streamed(text: str, vector_bytes: int) -> str:
+def non_temporal(text: str, vector_bytes: int) -> str:
     """The code of a nest whose outputs begin at whole lines: what may be stored around the caches is."""
     for size in sorted({row.nbytes for row in DTYPES.values()}):
         text = text.replace(f"align {size}{AROUND}", f"align {vector_bytes}, !nontemporal !0")

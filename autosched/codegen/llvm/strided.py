@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from autosched.codegen.llvm.address import Access
+from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
 from autosched.codegen.llvm.bindings import is_index
 from autosched.codegen.llvm.emitters import ValueEmitter
@@ -33,7 +33,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
 from autosched.ir.types import integer_bounds
-from autosched.ir.visit import free_vars, is_looked_up, subexpressions
+from autosched.ir.visit import free_vars, is_gathered, subexpressions
 from autosched.target import LONGEST_STEP, PIECE_BYTES, Target
 
 FEWEST_LANES = 4
@@ -41,7 +41,7 @@ BYTE, BYTES = 8, 4  # bits, of a word
 BITS = ("shr", "bitand", "bitor", "bitxor")  # what leaves unsigned numbers no larger than their type
 
 
-def vector_starts(access: Access, lanes: int, used: int) -> list[int]:
+def vector_starts(access: LaneAccess, lanes: int, used: int) -> list[int]:
     """The first elements of the vectors that hold the first `used` lanes; none where lanes are better loaded one by
     one: far apart, or so few that a vector would reach beyond the last. All lanes backwards are one vector."""
     step = access.lane_stride
@@ -136,19 +136,19 @@ def piece_mask(writer: Writer, mask: str, start: int, step: int, lanes: int) -> 
     return _shuffled(writer, f"<{lanes} x i1>", mask, "zeroinitializer", picks, lanes, other=lanes)
 
 
-def picked(
+def shuffled_load(
     writer: Writer,
     starts: Sequence[int],
-    access: Access,
+    access: LaneAccess,
     kind: tuple[str, int],
     piece: int,
-    load: Callable[[int, Access], str],
+    load: Callable[[int, LaneAccess], str],
 ) -> str:
     """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `kind`: type, lanes; `load`
     gives the vector of a start. `piece`: lanes of which instructions that move them elsewhere take longer, or 0."""
     step, (dtype, lanes) = access.lane_stride, kind
     assert step is not None
-    vectors = [load(start, Access(access.pointer, access.offset + start, 1)) for start in starts]
+    vectors = [load(start, LaneAccess(access.pointer, access.offset + start, 1)) for start in starts]
     whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
     for start, vector in zip(starts, vectors, strict=True):
         here = {n: n * step - start for n in range(lanes) if n not in where and 0 <= n * step - start < lanes}
@@ -189,7 +189,7 @@ def bits_of_bytes(values: ValueEmitter, number: Expr, places: Expr) -> Val | Non
     """A byte, in 32 bits, shifted by a number of places that is known for each lane, where lanes repeat bytes; None for
     anything else, or where lanes are not shifted each by a number of their own in one instruction."""
     load = number.a if isinstance(number, Cast) and number.dtype == "int32" else None
-    if not isinstance(load, Load) or load.dtype != "uint8" or values.mask is not None or is_looked_up(load):
+    if not isinstance(load, Load) or load.dtype != "uint8" or values.mask is not None or is_gathered(load):
         return None
     if values.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER:
         return None
@@ -200,15 +200,15 @@ def bits_of_bytes(values: ValueEmitter, number: Expr, places: Expr) -> Val | Non
     if shifts is None:
         return None
 
-    def spread() -> Val:
+    def broadcast() -> Val:
         kind = memory_type("int32", n_words)
         words = write(f"load {kind}, ptr {values.addresses.at(access, load.dtype)}, align 1")
         if n_words == 1:
-            return values.arithmetic.spread(Val(words, "int32", 1), lanes)
+            return values.arithmetic.broadcast(Val(words, "int32", 1), lanes)
         picks = {n: a // BYTES for n, a in enumerate(access.steps)}
         return Val(_shuffled(values.writer, kind, words, "poison", picks, lanes), "int32", lanes)
 
-    words = values.once(load.buffer, (access, "words", lanes), spread).name
+    words = values.once(load.buffer, (access, "words", lanes), broadcast).name
     down = literal_lanes([BYTE * (at % BYTES) + n for at, n in zip(access.steps, shifts, strict=True)])
     moved = values.arithmetic.emitted(f"lshr <{lanes} x i32> {words}, {down.name}", down)
     return values.arithmetic.binary("bitand", moved, literal_lanes([(1 << BYTE) - 1 >> n for n in shifts]))

@@ -25,15 +25,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from autosched.codegen.llvm.address import Access, Addresses
-from autosched.codegen.llvm.bindings import Lanes
+from autosched.codegen.llvm.address import Addresses, LaneAccess
+from autosched.codegen.llvm.bindings import LaneRange
 from autosched.codegen.llvm.emitters import RegisterTile, StatementEmitter
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Load, Select, Var
 from autosched.ir.stmt import For, Scope, Store
-from autosched.ir.visit import is_looked_up, loads
+from autosched.ir.visit import is_gathered, loads
 from autosched.lower.limits import MAX_CHUNKS
 from autosched.target import LINE_BYTES, LONGEST_STEP, PIECE_BYTES, microarchitecture
 
@@ -48,7 +48,7 @@ class Tile:
     store: Store
     sources: tuple[Load, ...]
     block: int  # elements of 128 bits
-    pieces: tuple[Lanes, ...]  # whole vectors, then halves of them down to `block`
+    pieces: tuple[LaneRange, ...]  # whole vectors, then halves of them down to `block`
     strides: tuple[int, ...] = ()  # elements of each source from lane to lane
 
     def at(self, row: int) -> Iterable[tuple[Var, int]]:
@@ -112,7 +112,7 @@ def _write_across(emitter: StatementEmitter, tile: Tile, lanes: int) -> None:
             for n in run[len(rows) : first + tile.block]:
                 env.update(tile.at(n))
                 values.begin(tile.store)
-                rows.append(values.arithmetic.spread(values.emit(tile.store.values[0]), lanes).name)
+                rows.append(values.arithmetic.broadcast(values.emit(tile.store.values[0]), lanes).name)
             env.update(tile.at(run[first]))
             _write_columns(emitter, tile.store, rows[first:], dtype, lanes)
         values.forget(name)
@@ -134,7 +134,7 @@ def _runs(tile: Tile, addresses: Addresses) -> list[list[int]]:
     """The rows, those together that follow each other in the destination, element by element, in all of their lanes,
     which are apart."""
     runs: list[list[int]] = []
-    before: Access | None = None
+    before: LaneAccess | None = None
     for n in range(len(tile.points)):
         addresses.bindings.env.update(tile.at(n))
         here = addresses.access(tile.store.buffers[0], tile.store.indices)
@@ -147,7 +147,7 @@ def _runs(tile: Tile, addresses: Addresses) -> list[list[int]]:
     return runs
 
 
-def _is_apart(access: Access) -> bool:
+def _is_apart(access: LaneAccess) -> bool:
     return access.lane_stride not in (0, 1, None)
 
 
@@ -197,7 +197,7 @@ def _candidates(store: Store, addresses: Addresses) -> dict[int, list[Load]]:
     if (addresses.placed[store.buffers[0]].buffer.scope is Scope.REGISTER) != (store.reducer is not None):
         return found
     for load in dict.fromkeys(x for value in store.values for x in _unconditional(value)):
-        plain = load.dtype != "bool" and load.buffer not in store.buffers and not is_looked_up(load)
+        plain = load.dtype != "bool" and load.buffer not in store.buffers and not is_gathered(load)
         if plain and addresses.placed[load.buffer].buffer.scope is not Scope.REGISTER:
             found.setdefault(PIECE_BYTES // DTYPES[load.dtype].nbytes, []).append(load)
     return dict(sorted(found.items()))
@@ -212,12 +212,12 @@ def _unconditional(value: Expr) -> Iterator[Load]:
         yield from _unconditional(child)
 
 
-def _pieces(extent: int, lanes: int, block: int) -> Iterator[Lanes]:
+def _pieces(extent: int, lanes: int, block: int) -> Iterator[LaneRange]:
     """Vectors that cover an extent, up to a rest of less than `block`."""
     start = 0
     while lanes >= block:
         while start + lanes <= extent:
-            yield Lanes(start, lanes)
+            yield LaneRange(start, lanes)
             start += lanes
         lanes //= 2
 
@@ -239,7 +239,7 @@ def _stride_of_lanes(tile: Tile, load: Load, addresses: Addresses) -> int | None
     """`_stride_across` of one piece; most tiles are none, which their first row says. What a window reads is better
     picked from vectors where lanes are a few elements apart."""
     near = range(2 if tile.store.reducer is None else LONGEST_STEP + 1)
-    first: Access | None = None
+    first: LaneAccess | None = None
     for row in range(len(tile.points)):
         addresses.bindings.env.update(tile.at(row))
         read = addresses.access(load.buffer, load.indices)

@@ -14,9 +14,9 @@ from functools import reduce
 from math import prod
 
 from autosched.codegen.llvm import dots, masks, strided
-from autosched.codegen.llvm.address import Access, Addresses, is_adjacent
+from autosched.codegen.llvm.address import Addresses, LaneAccess, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.codegen.llvm.bindings import Lanes, fits_32, is_index
+from autosched.codegen.llvm.bindings import LaneRange, fits_32, is_index
 from autosched.codegen.llvm.gather import gathered, known_indices
 from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
@@ -26,7 +26,7 @@ from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
-from autosched.ir.visit import free_vars, is_looked_up, loads, subexpressions
+from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 
 Exprs = tuple[Expr, ...]
 
@@ -74,11 +74,11 @@ class Values:
         """The value of `expr`; within a statement each subexpression is emitted once."""
         if isinstance(expr, Const):
             return Val(literal(expr.value, expr.dtype), expr.dtype, 1)
-        if isinstance(expr, Load) and not is_looked_up(expr):
+        if isinstance(expr, Load) and not is_gathered(expr):
             return self._load(expr)
         found = self._memo.get(expr)
         if found is None:
-            found = self._memo[expr] = self._looked_up(expr) if isinstance(expr, Load) else self._emit(expr)
+            found = self._memo[expr] = self._load_gathered(expr) if isinstance(expr, Load) else self._emit(expr)
         return found
 
     def _emit(self, expr: Expr) -> Val:
@@ -170,12 +170,12 @@ class Values:
         lanes = self._lane_binding() if access.lane_stride is None else self.lanes if access.lane_stride else 1
         return self.once(load.buffer, (access, self.mask, lanes, load.dtype), lambda: self._emit_load(load, access))
 
-    def _looked_up(self, load: Load) -> Val:
+    def _load_gathered(self, load: Load) -> Val:
         """A load at indices that are data: these become variables, each with what is loaded for it here."""
         known: Load = Load(load.buffer, known_indices(self, load.indices), load.dtype)
         return self._emit_load(known, self.addresses.access(known.buffer, known.indices))
 
-    def _emit_load(self, load: Load, access: Access) -> Val:
+    def _emit_load(self, load: Load, access: LaneAccess) -> Val:
         dtype = load.dtype
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
         if access.lane_stride == 0 and not (register and self.guarded):
@@ -189,13 +189,13 @@ class Values:
             return self._gather(load, access)
         return (self._placed if access.steps else self._strided)(load, access) or self._gather(load, access)
 
-    def _somewhere(self, access: Access, dtype: str) -> Access:
+    def _somewhere(self, access: LaneAccess, dtype: str) -> LaneAccess:
         """Of an element that all lanes share: itself where there is a lane that reads it, else a constant 1."""
         read, place = masks.some(self.writer, str(self.mask), self.lanes), self.addresses.at(access, dtype)
         constant = fill_name(1, "uint8" if dtype == "bool" else dtype)
-        return Access(self.writer.value(f"select i1 {read}, ptr {place}, ptr {constant}", "p"), 0, 0)
+        return LaneAccess(self.writer.value(f"select i1 {read}, ptr {place}, ptr {constant}", "p"), 0, 0)
 
-    def _strided(self, load: Load, access: Access) -> Val | None:
+    def _strided(self, load: Load, access: LaneAccess) -> Val | None:
         """Lanes a few elements apart; None where there is nothing better than one by one."""
         dtype = load.dtype
         lanes, step, (first, used) = self.lanes, access.lane_stride, masks.run(self.mask, self.lanes)
@@ -205,12 +205,12 @@ class Values:
             return None
         if self.in_window and not masked and step is not None and step > 0 and not first:
             taken = [key[0] for key in self._loaded.get(load.buffer, {}) if key[1:] == ("whole", lanes)]
-            beside = [at for at in taken if isinstance(at, Access) and at.pointer == access.pointer]
+            beside = [at for at in taken if isinstance(at, LaneAccess) and at.pointer == access.pointer]
             near = [at.offset - access.offset for at in beside]
             room = self.addresses.room(load.buffer, load.indices, used)
             starts = strided.shared_starts((used - 1) * step + 1, lanes, near, room)
 
-        def vector(start: int, at: Access) -> str:
+        def vector(start: int, at: LaneAccess) -> str:
             if not masked:
                 return self._whole(load.buffer, at, dtype, lanes).name
             assert step is not None
@@ -218,10 +218,10 @@ class Values:
             return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
 
         piece = strided.piece_lanes(self.arithmetic.target, dtype, lanes)
-        name = strided.picked(self.writer, starts, access, (dtype, lanes), piece, vector)
+        name = strided.shuffled_load(self.writer, starts, access, (dtype, lanes), piece, vector)
         return self._from_memory(name, dtype, lanes)
 
-    def _placed(self, load: Load, access: Access) -> Val | None:
+    def _placed(self, load: Load, access: LaneAccess) -> Val | None:
         """Lanes of which each is known to be some elements behind the first; None where one by one is better."""
         dtype, lanes = load.dtype, self.lanes
         steps = {n: access.steps[n] for n in masks.lanes_of(self.mask, lanes)}
@@ -231,11 +231,11 @@ class Values:
             return None
 
         def vector(start: int, size: int) -> str:
-            return self._whole(load.buffer, Access(access.pointer, access.offset + start, 1), dtype, size).name
+            return self._whole(load.buffer, LaneAccess(access.pointer, access.offset + start, 1), dtype, size).name
 
         return self._from_memory(strided.placed(self.writer, vectors, steps, (dtype, lanes), vector), dtype, lanes)
 
-    def _whole(self, buffer: str, at: Access, dtype: str, lanes: int) -> Val:
+    def _whole(self, buffer: str, at: LaneAccess, dtype: str, lanes: int) -> Val:
         """A vector of neighbours of which some are lanes."""
         return self.once(buffer, (at, "whole", lanes), lambda: Val(self.addresses.read(at, dtype, lanes), dtype, lanes))
 
@@ -260,7 +260,7 @@ class Values:
             return self.once(buffer, key, lambda: self._whole_word(first, dtype, extends))
         return dots.assemble(self.arithmetic, [self.emit(p) for p in word.parts])
 
-    def _whole_word(self, access: Access, dtype: str, extends: bool) -> Val:
+    def _whole_word(self, access: LaneAccess, dtype: str, extends: bool) -> Val:
         """The words that lie at `access`; `extends`: as bytes, which become the numbers of 16 bits of a word."""
         lanes = self.lanes if access.lane_stride else 1
         if extends:
@@ -276,11 +276,11 @@ class Values:
         )
         return Val(name, "int32", lanes)
 
-    def _lane_binding(self) -> Lanes | None:
+    def _lane_binding(self) -> LaneRange | None:
         """Where the vectorised variable stands: an index that is not linear in it has no other trace of that."""
-        return next((b for b in self.bindings.env.values() if isinstance(b, Lanes)), None)
+        return next((b for b in self.bindings.env.values() if isinstance(b, LaneRange)), None)
 
-    def _masked_load(self, access: Access, dtype: str, mask: str | None = None, fill: str | None = None) -> str:
+    def _masked_load(self, access: LaneAccess, dtype: str, mask: str | None = None, fill: str | None = None) -> str:
         kind = memory_type(dtype, self.lanes)
         filler = fill or (splat("1", dtype, self.lanes) if DTYPES[dtype].is_integer else "zeroinitializer")
         return self.writer.value(
@@ -297,14 +297,14 @@ class Values:
             else Val(self.writer.value(f"icmp ne i8 {name}, 0"), dtype, 1)
         )
 
-    def _gather(self, load: Load, access: Access) -> Val:
+    def _gather(self, load: Load, access: LaneAccess) -> Val:
         """Lanes from different places: one scalar load each, or a masked gather where lanes may not exist."""
         dtype = load.dtype
         if self.mask is None and access.lane_index is None:
             result = "poison"
             kind = memory_type(dtype, self.lanes)
             for n, step in enumerate(access.lane_steps(self.lanes)):
-                element = self.addresses.read(Access(access.pointer, access.offset + step, 0), dtype, 1)
+                element = self.addresses.read(LaneAccess(access.pointer, access.offset + step, 0), dtype, 1)
                 result = self.writer.value(f"insertelement {kind} {result}, {memory_type(dtype)} {element}, i64 {n}")
             return self._from_memory(result, dtype, self.lanes)
         return self._from_memory(gathered(self, access, dtype), dtype, self.lanes)
@@ -359,7 +359,7 @@ class Values:
         """What is left of a condition without the comparisons that hold in all lanes of these very vectors, which are
         away from the border; None if nothing is."""
         used = self._leading_lanes()
-        if not used or not any(isinstance(self.bindings.env.get(v), Lanes) for v in free_vars(cond)):
+        if not used or not any(isinstance(self.bindings.env.get(v), LaneRange) for v in free_vars(cond)):
             return cond
         left = [p for p in conjuncts(cond) if not self._holds(p, used)]
         return reduce(lambda a, b: a & b, left) if left else None
@@ -400,7 +400,7 @@ class Values:
     def _filled(self, cond: Val, expr: Select) -> Val | None:
         """Padding: reads beyond the border go to a constant, without a branch; None for other selects."""
         load, fill = expr.a, expr.b
-        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype == "bool" or is_looked_up(load):
+        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype == "bool" or is_gathered(load):
             return None
         access = self.addresses.access(load.buffer, load.indices)
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
@@ -412,7 +412,7 @@ class Values:
         def chosen() -> Val:
             constant, place = fill_name(fill.value, fill.dtype), self.addresses.at(access, load.dtype)
             either = self.writer.value(f"select i1 {cond.name}, ptr {place}, ptr {constant}", "p")
-            return self._emit_load(load, Access(either, 0, access.lane_stride))
+            return self._emit_load(load, LaneAccess(either, 0, access.lane_stride))
 
         return self.once(load.buffer, (access, self.mask, lanes, self.bindings.fixed(expr.cond), fill), chosen)
 
@@ -423,7 +423,7 @@ class Values:
             return None
         access = self.addresses.access(load.buffer, load.indices)
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
-        if register or is_looked_up(load) or access.lane_stride != 1:
+        if register or is_gathered(load) or access.lane_stride != 1:
             return None
         parts = list(conjuncts(cond))
         shared, own = (self.emit(every(p for p in parts if self._has_lanes(p) is lanes)) for lanes in (False, True))
@@ -437,7 +437,7 @@ class Values:
             if shared.name != "true":
                 constant, there = fill_name(fill.value, fill.dtype), self.addresses.at(access, load.dtype)
                 either = self.writer.value(f"select i1 {shared.name}, ptr {there}, ptr {constant}", "p")
-                place = Access(either, 0, 1)
+                place = LaneAccess(either, 0, 1)
             return Val(self._masked_load(place, load.dtype, mask, filler), load.dtype, self.lanes)
 
         return self.once(load.buffer, (access, shared.name, mask, self.lanes, load.dtype, fill), loaded)
@@ -454,7 +454,7 @@ class Values:
             self._loaded, self._memo = {name: dict(known) for name, known in loaded.items()}, dict(memo)
             with self.writer.conditional():
                 value = self.emit(arm)
-            value = self.arithmetic.spread(value, self.lanes) if needs_lanes else value
+            value = self.arithmetic.broadcast(value, self.lanes) if needs_lanes else value
             arms.append((value, self.writer.block))
             self.writer.branch(f"label %{join}")
         self.writer.label(join)
@@ -467,7 +467,7 @@ class Values:
     def _has_lanes(self, expr: Expr) -> bool:
         if any(v.lanes > 1 for k, v in self.bound.items() if k in free_vars(expr)):
             return True
-        return any(isinstance(self.bindings.env.get(v), Lanes) for v in free_vars(expr))
+        return any(isinstance(self.bindings.env.get(v), LaneRange) for v in free_vars(expr))
 
 
 def _is_product(expr: Expr) -> bool:

@@ -36,7 +36,7 @@ Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an
 
 
 @dataclass(frozen=True)
-class Window:
+class RegisterWindow:
     """The unrolled loops, their values in the order of execution, and the vectorised loop inside them."""
 
     loops: tuple[Var, ...]
@@ -46,7 +46,7 @@ class Window:
     shared: Steps  # of the access along which the copies go, X
     itemsize: int  # of X
     others: tuple[Steps, ...]  # of what the copies along X read besides it
-    is_spread: bool  # whether all lanes share an element of X
+    is_broadcast: bool  # whether all lanes share an element of X
 
     @cached_property
     def places(self) -> tuple[Point, ...]:
@@ -68,17 +68,17 @@ class Window:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
         return len(set(self.places)) * vectors + self.operands < registers
 
-    def passes(self, vectors: int, registers: int) -> bool:
+    def fits_rolling(self, vectors: int, registers: int) -> bool:
         """Whether it fits if each value is there from its first point to its last; `vectors` one by one."""
         return _most_at_a_time(self.places) + self.operands_in_turn(vectors) < registers
 
-    def parts(self, vectors: int, registers: int) -> tuple[Window, ...]:
+    def parts(self, vectors: int, registers: int) -> tuple[RegisterWindow, ...]:
         """A window for each step of one loop of the reduction, where each fits: of such loops the one that leaves the
         fewest elements of X to be read. None where it does not fit, or has an order of its own."""
         assert isinstance(self.inner.body, Store)
         if len(self.inner.body.values) > 1:
             return ()
-        found: list[tuple[Window, ...]] = []
+        found: list[tuple[RegisterWindow, ...]] = []
         for n in (n for n, v in enumerate(self.loops) if v not in self.outputs):
             steps = sorted({p[n] for p in self.points})
             parts = tuple(replace(self, points=tuple(p for p in self.points if p[n] == step)) for step in steps)
@@ -92,7 +92,7 @@ class Window:
         """How many elements of X a vector's copies read."""
         return len({_offset(self.shared, p) for p in self.points})
 
-    def sweeps(self) -> Iterator[Window]:
+    def sweeps(self) -> Iterator[RegisterWindow]:
         """The window, and the same in the order of each axis of the outputs before the others.
 
         What has an order of its own, as the first of equal ones has, keeps it.
@@ -113,7 +113,7 @@ class Window:
         steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
         return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
 
-    def crowds(self, target: Target) -> bool:
+    def has_set_conflicts(self, target: Target) -> bool:
         """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
         uarch, line_bytes = microarchitecture(target.mcpu), target.line_bytes
         lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
@@ -125,7 +125,7 @@ class Window:
         return {place: n for n, place in enumerate(self.places)}
 
 
-def find_window(stmt: For, addresses: Addresses) -> Window | None:
+def find_window(stmt: For, addresses: Addresses) -> RegisterWindow | None:
     """The window that the unrolled loops from `stmt` on go over, None where they do something else."""
     nest = vector_tile(stmt)
     if nest is None:
@@ -148,7 +148,7 @@ def find_window(stmt: For, addresses: Addresses) -> Window | None:
     ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
     others = tuple(s for s, _, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    window = Window(variables, ordered, body, outputs, shared, itemsize, others, not lane)
+    window = RegisterWindow(variables, ordered, body, outputs, shared, itemsize, others, not lane)
     return window if _keeps_order(window.points, window.places) else None
 
 

@@ -44,12 +44,14 @@ class Writer:
         self._names = 0
         self._lines: Lines = []
         self.block = "entry"
-        self.spread: dict[tuple[str, int], str] = {}  # scalars in every lane that this block has: (name, lanes) -> name
-        self.extremes: dict[str, tuple[Any, ...]] = {}  # of this block: `Arithmetic._chained`
+        self.broadcast: dict[
+            tuple[str, int], str
+        ] = {}  # scalars in every lane that this block has: (name, lanes) -> name
+        self.min_max_chains: dict[str, tuple[Any, ...]] = {}  # of this block: `Arithmetic._chained`
         self.orders: dict[str, tuple[str, tuple[int, ...]]] = {}  # of this block: `reordered`
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
-        self.paired = False  # whether the lanes of bfloat16 are taken in pairs, see `small_floats.py`
+        self.deinterleaved = False  # whether the lanes of bfloat16 are taken in pairs, see `small_floats.py`
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:
@@ -80,8 +82,8 @@ class Writer:
         self._lines.append(f"{name}:")
         assert not self.slots, "a block ends with a branch"
         self.block = name
-        self.spread = {}
-        self.extremes = {}
+        self.broadcast = {}
+        self.min_max_chains = {}
         self.orders = {}
 
     def branch(self, where: str) -> None:
@@ -130,11 +132,11 @@ class Writer:
     def hoisted(self, depth: int) -> Iterator[None]:
         """Emit into the header of frame `depth` instead of here."""
         saved, self._lines = self._lines, self.frames[depth].header
-        known, self.spread = self.spread, {}
+        known, self.broadcast = self.broadcast, {}
         try:
             yield
         finally:
-            self._lines, self.spread = saved, known
+            self._lines, self.broadcast = saved, known
 
     @contextmanager
     def conditional(self, sometimes: bool = True) -> Iterator[None]:

@@ -25,41 +25,41 @@ def real(x: Expr | float) -> Expr:
     return Const(float(x), REAL)
 
 
-def plus(a: Expr | float, b: Expr | float) -> Expr:
+def add(a: Expr | float, b: Expr | float) -> Expr:
     x, y = real(a), real(b)
     return y if x is ZERO else x if y is ZERO else Binary("add", x, y)
 
 
-def minus(a: Expr | float, b: Expr | float) -> Expr:
+def subtract(a: Expr | float, b: Expr | float) -> Expr:
     return Binary("sub", real(a), real(b))
 
 
-def times(a: Expr | float, b: Expr | float) -> Expr:
+def multiply(a: Expr | float, b: Expr | float) -> Expr:
     x, y = real(a), real(b)
     if x is ZERO or y is ZERO:
         return ZERO
     return y if x is ONE else x if y is ONE else Binary("mul", x, y)
 
 
-def over(a: Expr | float, b: Expr | float) -> Expr:
+def divide(a: Expr | float, b: Expr | float) -> Expr:
     """a / b."""
     y = real(b)
     return real(a) if y is ONE else Binary("div", real(a), y)
 
 
-def least(a: Expr | float, b: Expr | float) -> Expr:
+def minimum(a: Expr | float, b: Expr | float) -> Expr:
     return Binary("min", real(a), real(b))
 
 
-def most(a: Expr | float, b: Expr | float) -> Expr:
+def maximum(a: Expr | float, b: Expr | float) -> Expr:
     return Binary("max", real(a), real(b))
 
 
-def root(a: Expr | float) -> Expr:
+def sqrt(a: Expr | float) -> Expr:
     return call("sqrt", real(a))
 
 
-def round_up(a: Expr | float) -> Expr:
+def ceil(a: Expr | float) -> Expr:
     return call("ceil", real(a))
 
 
@@ -67,31 +67,31 @@ def where(cond: Expr, a: Expr | float, b: Expr | float) -> Expr:
     return select(cond, real(a), real(b))
 
 
-def total(terms: Iterable[Expr | float]) -> Expr:
+def sum_of(terms: Iterable[Expr | float]) -> Expr:
     result: Expr = ZERO
     for term in terms:
-        result = plus(result, term)
+        result = add(result, term)
     return result
 
 
-def factor(terms: Iterable[Expr | float]) -> Expr:
+def product_of(terms: Iterable[Expr | float]) -> Expr:
     """The product of `terms`, 1 for none."""
     result: Expr = ONE
     for term in terms:
-        result = times(result, term)
+        result = multiply(result, term)
     return result
 
 
-def largest(terms: Iterable[Expr | float]) -> Expr:
+def maximum_of(terms: Iterable[Expr | float]) -> Expr:
     """The maximum of non-negative `terms`, 0 for none."""
     result: Expr = ZERO
     for term in terms:
         x = real(term)
-        result = x if result is ZERO else result if x is ZERO else most(result, x)
+        result = x if result is ZERO else result if x is ZERO else maximum(result, x)
     return result
 
 
-def at(expr: Expr, values: Mapping[str, int]) -> Expr:
+def with_values(expr: Expr, values: Mapping[str, int]) -> Expr:
     """`expr` with numbers for its parameters; constants fold."""
     return substitute(expr, {Param(name): Const(value) for name, value in values.items()})
 

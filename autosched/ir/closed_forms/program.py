@@ -282,8 +282,8 @@ class Program:
         return Nodes(self._graph, order, self._roots, self._columns, len(self.params))
 
     @cached_property
-    def levels(self) -> Levels:
-        return Levels(self._graph, sorted(self._needed), self._roots, self._columns)
+    def levels(self) -> LevelPlan:
+        return LevelPlan(self._graph, sorted(self._needed), self._roots, self._columns)
 
     @property
     def n_instructions(self) -> int:
@@ -306,7 +306,7 @@ class Program:
         return result
 
 
-class Levels:
+class LevelPlan:
     """A call for all nodes of one operation and level: each has a row of values, those of a call lie together."""
 
     def __init__(self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int]) -> None:

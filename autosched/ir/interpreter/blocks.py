@@ -25,8 +25,8 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from autosched.ir.expr import Const, Expr
-from autosched.ir.interpreter.machine import Action, Address, InterpretError, Machine, Order, unwritten
-from autosched.ir.interpreter.memory import Clock, Memory, Use, index_text
+from autosched.ir.interpreter.machine import Action, Address, InterpretError, InterpreterState, Order, unwritten
+from autosched.ir.interpreter.memory import BufferMemory, Clock, ElementUse, index_text
 from autosched.ir.interpreter.scalars import Value
 from autosched.ir.stmt import (
     BLOCKS,
@@ -101,7 +101,7 @@ class _Stop:
 class _Shared:
     """A buffer in shared memory: in which entry of the allocation each element was written; `slot` counts entries."""
 
-    memory: Memory
+    memory: BufferMemory
     slot: int
     written: list[int]
     under_way: set[int] = field(default_factory=set)
@@ -138,10 +138,10 @@ class _Kernel:
     bound: dict[int, For]
     steps: Steps
     shared: list[_Shared]
-    private: list[Memory]
+    private: list[BufferMemory]
 
 
-class BlockMachine(Machine):
+class BlockMachine(InterpreterState):
     """Compiles statements with a barrier or a shuffle inside to generators that yield at it, all others to plain
     closures."""
 
@@ -176,7 +176,7 @@ class BlockMachine(Machine):
         self.loops, self.in_region = (), False
         return lambda: self.launch(kernel)
 
-    def memory(self, buffer: Buffer, data: list[Value] | None = None) -> Memory:
+    def memory(self, buffer: Buffer, data: list[Value] | None = None) -> BufferMemory:
         """A new buffer; copies of a nest within a kernel that allocate the same shared one use the same memory."""
         if any(x.memory.buffer.name == buffer.name for x in self.in_kernel.shared):
             return self.memories[buffer.name]
@@ -189,7 +189,7 @@ class BlockMachine(Machine):
             self.in_kernel.private.append(memory)
         return memory
 
-    def entry(self, memory: Memory) -> Action:
+    def entry(self, memory: BufferMemory) -> Action:
         if memory.buffer.scope is not Scope.SHARED:
             return super().entry(memory)
         env, slot = self.env, self.shared[memory.buffer.name].slot
@@ -205,7 +205,7 @@ class BlockMachine(Machine):
         if not s.asynchronous:
             return super().store(s)
         shared, value = self.shared[s.buffers[0]], self.expr(s.values[0])
-        place = self.watched(shared.memory, s.indices, Use.WRITE)
+        place = self.watched(shared.memory, s.indices, ElementUse.WRITE)
 
         def start() -> None:
             copy = _Copy(shared, place(), value())
@@ -222,7 +222,7 @@ class BlockMachine(Machine):
             while len(self.copies) > pending + 1:
                 for copy in self.copies.pop(0):
                     memory = copy.shared.memory
-                    if memory.races(Use.WRITE)(copy.at, self.interval):
+                    if memory.races(ElementUse.WRITE)(copy.at, self.interval):
                         index = index_text(np.unravel_index(copy.at, memory.shape))
                         fail(
                             f"race: a copy to {memory.buffer.name}{index} ends, which another thread of the block uses,"
@@ -295,7 +295,7 @@ class BlockMachine(Machine):
     def shuffle(self, s: Shuffle) -> Steps:
         here, lane, values = self.stop(), self.expr(s.lane), [self.expr(v) for v in s.values]
         memories = [self.memories[name] for name in s.buffers]
-        places = [self.watched(m, s.indices, Use.WRITE) for m in memories]
+        places = [self.watched(m, s.indices, ElementUse.WRITE) for m in memories]
 
         def exchange() -> Run:
             received = yield here(_Offer(tuple(value() for value in values), lane(), s.warp))
@@ -304,7 +304,7 @@ class BlockMachine(Machine):
 
         return exchange
 
-    def watched(self, memory: Memory, indices: tuple[Expr, ...], use: Use) -> Address:
+    def watched(self, memory: BufferMemory, indices: tuple[Expr, ...], use: ElementUse) -> Address:
         """The address of an element; raises where threads meet in memory that they share."""
         fail = self.fault()
         address, scope, name = self.address(memory, indices, fail), memory.buffer.scope, memory.buffer.name
@@ -323,9 +323,9 @@ class BlockMachine(Machine):
                 fail(f"race: a thread {use.value} {name}{index_text(index)}, which another thread of {other},")
             return at
 
-        return self.fresh(memory, watch, use is not Use.READ, fail) if is_shared else watch
+        return self.fresh(memory, watch, use is not ElementUse.READ, fail) if is_shared else watch
 
-    def fresh(self, memory: Memory, watch: Address, is_write: bool, fail: Callable[[str], NoReturn]) -> Address:
+    def fresh(self, memory: BufferMemory, watch: Address, is_write: bool, fail: Callable[[str], NoReturn]) -> Address:
         """`watch`, with what an earlier entry of the allocation left in shared memory taken as undefined."""
         env, data, shared = self.env, memory.data, self.shared[memory.buffer.name]
         slot, written, under_way = shared.slot, shared.written, shared.under_way

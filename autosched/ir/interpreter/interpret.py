@@ -17,8 +17,8 @@ import numpy as np
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.interpreter.blocks import BlockMachine, runs_in_blocks
-from autosched.ir.interpreter.machine import InterpretError, Machine, Order
-from autosched.ir.interpreter.memory import Memory, index_text, shape_of
+from autosched.ir.interpreter.machine import InterpretError, InterpreterState, Order
+from autosched.ir.interpreter.memory import BufferMemory, index_text, shape_of
 from autosched.ir.interpreter.scalars import Value
 from autosched.ir.stmt import Buffer, Func
 from autosched.ir.verify import verify
@@ -41,7 +41,7 @@ def interpret(
     looked for. `counts[stage]` is increased by one for every store of that stage.
     """
     verify(func, concrete=True)
-    machine = (BlockMachine if runs_in_blocks(func) else Machine)(parallel_order, counts)
+    machine = (BlockMachine if runs_in_blocks(func) else InterpreterState)(parallel_order, counts)
     outputs = []
     for i, buffer in enumerate(func.params):
         is_input = i < len(func.params) - func.n_outputs
@@ -71,7 +71,7 @@ def _elements(buffer: Buffer, inputs: Mapping[str, np.ndarray]) -> list[Value]:
     return list(flat.tolist())
 
 
-def _finished(memory: Memory) -> np.ndarray:
+def _finished(memory: BufferMemory) -> np.ndarray:
     missing = next((at for at, value in enumerate(memory.data) if value is None), None)
     if missing is not None:
         index = index_text(np.unravel_index(missing, memory.shape))

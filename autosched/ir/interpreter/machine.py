@@ -15,7 +15,7 @@ import numpy as np
 from autosched.ir.dots import Dot, Word, packed, unpacked
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.ir.interpreter.memory import Clock, Memory, Use, index_text, shape_of
+from autosched.ir.interpreter.memory import BufferMemory, Clock, ElementUse, index_text, shape_of
 from autosched.ir.interpreter.scalars import (
     Function,
     Operation,
@@ -41,7 +41,7 @@ class InterpretError(IRError):
     """A function that does something the IR gives no meaning to."""
 
 
-class Machine:
+class InterpreterState:
     """Compiles statements to closures; `env` holds the loop variables' values while they run."""
 
     def __init__(self, order: Order | None, counts: MutableMapping[str, int] | None) -> None:
@@ -49,16 +49,16 @@ class Machine:
         self.counts = counts
         self.env: list[Value] = []
         self.slots: dict[str, int] = {}
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, BufferMemory] = {}
         self.clock = Clock()
         self.in_region = False
         self.statement: Stmt | None = None
         self.loops: tuple[str, ...] = ()
 
-    def memory(self, buffer: Buffer, data: list[Value] | None = None) -> Memory:
+    def memory(self, buffer: Buffer, data: list[Value] | None = None) -> BufferMemory:
         shape = shape_of(buffer)
         blank: list[Value] = [None] * math.prod(shape)
-        memory = Memory(buffer, shape, blank if data is None else data, data is not None, self.in_region)
+        memory = BufferMemory(buffer, shape, blank if data is None else data, data is not None, self.in_region)
         self.memories[buffer.name] = memory
         return memory
 
@@ -102,7 +102,7 @@ class Machine:
                 return _nothing
         raise TypeError(f"{type(s).__name__} is not a statement")
 
-    def entry(self, memory: Memory) -> Action:
+    def entry(self, memory: BufferMemory) -> Action:
         """What entering an allocation does: the contents are undefined from then on."""
         data, blank = memory.data, [None] * len(memory.data)
 
@@ -147,7 +147,7 @@ class Machine:
     def store(self, s: Store) -> Action:
         values = [self.expr(v) for v in s.values]
         memories = [self.memories[name] for name in s.buffers]
-        use = Use.UPDATE if s.atomic else Use.WRITE
+        use = ElementUse.UPDATE if s.atomic else ElementUse.WRITE
         places = [self.watched(m, s.indices, use) for m in memories]
         old = [_element(m, at, self.fault()) for m, at in zip(memories, places, strict=True)]
         if len(values) > 1:
@@ -184,7 +184,7 @@ class Machine:
 
         return combine
 
-    def watched(self, memory: Memory, indices: tuple[Expr, ...], use: Use) -> Address:
+    def watched(self, memory: BufferMemory, indices: tuple[Expr, ...], use: ElementUse) -> Address:
         """The address of an element; with race detection, raises where tasks meet in shared memory."""
         fail = self.fault()
         address, name, clock = self.address(memory, indices, fail), memory.buffer.name, self.clock
@@ -205,7 +205,7 @@ class Machine:
 
         return watch
 
-    def address(self, memory: Memory, indices: tuple[Expr, ...], fail: Fault) -> Address:
+    def address(self, memory: BufferMemory, indices: tuple[Expr, ...], fail: Fault) -> Address:
         """The row-major position of an element, each index checked against the shape."""
         thunks, name, shape = [self.expr(e) for e in indices], memory.buffer.name, memory.shape
 
@@ -231,7 +231,7 @@ class Machine:
                 return lambda: env[slot]
             case Load(name, indices, _):
                 memory = self.memories[name]
-                return _element(memory, self.watched(memory, indices, Use.READ), self.fault())
+                return _element(memory, self.watched(memory, indices, ElementUse.READ), self.fault())
             case Select(cond, a, b):
                 test, yes, no = self.expr(cond), self.expr(a), self.expr(b)
                 return lambda: yes() if test() else no()
@@ -406,7 +406,7 @@ def _linear(env: list[Value], terms: dict[int, int], constant: int) -> Thunk:
     return total
 
 
-def _element(memory: Memory, place: Address, fail: Fault) -> Thunk:
+def _element(memory: BufferMemory, place: Address, fail: Fault) -> Thunk:
     data = memory.data
 
     def read() -> Value:
@@ -417,12 +417,12 @@ def _element(memory: Memory, place: Address, fail: Fault) -> Thunk:
     return read
 
 
-def unwritten(memory: Memory, at: int, fail: Fault) -> NoReturn:
+def unwritten(memory: BufferMemory, at: int, fail: Fault) -> NoReturn:
     index = index_text(np.unravel_index(at, memory.shape))
     fail(f"{memory.buffer.name}{index} is read before it is written")
 
 
-def _update(memory: Memory, place: Address, value: Thunk, combine: Operation, fail: Fault) -> Action:
+def _update(memory: BufferMemory, place: Address, value: Thunk, combine: Operation, fail: Fault) -> Action:
     data = memory.data
 
     def update() -> None:

@@ -23,7 +23,7 @@ def index_text(index: Iterable[Value]) -> str:
     return f"[{', '.join(str(int(i)) for i in index)}]"
 
 
-class Use(Enum):
+class ElementUse(Enum):
     """What a statement does with an element, as messages say it."""
 
     READ = "reads"
@@ -40,7 +40,7 @@ class Clock:
 
 
 @dataclass
-class Memory:
+class BufferMemory:
     """A buffer's elements, and for races the last task that wrote each and the last two that read or updated it."""
 
     buffer: Buffer
@@ -59,9 +59,13 @@ class Memory:
             self.writers, self.readers, self.other_readers = ([0] * len(self.data) for _ in range(3))
             self.updaters, self.other_updaters = ([0] * len(self.data) for _ in range(2))
 
-    def races(self, use: Use) -> Callable[[int, Clock], bool]:
+    def races(self, use: ElementUse) -> Callable[[int, Clock], bool]:
         """Whether a task that so uses an element meets another one."""
-        return {Use.READ: self._races_reading, Use.WRITE: self._races_writing, Use.UPDATE: self._races_updating}[use]
+        return {
+            ElementUse.READ: self._races_reading,
+            ElementUse.WRITE: self._races_writing,
+            ElementUse.UPDATE: self._races_updating,
+        }[use]
 
     def _races_reading(self, at: int, clock: Clock) -> bool:
         _remember(self.readers, self.other_readers, at, clock)

@@ -35,7 +35,7 @@ TRUE = Const(True, "bool")
 
 
 @dataclass(frozen=True)
-class Case:
+class BorderCase:
     """From `low` on and below `high`, under a condition over the loops outside."""
 
     condition: Expr
@@ -51,10 +51,10 @@ class Cut:
     lo: Expr
     hi: Expr
 
-    def cases(self, simplify: Simplifier) -> list[Case]:
+    def cases(self, simplify: Simplifier) -> list[BorderCase]:
         """All that occur, longest first, so that the first whose condition holds is meant; the last one's does."""
         pairs = sorted(self._pairs(simplify), key=lambda p: (p[0] - p[1], p))
-        return [Case(TRUE if p is pairs[-1] else self._contains(*p), *p) for p in pairs]
+        return [BorderCase(TRUE if p is pairs[-1] else self._contains(*p), *p) for p in pairs]
 
     def _contains(self, low: int, high: int) -> Expr:
         return binary("le", self.lo, Const(low, INDEX)) & binary("ge", self.hi, Const(high, INDEX))
@@ -113,7 +113,7 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
         if not free_vars(comparison) & inner:
             known.add(comparison)
             condition = condition & comparison
-    chosen: list[tuple[Var, list[Case]]] = []
+    chosen: list[tuple[Var, list[BorderCase]]] = []
     for var in sorted(inner, key=str):
         moved = [c for c in found if free_vars(c) & inner == {var}]
         cut = _cut(moved, var, body, simplify) if moved else None
@@ -128,7 +128,9 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
     return inside if condition is TRUE or inside is None else If(condition, inside)
 
 
-def _in_cases(body: Stmt, cuts: Sequence[tuple[Var, list[Case]]], simplify: Simplifier, copies: int) -> Stmt | None:
+def _in_cases(
+    body: Stmt, cuts: Sequence[tuple[Var, list[BorderCase]]], simplify: Simplifier, copies: int
+) -> Stmt | None:
     if not cuts:
         done = simplify_stmt(body, simplify)
         return None if done is None else _inside(done, simplify, copies)

@@ -42,13 +42,13 @@ def compute_in_place(stmt: Stmt, outputs: Mapping[str, Buffer], simplify: Simpli
 
 def _moved(buffer: Buffer, body: Stmt, outputs: Mapping[str, Buffer], simplify: Simplifier) -> Stmt | None:
     """`body` with the buffer's elements in an output; None if they have to stay."""
-    if buffer.scope is not Scope.LOCAL or buffer.layout is not None or buffer.has_places:
+    if buffer.scope is not Scope.LOCAL or buffer.layout is not None or buffer.has_versions:
         return None
     last = body
     while isinstance(last, Seq | Allocate):
         last = last.stmts[-1] if isinstance(last, Seq) else last.body
     loops, store = _loops_to_store(last)
-    if store is None or len(store.buffers) != 1 or store.reducer is not None or store.streamed:
+    if store is None or len(store.buffers) != 1 or store.reducer is not None or store.non_temporal:
         return None
     output = outputs.get(store.buffers[0])
     read = {x.indices for v in store.values for x in loads(v) if x.buffer == buffer.name}

@@ -24,7 +24,7 @@ ONE = Const(1, INDEX)
 
 
 @dataclass(frozen=True)
-class Team:
+class ThreadTeam:
     """`members` threads, of which this is number `member`; team `number` of `teams` in the block.
 
     `adjacent`: the threads of a team are neighbours.
@@ -53,7 +53,7 @@ class Crossing:
     stage: str
     reducer: Reducer
     own: tuple[Buffer, ...]
-    team: Team
+    team: ThreadTeam
     again: bool
 
     @property
@@ -89,7 +89,7 @@ def across_threads(crossing: Crossing, warp: int) -> Stmt:
     return If(whole, _by_shuffles(crossing, warp), _by_tree(crossing, select(whole, ONE, team.members * team.teams)))
 
 
-def _whole(team: Team, size: Const) -> Expr:
+def _whole(team: ThreadTeam, size: Const) -> Expr:
     """Whether a team is whole warps, or as many of it are a warp."""
     return binary("eq", team.members % size, ZERO) | binary("eq", size % team.members, ZERO)
 

@@ -64,7 +64,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Place:
+class BufferVersion:
     """A dimension of a buffer that is no axis of its stage: which of `count` copies of the region is meant."""
 
     index: Expr
@@ -79,7 +79,7 @@ class Domain:
     regions: Mapping[str, Region]
     bounds: Mapping[str, Expr]  # loop name -> closed form
     values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
-    places: tuple[Place, ...] = ()  # leading dimensions of the buffer, beyond the axes
+    places: tuple[BufferVersion, ...] = ()  # leading dimensions of the buffer, beyond the axes
 
     def loop_var(self, loop: Loop) -> Var:
         return Var(f"{self.stage.name}.{loop.name}")
@@ -144,7 +144,7 @@ def _at_root(stage: Stage) -> Domain:
     return _domain(stage, _whole(stage))
 
 
-def _domain(stage: Stage, regions: Mapping[str, Region], places: tuple[Place, ...] = ()) -> Domain:
+def _domain(stage: Stage, regions: Mapping[str, Region], places: tuple[BufferVersion, ...] = ()) -> Domain:
     bounds = {x.name: _bound(stage, regions, x) for x in stage.loops}
     local: dict[str, Expr] = {a.name: ZERO for a in stage.op.all_axes}
     for loop in stage.loops:
@@ -172,7 +172,7 @@ def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
     return tuple(loops)
 
 
-def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[Place, ...]:
+def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[BufferVersion, ...]:
     """A pipeline's shared buffers have a copy for each of its iterations that are under way."""
     host = None if stage.at is None else state.stage(stage.at.stage)
     if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None:
@@ -183,7 +183,7 @@ def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[
     number: Expr = ZERO
     for loop in pipelined_loops(state, host):
         number = number * domain.bounds[loop.name] + domain.loop_var(loop)
-    return (Place(number % stages, stages),)
+    return (BufferVersion(number % stages, stages),)
 
 
 def _whole(stage: Stage) -> dict[str, Region]:

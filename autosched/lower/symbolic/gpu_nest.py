@@ -16,15 +16,15 @@ from autosched.ir.expr import INDEX, Const, Expr, Select, Var, binary, ceildiv, 
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
-from autosched.lower.symbolic.cross_thread import Crossing, Team, across_threads
+from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
-from autosched.lower.symbolic.nest import Nest
+from autosched.lower.symbolic.nest import NestBuilder
 from autosched.schedule.stage import Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
 
 
 @dataclass(frozen=True)
-class GpuNest(Nest):
+class GpuNest(NestBuilder):
     """The nest of a stage that runs in blocks of threads."""
 
     def build(self) -> Stmt:
@@ -225,7 +225,7 @@ class GpuNest(Nest):
         trips = ceildiv(extent, team.members)
         return For(each, trips, trips, ForKind.SERIAL, body, True)
 
-    def _team(self) -> Team:
+    def _team(self) -> ThreadTeam:
         """The threads that share a point of the stage: those along thread loops that do not move its region."""
         moved = {v for a in self.stage.op.axes for v in free_vars(self.domain.regions[a.name].lo)}
         root = self.state.root(self.stage)
@@ -242,7 +242,7 @@ class GpuNest(Nest):
             else:
                 adjacent = adjacent and teams is Const(1, INDEX)
                 member, members = member + var * members, members * count
-        return Team(imax(members, 1), member, teams, number, adjacent)
+        return ThreadTeam(imax(members, 1), member, teams, number, adjacent)
 
     def _thread(self) -> tuple[Expr, Expr]:
         """Threads in the block, and the number of this one (x varies fastest)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosched.ir.stmt import Allocate, Buffer, Func, Scope, Seq, Stmt
 from autosched.lower.symbolic.domains import Domain, infer_domains
 from autosched.lower.symbolic.gpu_nest import GpuNest
-from autosched.lower.symbolic.nest import Nest, buffers_of_stage
+from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
@@ -51,6 +51,6 @@ def _in_order(state: State, roots: list[Stage]) -> list[Stage]:
     return found
 
 
-def _builder(state: State, stage: Stage) -> type[Nest]:
+def _builder(state: State, stage: Stage) -> type[NestBuilder]:
     """Loops that stop early, or blocks of threads that all run whole tiles."""
-    return GpuNest if state.on_gpu(stage) else Nest
+    return GpuNest if state.on_gpu(stage) else NestBuilder

@@ -35,7 +35,7 @@ def buffers_of_stage(domain: Domain) -> list[Buffer]:
 
 
 @dataclass(frozen=True)
-class Nest:
+class NestBuilder:
     """Builds the nest of one stage together with everything computed inside it."""
 
     state: State
@@ -164,7 +164,7 @@ class Nest:
         body = tuple(self._relocate(substitute(v, values)) for v in op.body)
         ordered = in_order(self.stage)
         reducer = op.reducer if ordered is None else ordered.in_order()
-        return Store(op.buffers, self._local(covered), body, reducer, op.name, streamed=self.stage.streamed)
+        return Store(op.buffers, self._local(covered), body, reducer, op.name, non_temporal=self.stage.non_temporal)
 
     def _init_leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         op = self.stage.op

@@ -75,7 +75,7 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
     stays in registers."""
     assert tile.at is not None
     host = state.stage(tile.at.stage)
-    if buffer not in host.op.buffers or host.streamed or not host.op.axes:
+    if buffer not in host.op.buffers or host.non_temporal or not host.op.axes:
         return []
     domain, dtype = domains[host.name], host.op.dtypes[host.op.buffers.index(buffer)]
     if host.scope in (Scope.REGISTER, Scope.SHARED) or domain.places:
@@ -89,7 +89,7 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
     return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]
 
 
-class Counter(NamedTuple):
+class CountedLoop(NamedTuple):
     """A loop: its variable, its bound, and whether its iterations come one after another."""
 
     var: Var
@@ -97,20 +97,20 @@ class Counter(NamedTuple):
     serial: bool
 
 
-def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[Counter]:
-    return [Counter(domain.loop_var(x), domain.bounds[x.name], x.kind is ForKind.SERIAL) for x in loops]
+def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[CountedLoop]:
+    return [CountedLoop(domain.loop_var(x), domain.bounds[x.name], x.kind is ForKind.SERIAL) for x in loops]
 
 
-def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[Counter]:
+def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[CountedLoop]:
     """All loops that the stage is computed in, outermost first."""
-    found: list[Counter] = []
+    found: list[CountedLoop] = []
     for at in state.chain(stage):
         host = state.stage(at.stage)
         found = _numbered(domains[host.name], host.loops[: host.position(at.loop) + 1]) + found
     return found
 
 
-def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
+def _number(loops: Sequence[CountedLoop]) -> tuple[Expr, Expr]:
     """The iterations before this one, and of how many."""
     turn: Expr = ZERO
     turns: Expr = ONE
@@ -123,8 +123,8 @@ def _number(loops: Sequence[Counter]) -> tuple[Expr, Expr]:
 class _Tile:
     """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
 
-    outer: list[Counter]
-    inner: list[Counter]
+    outer: list[CountedLoop]
+    inner: list[CountedLoop]
     name: str
 
     def fetch(self, box: Box, distance: int) -> Stmt:
@@ -145,7 +145,7 @@ class _Tile:
         return len(list(still))
 
 
-def _later(loops: Sequence[Counter], distance: int) -> dict[Expr, Expr]:
+def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
     """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
     rest = _number(loops)[0] + distance
     found: dict[Expr, Expr] = {}

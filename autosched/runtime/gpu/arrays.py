@@ -19,40 +19,45 @@ import numpy as np
 from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
-from autosched.runtime.gpu.device import STICKY, Array, Device, DeviceFault, Memory, Stream, shortage
+from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, GpuDevice, Stream, shortage
 from autosched.runtime.gpu.devices import GPUS, shared_device
-from autosched.runtime.gpu.foreign import Foreign, Place, borrow, describe, is_dense, place_of
+from autosched.runtime.gpu.foreign import ArrayLocation, Foreign, borrow, describe, is_dense, place_of
 from autosched.runtime.tensors import settled
 
 
 @dataclass(frozen=True)
-class Use:
+class LastUse:
     """The last thing queued that touches a piece of memory. `event` is None on the device's own stream."""
 
     stream: Stream
     event: Any
 
 
-class Block:
+class DeviceBlock:
     """A piece of device memory and its last use, None when nothing is pending. `keeper`: what owns the memory, None
     when it is this process's to free."""
 
     def __init__(
-        self, device: Device, memory: Memory, keeper: object = None, used: Use | None = None, read_only: bool = False
+        self,
+        device: GpuDevice,
+        memory: DeviceMemory,
+        keeper: object = None,
+        used: LastUse | None = None,
+        read_only: bool = False,
     ) -> None:
         self.device, self.memory, self.keeper, self.used, self.read_only = device, memory, keeper, used, read_only
         if keeper is None:
             weakref.finalize(self, _release, device, memory).atexit = False  # the driver frees what is left at the end
 
 
-def _release(device: Device, memory: Memory) -> None:
+def _release(device: GpuDevice, memory: DeviceMemory) -> None:
     """Drivers free memory only after all that was queued before; after a fault that loses the context nothing can be
     freed, nor need it be."""
     with suppress(DeviceFault), device.visiting():
         device.free(memory)
 
 
-def queue_after(device: Device, blocks: Iterable[Block], stream: Stream) -> None:
+def queue_after(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream) -> None:
     """Makes `stream` (None: the device's own) wait for the last use of each block."""
     waiting = [(block, block.used) for block in blocks if block.used is not None and not _is_same(block.used, stream)]
     events = {id(use.event): use.event for _, use in waiting if use.event is not None}
@@ -62,24 +67,24 @@ def queue_after(device: Device, blocks: Iterable[Block], stream: Stream) -> None
         device.wait(event, stream)
     if stream is None:
         for block, _ in waiting:
-            block.used = Use(None, None)
+            block.used = LastUse(None, None)
 
 
-def _is_same(use: Use, stream: Stream) -> bool:
+def _is_same(use: LastUse, stream: Stream) -> bool:
     return bool(use.stream == stream) and stream != dlpack.THREAD_STREAM
 
 
-def mark_used(device: Device, blocks: Iterable[Block], stream: Stream) -> None:
+def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream) -> None:
     """Notes that what was just queued on `stream` uses the blocks."""
     blocks = list(blocks)
     if blocks:
-        use = Use(stream, None if stream is None else device.record(stream))
+        use = LastUse(stream, None if stream is None else device.record(stream))
         for block in blocks:
             block.used = use
 
 
 @contextmanager
-def device_errors(device: Device) -> Iterator[None]:
+def device_errors(device: GpuDevice) -> Iterator[None]:
     """Turns the device's faults into errors that say what still works; another library's device stays current."""
     try:
         with device.visiting():
@@ -89,13 +94,13 @@ def device_errors(device: Device) -> Iterator[None]:
         raise DeviceError(f"{device.name}: {fault} ({fault.kind.replace('_', ' ')}){end}") from None
 
 
-def allocate(device: Device, sizes: Mapping[str, int]) -> dict[str, Block]:
+def allocate(device: GpuDevice, sizes: Mapping[str, int]) -> dict[str, DeviceBlock]:
     """Uninitialised memory, bytes by name. Raises DeviceError with all sizes when they do not fit."""
     with device_errors(device):
         message = shortage(device, sizes)
         if message is not None:
             raise DeviceError(message)
-        return {name: Block(device, device.allocate(nbytes)) for name, nbytes in sizes.items()}
+        return {name: DeviceBlock(device, device.allocate(nbytes)) for name, nbytes in sizes.items()}
 
 
 class DeviceArray:
@@ -105,13 +110,13 @@ class DeviceArray:
     freed with the last array that uses it, of whatever library.
     """
 
-    def __init__(self, block: Block, shape: Sequence[int], dtype: str | np.dtype[Any]) -> None:
+    def __init__(self, block: DeviceBlock, shape: Sequence[int], dtype: str | np.dtype[Any]) -> None:
         self._block = block
         self.shape = tuple(shape)
         self.dtype = np.dtype(dtype)
 
     @property
-    def block(self) -> Block:
+    def block(self) -> DeviceBlock:
         return self._block
 
     @property
@@ -119,8 +124,8 @@ class DeviceArray:
         return self._block.device.kind
 
     @property
-    def place(self) -> Place:
-        return Place(self._block.device.kind)
+    def place(self) -> ArrayLocation:
+        return ArrayLocation(self._block.device.kind)
 
     @property
     def stream(self) -> Stream:
@@ -194,7 +199,7 @@ class DeviceArray:
         if block.read_only and not versioned:
             raise BufferError("the array is read-only, which DLPack before 1.0 cannot say")
         address, (kind, number) = device.address(block.memory), self.__dlpack_device__()
-        tensor = dlpack.Tensor(address, kind, number, self.shape, self.dtype, None, block.read_only)
+        tensor = dlpack.DLTensor(address, kind, number, self.shape, self.dtype, None, block.read_only)
         return dlpack.export(tensor, block, versioned)
 
     def _copied(self) -> DeviceArray:
@@ -203,7 +208,7 @@ class DeviceArray:
         with device_errors(device):
             queue_after(device, (self._block,), None)
             device.copy(block.memory, self._block.memory)
-        block.used = self._block.used = Use(None, None)
+        block.used = self._block.used = LastUse(None, None)
         return DeviceArray(block, self.shape, self.dtype)
 
     def __len__(self) -> int:
@@ -218,14 +223,14 @@ class DeviceArray:
         raise TypeError(f"an array on {self.device} is not copied to the host unasked; call its numpy()")
 
 
-def download(block: Block, host: Array) -> None:
+def download(block: DeviceBlock, host: Array) -> None:
     """Copies device memory into a C-contiguous array. Raises DeviceError."""
     with device_errors(block.device):
         queue_after(block.device, (block,), None)
         block.device.download(block.memory, host)
 
 
-def upload(block: Block, host: Array) -> None:
+def upload(block: DeviceBlock, host: Array) -> None:
     """Copies a C-contiguous array into device memory. Raises DeviceError."""
     with device_errors(block.device):
         queue_after(block.device, (block,), None)
@@ -276,7 +281,7 @@ def _uploaded(host: Array, kind: str) -> DeviceArray:
     return made
 
 
-def _adopted(device: Device, value: object) -> DeviceArray:
+def _adopted(device: GpuDevice, value: object) -> DeviceArray:
     """An array of another library as one of ours, on the same memory."""
     with device_errors(device):
         found = borrow(device, "the array", value, None)
@@ -285,16 +290,16 @@ def _adopted(device: Device, value: object) -> DeviceArray:
         return DeviceArray(borrowed_block(device, found, None), found.shape, found.dtype)
 
 
-def borrowed_block(device: Device, found: Foreign, stream: Stream) -> Block:
+def borrowed_block(device: GpuDevice, found: Foreign, stream: Stream) -> DeviceBlock:
     """The block of memory that was borrowed for work on `stream`, used last by what its owner has queued so far."""
     if found.blind or found.stream == stream:
-        use = Use(stream, None)
+        use = LastUse(stream, None)
     else:
-        use = Use(found.stream, None if found.stream is None else device.record(found.stream))
-    return Block(device, found.memory, found.keep, use, found.read_only)
+        use = LastUse(found.stream, None if found.stream is None else device.record(found.stream))
+    return DeviceBlock(device, found.memory, found.keep, use, found.read_only)
 
 
-def _by_its_own_means(value: Any, place: Place) -> Array:
+def _by_its_own_means(value: Any, place: ArrayLocation) -> Array:
     """A copy on the host of an array that this package's device cannot reach."""
     for name in ("cpu", "get"):  # torch, CuPy
         if hasattr(value, name):

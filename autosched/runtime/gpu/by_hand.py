@@ -12,18 +12,18 @@ THREADS = 256  # of a block
 
 def thread_number(kind: str) -> str:
     """In C: the number of a thread among those of all blocks."""
-    words = DIALECTS[kind]
-    return f"{words.block.format(axis='x', number=0)} * {THREADS} + {words.thread.format(axis='x', number=0)}"
+    dialect = DIALECTS[kind]
+    return f"{dialect.block.format(axis='x', number=0)} * {THREADS} + {dialect.thread.format(axis='x', number=0)}"
 
 
 def source_by_hand(
     kind: str, name: str, element: str, lines: Sequence[str], blocks: int, prologue: str = ""
 ) -> GpuSource:
     """One kernel `name(start, end)` over elements of a C type, with these lines as its body."""
-    words = DIALECTS[kind]
-    head = words.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="")
-    start = words.pointer.format(const="const ", type=element)
-    end = words.pointer.format(const="", type=element)
+    dialect = DIALECTS[kind]
+    head = dialect.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="")
+    start = dialect.pointer.format(const="const ", type=element)
+    end = dialect.pointer.format(const="", type=element)
     text = "\n".join([f"{prologue}{head} {name}({start} start, {end} end)", "{", *lines, "}\n"])
     launch = Launch(name, (blocks, 1, 1), (THREADS, 1, 1), ("start", "end"), 0)
     return GpuSource(name, kind, text, (launch,), ("start",), ("end",), ())

@@ -48,7 +48,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Binary:
+class DeviceCode:
     """A compiled source. `code` is a cubin or what the OpenCL platform made; `resources` is empty if unknown."""
 
     code: bytes
@@ -68,7 +68,7 @@ class Binary:
         return len(head).to_bytes(_PREFIX, "little") + head + self.code
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Binary:
+    def from_bytes(cls, data: bytes) -> DeviceCode:
         """The inverse of `to_bytes`. Raises ValueError."""
         end = _PREFIX + int.from_bytes(data[:_PREFIX], "little")
         try:
@@ -84,18 +84,18 @@ class Compiler(Protocol):
     @property
     def identity(self) -> str: ...
 
-    def compile(self, source: GpuSource) -> Binary:
+    def compile(self, source: GpuSource) -> DeviceCode:
         """Raises CompileError."""
         ...
 
 
-def compile_source(source: GpuSource, compiler: Compiler) -> Binary:
+def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
     """The compiled `source`, from the cache if it was compiled before. Raises CompileError."""
     key = cache.key_of(_FORMAT, compiler.identity, source.dialect, source.text)
     kept = cache.read(key)
     if kept is not None:
         try:
-            return Binary.from_bytes(kept)
+            return DeviceCode.from_bytes(kept)
         except ValueError:
             pass
     binary = compiler.compile(source)
@@ -155,7 +155,7 @@ class NvrtcCompiler:
     def identity(self) -> str:
         return f"nvrtc {self.version} {self.arch}"
 
-    def compile(self, source: GpuSource) -> Binary:
+    def compile(self, source: GpuSource) -> DeviceCode:
         from cuda.bindings import nvrtc
 
         status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), f"{source.name}.cu".encode(), 0, [], [])
@@ -173,7 +173,7 @@ class NvrtcCompiler:
             nvrtc.nvrtcGetCUBIN(program, code)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        return Binary(bytes(code), parse_resources(text))
+        return DeviceCode(bytes(code), parse_resources(text))
 
 
 def _nvrtc_text(nvrtc: Any, status: Any) -> str:
@@ -190,7 +190,7 @@ class NvccCompiler:
     def identity(self) -> str:
         return f"nvcc {self.version} {self.arch}"
 
-    def compile(self, source: GpuSource) -> Binary:
+    def compile(self, source: GpuSource) -> DeviceCode:
         with tempfile.TemporaryDirectory() as directory:
             text, cubin = Path(directory) / "kernel.cu", Path(directory) / "kernel.cubin"
             text.write_text(source.text)
@@ -198,7 +198,7 @@ class NvccCompiler:
             done = subprocess.run([*command, str(text)], capture_output=True, text=True, check=False, cwd=directory)
             if done.returncode != 0:
                 raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))
-            return Binary(cubin.read_bytes(), parse_resources(done.stderr + done.stdout))
+            return DeviceCode(cubin.read_bytes(), parse_resources(done.stderr + done.stdout))
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")

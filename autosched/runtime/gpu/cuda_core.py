@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from autosched.errors import DeviceError
 from autosched.runtime.gpu import cuda_driver
-from autosched.runtime.gpu.compile import Binary
-from autosched.runtime.gpu.device import Array, Call, DeviceFault, Memory, Stream
+from autosched.runtime.gpu.compile import DeviceCode
+from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
@@ -27,7 +27,7 @@ _GRAPH_LAUNCHES = 512  # kernels in one graph at most; more are launched as seve
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLaunch:
     """One kernel with its arguments. `parameters` is the address of an array of pointers to them, kept by `keep`."""
 
     function: Any
@@ -50,7 +50,7 @@ class _Thread(threading.local):
     inside = stays = False
 
 
-class Event:
+class DriverEvent:
     """A CUDA event, destroyed with the last reference to it."""
 
     def __init__(self, cu: Any, handle: Any) -> None:
@@ -58,7 +58,7 @@ class Event:
         weakref.finalize(self, cu.cuEventDestroy, handle).atexit = False
 
 
-class CudaCoreDevice(cuda_driver.Addresses):
+class CudaCoreDevice(cuda_driver.AddressedDevice):
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class CudaCoreDevice(cuda_driver.Addresses):
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
         except DeviceFault as fault:
             raise DeviceError(f"{self.name} cannot be used: {fault}") from None
-        self._graph: tuple[tuple[Call, ...], int, Any] | None = None
+        self._graph: tuple[tuple[LaunchSequence, ...], int, Any] | None = None
 
     @property
     def stream(self) -> int:
@@ -88,16 +88,16 @@ class CudaCoreDevice(cuda_driver.Addresses):
         free, total = self._ok("asking for free memory", self._cu.cuMemGetInfo())
         return int(free), int(total)
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> DeviceMemory:
         self._enter()
         address = self._ok(f"allocating {nbytes} bytes", self._cu.cuMemAlloc(max(nbytes, 1)))
-        return Memory(int(address), nbytes)
+        return DeviceMemory(int(address), nbytes)
 
-    def free(self, memory: Memory) -> None:
+    def free(self, memory: DeviceMemory) -> None:
         self._enter()
         self._ok("freeing memory", self._cu.cuMemFree(memory.handle))
 
-    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             self._enter()
             assert array.flags.c_contiguous
@@ -105,7 +105,7 @@ class CudaCoreDevice(cuda_driver.Addresses):
             self._ok("an upload", self._cu.cuMemcpyHtoDAsync(to, address, array.nbytes, self._stream))
             self.synchronise()
 
-    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             self._enter()
             assert array.flags.c_contiguous
@@ -113,19 +113,19 @@ class CudaCoreDevice(cuda_driver.Addresses):
             self._ok("a download", self._cu.cuMemcpyDtoHAsync(address, source, array.nbytes, self._stream))
             self.synchronise()
 
-    def copy(self, to: Memory, source: Memory) -> None:
+    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None:
         if source.nbytes:
             self._enter()
             self._ok("a copy", self._cu.cuMemcpyDtoDAsync(to.handle, source.handle, source.nbytes, self._stream))
 
-    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
         if nbytes:
             self._enter()
             fill = self._cu.cuMemsetD8Async if len(pattern) == 1 else self._cu.cuMemsetD16Async
             word, n = int.from_bytes(pattern, "little"), nbytes // len(pattern)
             self._ok("filling a buffer", fill(memory.handle + offset, word, n, self._stream))
 
-    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+    def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         cu = self._cu
         self._enter()
         try:
@@ -145,7 +145,9 @@ class CudaCoreDevice(cuda_driver.Addresses):
             raise DeviceFault(fault.kind, f"{fault} (the driver is of CUDA {self._driver_version()})") from None
         return kernels
 
-    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+    def prepare(
+        self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
+    ) -> LaunchSequence:
         bound = []
         for launch in source.launches:
             n = len(launch.arguments)
@@ -154,27 +156,27 @@ class CudaCoreDevice(cuda_driver.Addresses):
             pointers = (ctypes.c_void_p * n)(*(first + 8 * i for i in range(n)))
             shared = cuda_driver.dynamic_shared_bytes(launch)
             keep, address = (values, pointers, kernels), ctypes.addressof(pointers)
-            bound.append(Bound(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
-        return Call(tuple(bound))
+            bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
+        return LaunchSequence(tuple(bound))
 
-    def run(self, call: Call, stream: Stream = None) -> None:
+    def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         self._enter()
         queue = self._queue(stream)
         launch = self._cu.cuLaunchKernel
         for b in call.launches:
             self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
 
-    def record(self, stream: Stream = None) -> Event:
+    def record(self, stream: Stream = None) -> DriverEvent:
         self._enter()
-        event = Event(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
+        event = DriverEvent(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
         self._ok("recording an event", self._cu.cuEventRecord(event.handle, self._queue(stream)))
         return event
 
-    def wait(self, event: Event, stream: Stream = None) -> None:
+    def wait(self, event: DriverEvent, stream: Stream = None) -> None:
         self._enter()
         self._ok("waiting for an event", self._cu.cuStreamWaitEvent(self._queue(stream), event.handle, 0))
 
-    def time(self, calls: Sequence[Call], repeats: int) -> float:
+    def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """Between two events around CUDA graphs of all launches, so that the host's part (5 us and more for each) does
         not show. A graph holds at least `repeats` calls, or as many as _GRAPH_LAUNCHES allow."""
         cu = self._cu
@@ -206,7 +208,7 @@ class CudaCoreDevice(cuda_driver.Addresses):
     def _queue(self, stream: Stream) -> Any:
         return self._stream if stream is None else self._cu.CUstream(stream)
 
-    def _graph_of(self, calls: tuple[Call, ...], n: int) -> Any:
+    def _graph_of(self, calls: tuple[LaunchSequence, ...], n: int) -> Any:
         """An executable graph of `n` calls; the last one is kept."""
         if self._graph is not None:
             known, size, executable = self._graph

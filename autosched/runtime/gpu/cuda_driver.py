@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autosched.codegen.c.dialects import CUDA
 from autosched.codegen.c.source import Launch
-from autosched.runtime.gpu.device import Memory
+from autosched.runtime.gpu.device import DeviceMemory
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
@@ -74,19 +74,19 @@ _DEFAULT_LANES = 128
 _DEFAULT_CLOCK_KHZ, _DEFAULT_BANDWIDTH = 1_500_000, 500e9  # for drivers that do not tell
 
 
-class Addresses:
+class AddressedDevice:
     """A device whose memory has addresses."""
 
     kind = "cuda"
     alignment = 256
 
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
-        return Memory(memory.handle + offset, nbytes)
+    def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
+        return DeviceMemory(memory.handle + offset, nbytes)
 
-    def adopt(self, address: int, nbytes: int) -> Memory:
-        return Memory(address, nbytes)
+    def adopt(self, address: int, nbytes: int) -> DeviceMemory:
+        return DeviceMemory(address, nbytes)
 
-    def address(self, memory: Memory) -> int:
+    def address(self, memory: DeviceMemory) -> int:
         return int(memory.handle)
 
 

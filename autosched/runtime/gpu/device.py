@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
-    from autosched.runtime.gpu.compile import Binary
+    from autosched.runtime.gpu.compile import DeviceCode
     from autosched.target import GpuFacts
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -36,7 +36,7 @@ class DeviceFault(Exception):
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """A piece of device memory. `handle` is what a launch takes: an address (CUDA) or a buffer object (OpenCL)."""
 
     handle: Any
@@ -44,13 +44,13 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Call:
+class LaunchSequence:
     """The launches of one kernel, in order, each bound to its buffers in the driver's own way."""
 
     launches: tuple[Any, ...]
 
 
-class Device(Protocol):
+class GpuDevice(Protocol):
     """One device and the context on it. Every method may raise DeviceFault.
 
     `alignment`: bytes that the offset of a `view` must be a multiple of. `stream`: the device's own, as a caller would
@@ -76,37 +76,39 @@ class Device(Protocol):
         """(free, total) bytes; free may be an estimate."""
         ...
 
-    def allocate(self, nbytes: int) -> Memory: ...
+    def allocate(self, nbytes: int) -> DeviceMemory: ...
 
-    def free(self, memory: Memory) -> None: ...
+    def free(self, memory: DeviceMemory) -> None: ...
 
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+    def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
         """A part of `memory`, which must outlive it."""
         ...
 
-    def adopt(self, address: int, nbytes: int) -> Memory:
+    def adopt(self, address: int, nbytes: int) -> DeviceMemory:
         """Memory of this device that somebody else allocated and frees; for devices with addresses only."""
         ...
 
-    def address(self, memory: Memory) -> int: ...
+    def address(self, memory: DeviceMemory) -> int: ...
 
-    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None: ...
+    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None: ...
 
-    def download(self, memory: Memory, array: Array, offset: int = 0) -> None: ...
+    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None: ...
 
-    def copy(self, to: Memory, source: Memory) -> None: ...
+    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None: ...
 
-    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
         """Repeats `pattern`, 1 or 2 bytes; `offset` and `nbytes` are multiples of its length."""
         ...
 
-    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+    def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         """The kernels of a compiled source by name."""
         ...
 
-    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call: ...
+    def prepare(
+        self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
+    ) -> LaunchSequence: ...
 
-    def run(self, call: Call, stream: Stream = None) -> None: ...
+    def run(self, call: LaunchSequence, stream: Stream = None) -> None: ...
 
     def record(self, stream: Stream = None) -> Any:
         """An event that happens when everything queued on `stream` so far is done."""
@@ -116,7 +118,7 @@ class Device(Protocol):
         """What is queued on `stream` from now on runs after `event`; the host need not wait."""
         ...
 
-    def time(self, calls: Sequence[Call], repeats: int) -> float:
+    def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """Seconds on the device of `repeats` calls one after the other, which go round `calls`."""
         ...
 
@@ -125,7 +127,7 @@ class Device(Protocol):
     def close(self) -> None: ...
 
 
-def shortage(device: Device, sizes: Mapping[str, int]) -> str | None:
+def shortage(device: GpuDevice, sizes: Mapping[str, int]) -> str | None:
     """A sentence with all sizes when `sizes` (bytes by what they are for) together are more than what is free."""
     free, total = device.memory()
     need = sum(sizes.values())

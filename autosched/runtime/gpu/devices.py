@@ -17,7 +17,7 @@ from autosched.runtime.gpu.compile import Compiler, cuda_compiler
 from autosched.runtime.gpu.device import DeviceFault
 
 if TYPE_CHECKING:
-    from autosched.runtime.gpu.device import Device
+    from autosched.runtime.gpu.device import GpuDevice
     from autosched.target import GpuFacts
 
 SCRIPT = "AUTOSCHED_DEVICE_SCRIPT"  # a file for the scripted device of the tests, which then stands for any device
@@ -61,7 +61,7 @@ GPUS: dict[str, Gpu] = {
 }
 
 
-def open_device(kind: str) -> Device:
+def open_device(kind: str) -> GpuDevice:
     """The device of `kind`, one of GPUS, in this process. Raises DeviceError with what is missing."""
     return _driver(kind)[0]()
 
@@ -71,7 +71,7 @@ def device_facts(kind: str) -> GpuFacts:
     return _driver(kind)[1]()
 
 
-def _driver(kind: str) -> tuple[Callable[[], Device], Callable[[], GpuFacts]]:
+def _driver(kind: str) -> tuple[Callable[[], GpuDevice], Callable[[], GpuFacts]]:
     """(what opens a device of `kind`, what reads its facts)."""
     if script := os.environ.get(SCRIPT):
         from autosched.runtime.gpu.fake import FakeDevice
@@ -96,11 +96,11 @@ def driver_name(kind: str) -> str:
     return next((name for name in preferred if find_spec(gpu.drivers[name].package) is not None), last)
 
 
-_shared: dict[tuple[str, str | None], Device] = {}
+_shared: dict[tuple[str, str | None], GpuDevice] = {}
 _opening = threading.Lock()
 
 
-def shared_device(kind: str) -> Device:
+def shared_device(kind: str) -> GpuDevice:
     """The device of `kind` that all arrays and kernels of this process live on, opened once. Raises DeviceError."""
     key = (kind, os.environ.get(SCRIPT))
     with _opening:
@@ -110,7 +110,7 @@ def shared_device(kind: str) -> Device:
         return _shared[key]
 
 
-def _close(device: Device) -> None:
+def _close(device: GpuDevice) -> None:
     with suppress(DeviceFault):  # of a kernel that nobody waited for
         device.close()
 

@@ -79,7 +79,7 @@ _exported: dict[int, tuple[type[_Managed] | type[_Versioned], object]] = {}  # w
 
 
 @dataclass(frozen=True)
-class Tensor:
+class DLTensor:
     """What a capsule describes. `address` of the first element; `strides` in elements, None when dense."""
 
     address: int
@@ -91,7 +91,7 @@ class Tensor:
     read_only: bool
 
 
-def export(found: Tensor, owner: object, versioned: bool) -> Any:
+def export(found: DLTensor, owner: object, versioned: bool) -> Any:
     """A capsule for a dense tensor that keeps `owner` alive until the consumer is done with it.
 
     The structure lies in raw memory, with the shape and the strides behind it, since it may outlive the interpreter.
@@ -122,7 +122,7 @@ def export(found: Tensor, owner: object, versioned: bool) -> Any:
     return _new_capsule(place, kind.name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
 
 
-def look_into(capsule: Any) -> Tensor:
+def look_into(capsule: Any) -> DLTensor:
     """What `capsule` describes, valid as long as it is held. Raises ValueError when it is none or was consumed."""
     kind: type[_Managed] | type[_Versioned]
     for kind in (_Versioned, _Managed):
@@ -134,13 +134,13 @@ def look_into(capsule: Any) -> Tensor:
     raise ValueError("it is no DLPack capsule, or one that was consumed already")
 
 
-def _read(tensor: _Tensor, read_only: bool) -> Tensor:
+def _read(tensor: _Tensor, read_only: bool) -> DLTensor:
     foreign = next((x for x in DTYPES.values() if (x.dlpack_code, x.bits) == (tensor.code, tensor.bits)), None)
     if not (foreign or tensor.code in _KINDS) or tensor.lanes != 1 or tensor.bits % 8:
         kind = f"type {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
         raise ValueError(f"its elements (in DLPack {kind}) are not known here")
     n = tensor.ndim
-    return Tensor(
+    return DLTensor(
         address=(tensor.data or 0) + tensor.byte_offset,
         device=tensor.device_type,
         number=tensor.device_id,

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autosched.runtime.gpu.compile import Binary, CompileError, Resources
-from autosched.runtime.gpu.device import STICKY, Array, Call, DeviceFault, Memory, Stream, raw
+from autosched.runtime.gpu.compile import CompileError, DeviceCode, Resources
+from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
@@ -43,7 +43,7 @@ _BASE_S = 1e-5
 
 
 @dataclass(frozen=True)
-class Event:
+class FakeEvent:
     """Something that happens at the launches (or what else is counted) from `first` to `last`."""
 
     counter: str  # of COUNTERS
@@ -57,7 +57,7 @@ class Script:
     path: Path
     spec: Mapping[str, Any]
     memory: int
-    events: tuple[Event, ...]
+    events: tuple[FakeEvent, ...]
 
     def count(self, counter: str) -> str | None:
         """Counts one more launch or compilation; what happens at it. Safe between processes."""
@@ -90,7 +90,7 @@ class FakeDevice:
         for entry in data.get("events", ()):
             counter = next(name for name in COUNTERS if name in entry)
             first = int(entry[counter])
-            events.append(Event(counter, first, first + int(entry.get("times", 1)) - 1, str(entry["what"])))
+            events.append(FakeEvent(counter, first, first + int(entry.get("times", 1)) - 1, str(entry["what"])))
         return cls(Script(Path(path), data["spec"], int(data.get("memory", _DEFAULT_MEMORY)), tuple(events)), kind)
 
     # As a compiler
@@ -99,7 +99,7 @@ class FakeDevice:
     def identity(self) -> str:
         return f"fake {self._script.path}"
 
-    def compile(self, source: GpuSource) -> Binary:
+    def compile(self, source: GpuSource) -> DeviceCode:
         what = None if source.name in ("canary", *YARDSTICKS) else self._script.count("build")
         if what == "build_error":
             raise CompileError("the script says that this source does not compile")
@@ -107,7 +107,7 @@ class FakeDevice:
             _stop(what)
         spills = 16 if what == "spills" else 0
         resources = (Resources(launch.kernel, 32, launch.shared_bytes, spills, spills) for launch in source.launches)
-        return Binary(source.text.encode(), tuple(resources))
+        return DeviceCode(source.text.encode(), tuple(resources))
 
     # As a device
 
@@ -125,44 +125,44 @@ class FakeDevice:
         self._check()
         return self._script.memory - self._allocated, self._script.memory
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> DeviceMemory:
         self._check()
         if nbytes > self.memory()[0]:
             raise DeviceFault("out_of_memory", f"allocating {nbytes} bytes failed")
         self._allocated += nbytes
-        return Memory(np.zeros(nbytes, np.uint8), nbytes)
+        return DeviceMemory(np.zeros(nbytes, np.uint8), nbytes)
 
-    def free(self, memory: Memory) -> None:
+    def free(self, memory: DeviceMemory) -> None:
         self._check()
         self._allocated -= memory.nbytes
 
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+    def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
         assert offset % self.alignment == 0
-        return Memory(memory.handle[offset : offset + nbytes], nbytes)
+        return DeviceMemory(memory.handle[offset : offset + nbytes], nbytes)
 
-    def adopt(self, address: int, nbytes: int) -> Memory:
-        return Memory(np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)), nbytes)
+    def adopt(self, address: int, nbytes: int) -> DeviceMemory:
+        return DeviceMemory(np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)), nbytes)
 
-    def address(self, memory: Memory) -> int:
+    def address(self, memory: DeviceMemory) -> int:
         return int(memory.handle.ctypes.data)
 
-    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         self._check()
         memory.handle[offset : offset + array.nbytes] = raw(array)
 
-    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         self._check()
         raw(array)[:] = memory.handle[offset : offset + array.nbytes]
 
-    def copy(self, to: Memory, source: Memory) -> None:
+    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None:
         self._check()
         to.handle[:] = source.handle
 
-    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
         self._check()
         memory.handle[offset : offset + nbytes].reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
 
-    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+    def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         self._check()
         if source.name == "canary":
             self._happens(self._script.count("canary"))
@@ -170,10 +170,12 @@ class FakeDevice:
             self._next = self._script.count("kernel")
         return {launch.kernel: launch for launch in source.launches}
 
-    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
-        return Call((source, [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]))
+    def prepare(
+        self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
+    ) -> LaunchSequence:
+        return LaunchSequence((source, [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]))
 
-    def run(self, call: Call, stream: Stream = None) -> None:
+    def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         source, inputs, outputs = call.launches
         for _ in source.launches:
             self._launch()
@@ -191,7 +193,7 @@ class FakeDevice:
     def wait(self, event: Any, stream: Stream = None) -> None:
         self._check()
 
-    def time(self, calls: Sequence[Call], repeats: int) -> float:
+    def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """A second of its own time for each source, derived from its text; nothing is waited for.
 
         The yardsticks of `peak` compute nothing and are not counted, so that a script's launches are the candidates'.
@@ -231,7 +233,7 @@ class FakeDevice:
             self._lost = fault
         raise fault
 
-    def _evaluate(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+    def _evaluate(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
         from autosched.te.operators.registry import resolve
         from autosched.te.reference.evaluate import evaluate
 

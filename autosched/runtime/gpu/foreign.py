@@ -17,7 +17,7 @@ import numpy as np
 
 from autosched.errors import UsageError
 from autosched.runtime.gpu import dlpack
-from autosched.runtime.gpu.device import Device, Memory, Stream
+from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, Stream
 from autosched.runtime.gpu.devices import GPUS
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import check_type, is_lazy, is_torch
@@ -27,7 +27,7 @@ _INTERFACE = "__cuda_array_interface__"
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayLocation:
     """Where an array is: a kind of device ("cpu", "cuda", "opencl", or words for what is none of them), its number."""
 
     kind: str
@@ -45,7 +45,7 @@ class Foreign:
     our work is done, so the host has to wait for it.
     """
 
-    memory: Memory
+    memory: DeviceMemory
     shape: tuple[int, ...]
     dtype: np.dtype[Any] | None  # None: bytes without a form
     strides: tuple[int, ...] | None
@@ -55,23 +55,23 @@ class Foreign:
     blind: bool = False
 
 
-def place_of(value: Any) -> Place:
+def place_of(value: Any) -> ArrayLocation:
     """Objects that say nothing about a device are taken to be on the host, where reading them finds out."""
     if type(value) is np.ndarray:
-        return Place("cpu")
+        return ArrayLocation("cpu")
     if _is_pyopencl(value):
-        return Place("opencl")
+        return ArrayLocation("opencl")
     if hasattr(value, "__dlpack_device__"):
         device, number = map(int, value.__dlpack_device__())
-        return Place(dlpack.DEVICES.get(device, f"DLPack device {device}"), number)
-    return Place("cuda" if _interface(value) else "cpu")
+        return ArrayLocation(dlpack.DEVICES.get(device, f"DLPack device {device}"), number)
+    return ArrayLocation("cuda" if _interface(value) else "cpu")
 
 
 def describe(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def stream_handle(device: Device, stream: Any) -> Stream:
+def stream_handle(device: GpuDevice, stream: Any) -> Stream:
     """What a caller's stream is for the driver; None for the device's own. Raises UsageError."""
     if not GPUS[device.kind].has_addresses:
         if not hasattr(stream, "int_ptr") or stream.context != device.stream.context:
@@ -95,7 +95,7 @@ def stream_handle(device: Device, stream: Any) -> Stream:
     return None if handle == device.stream else handle
 
 
-def callers_stream(device: Device, values: Iterable[Any]) -> Stream:
+def callers_stream(device: GpuDevice, values: Iterable[Any]) -> Stream:
     """The stream on which the first array whose library tells works now; None when none does."""
     for value in values:
         stream = _owners_stream(value)
@@ -114,7 +114,7 @@ def _owners_stream(value: Any) -> Any:
     return _interface(value).get("stream")
 
 
-def borrow(device: Device, name: str, value: Any, stream: Stream) -> Foreign:
+def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> Foreign:
     """The memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
     try:
         if _is_pyopencl(value):
@@ -132,7 +132,7 @@ def borrow(device: Device, name: str, value: Any, stream: Stream) -> Foreign:
         ) from error
 
 
-def _of_interface(device: Device, value: Any, form: dict[str, Any], owner: Any) -> Foreign:
+def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: Any) -> Foreign:
     if form.get("mask") is not None:
         raise ValueError("it has a mask")
     shape, dtype = tuple(map(int, form["shape"])), np.dtype(form["typestr"])
@@ -150,7 +150,7 @@ def _of_interface(device: Device, value: Any, form: dict[str, Any], owner: Any) 
     )
 
 
-def _of_dlpack(device: Device, value: Any, stream: Stream) -> Foreign:
+def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> Foreign:
     handle = device.stream if stream is None else stream
     try:
         capsule = value.__dlpack__(stream=handle, max_version=(1, 0))
@@ -169,13 +169,13 @@ def _of_dlpack(device: Device, value: Any, stream: Stream) -> Foreign:
     )
 
 
-def _of_pyopencl(device: Device, value: Any) -> Foreign:
+def _of_pyopencl(device: GpuDevice, value: Any) -> Foreign:
     """An Array, or a Buffer, which has a size and no form. Its context must be that of the device."""
     is_array = hasattr(value, "base_data")
     buffer = value.base_data if is_array else value
     if buffer.context != device.stream.context:
         raise ValueError("it is of another OpenCL context; make it with the queue that is the `stream` of our arrays")
-    memory = Memory(buffer, int(buffer.size))
+    memory = DeviceMemory(buffer, int(buffer.size))
     if not is_array:
         return Foreign(memory, (), None, None, False, value)
     if value.offset % device.alignment:

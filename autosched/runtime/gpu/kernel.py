@@ -9,8 +9,8 @@ from typing import Any
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gpu.arrays import (
-    Block,
     DeviceArray,
+    DeviceBlock,
     allocate,
     borrowed_block,
     device_errors,
@@ -19,12 +19,12 @@ from autosched.runtime.gpu.arrays import (
     queue_after,
     upload,
 )
-from autosched.runtime.gpu.compile import Binary, CompileError, compile_source
-from autosched.runtime.gpu.device import Device, Stream
+from autosched.runtime.gpu.compile import CompileError, DeviceCode, compile_source
+from autosched.runtime.gpu.device import GpuDevice, Stream
 from autosched.runtime.gpu.devices import GPUS, compiler_for, shared_device
 from autosched.runtime.gpu.foreign import (
+    ArrayLocation,
     Foreign,
-    Place,
     borrow,
     callers_stream,
     check_form,
@@ -50,8 +50,8 @@ class GpuKernel:
 
     def __init__(
         self,
-        device: Device,
-        binary: Binary,
+        device: GpuDevice,
+        binary: DeviceCode,
         source: GpuSource,
         inputs: Sequence[ArraySpec],
         outputs: Sequence[ArraySpec],
@@ -62,7 +62,7 @@ class GpuKernel:
         self._device = device
         with device_errors(device):
             self._kernels = device.load(binary, source)
-        self._scratch: dict[str, Block] | None = None
+        self._scratch: dict[str, DeviceBlock] | None = None
         self._launching = threading.Lock()  # between the first and the last kernel of a call the scratch is taken
 
     @property
@@ -88,7 +88,7 @@ class GpuKernel:
 
     def _place(self, values: Sequence[object]) -> bool:
         """Whether the arrays are on the host. Raises UsageError unless all are there or all on the kernel's device."""
-        here = Place(self._device.kind)
+        here = ArrayLocation(self._device.kind)
         places = [value.place if isinstance(value, DeviceArray) else place_of(value) for value in values]
         for spec, value, place in zip(self._specs, values, places, strict=False):
             if place != here and place.kind != "cpu":
@@ -167,7 +167,9 @@ class GpuKernel:
         made = [DeviceArray(block, s.shape, s.dtype) for block, s in zip(blocks, self.outputs, strict=True)]
         return made
 
-    def _argument(self, spec: ArraySpec, role: str, value: object, stream: Stream) -> tuple[Block, Foreign | None]:
+    def _argument(
+        self, spec: ArraySpec, role: str, value: object, stream: Stream
+    ) -> tuple[DeviceBlock, Foreign | None]:
         """The memory of an array of ours, or of one that is borrowed for this call. Raises UsageError."""
         if isinstance(value, DeviceArray):
             block = value.block
@@ -177,7 +179,7 @@ class GpuKernel:
         check_form(spec, role, found)
         return borrowed_block(self._device, found, stream), found
 
-    def _check_apart(self, blocks: Sequence[Block]) -> None:
+    def _check_apart(self, blocks: Sequence[DeviceBlock]) -> None:
         """Raises UsageError when an output shares memory with any array before it."""
         n = len(self.inputs)
         if GPUS[self._device.kind].has_addresses:
@@ -202,7 +204,7 @@ class GpuKernel:
                 device.wait(event, None)
             device.synchronise()
 
-    def _make_scratch(self) -> dict[str, Block]:
+    def _make_scratch(self) -> dict[str, DeviceBlock]:
         """The workspace; only while `_launching` is held."""
         if self._scratch is None:
             names = {f"workspace {name}": nbytes for name, nbytes in self.source.workspace}
@@ -210,7 +212,7 @@ class GpuKernel:
             self._scratch = {name: made[f"workspace {name}"] for name, _ in self.source.workspace}
         return self._scratch
 
-    def _launch(self, blocks: Sequence[Block], lasting: Sequence[Block], stream: Stream) -> None:
+    def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
         """Queues the kernel on `stream` behind whatever else uses its memory; `lasting` are used again after it."""
         source, device = self.source, self._device
         with self._launching:
@@ -236,7 +238,7 @@ def build_gpu_kernel(
     return GpuKernel(device, binary, source, inputs, outputs)
 
 
-def _check_arch(device: Device, arch: str) -> None:
+def _check_arch(device: GpuDevice, arch: str) -> None:
     """A cubin runs on its own compute capability and on later ones of the same generation (CUDA C++ Programming Guide,
     "Binary Compatibility")."""
     here = device.facts().arch

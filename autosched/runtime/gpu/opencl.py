@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autosched.errors import DeviceError
-from autosched.runtime.gpu.compile import Binary, CompileError
-from autosched.runtime.gpu.device import Array, Call, DeviceFault, Memory, Stream, raw
+from autosched.runtime.gpu.compile import CompileError, DeviceCode
+from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
@@ -46,7 +46,7 @@ _KEPT_SHARE = 0.9  # of the device's memory that buffers may have
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLaunch:
     """One kernel with its arguments set; kernel objects hold arguments, so every call has its own."""
 
     kernel: Any
@@ -93,59 +93,59 @@ class OpenClDevice:
         total = int(_KEPT_SHARE * self._device.global_mem_size)
         return max(total - self._allocated, 0), total
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> DeviceMemory:
         with _faults(f"allocating {nbytes} bytes"):
             buffer = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1))
         self._allocated += nbytes
-        return Memory(buffer, nbytes)
+        return DeviceMemory(buffer, nbytes)
 
-    def free(self, memory: Memory) -> None:
+    def free(self, memory: DeviceMemory) -> None:
         memory.handle.release()
         self._allocated -= memory.nbytes
 
-    def view(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+    def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
         with _faults("dividing a buffer"):
-            return Memory(memory.handle.get_sub_region(offset, max(nbytes, 1)), nbytes)
+            return DeviceMemory(memory.handle.get_sub_region(offset, max(nbytes, 1)), nbytes)
 
-    def adopt(self, address: int, nbytes: int) -> Memory:
+    def adopt(self, address: int, nbytes: int) -> DeviceMemory:
         raise NotImplementedError("OpenCL's buffers have no addresses")
 
-    def address(self, memory: Memory) -> int:
+    def address(self, memory: DeviceMemory) -> int:
         raise NotImplementedError("OpenCL's buffers have no addresses")
 
-    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             with _faults("an upload"):
                 self._cl.enqueue_copy(self._queue, memory.handle, raw(array), dst_offset=offset, is_blocking=True)
 
-    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             with _faults("a download"):
                 self._cl.enqueue_copy(self._queue, raw(array), memory.handle, src_offset=offset, is_blocking=True)
 
-    def copy(self, to: Memory, source: Memory) -> None:
+    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None:
         if source.nbytes:
             with _faults("a copy"):
                 self._cl.enqueue_copy(self._queue, to.handle, source.handle, byte_count=source.nbytes)
 
-    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
         if nbytes:
             with _faults("filling a buffer"):
                 word = np.frombuffer(pattern, np.uint8)
                 self._cl.enqueue_fill_buffer(self._queue, memory.handle, word, offset, nbytes)
 
-    def compile(self, source: GpuSource) -> Binary:
+    def compile(self, source: GpuSource) -> DeviceCode:
         """What the platform makes of `source`, with no resources: there is no common way to ask for them."""
         cl = self._cl
         try:
             program = cl.Program(self._context, source.text).build()
             if self._late:
-                return Binary(source.text.encode())
-            return Binary(bytes(program.get_info(cl.program_info.BINARIES)[0]))
+                return DeviceCode(source.text.encode())
+            return DeviceCode(bytes(program.get_info(cl.program_info.BINARIES)[0]))
         except cl.Error as error:
             raise CompileError(" ".join(str(error).split())[:2000]) from None
 
-    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+    def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         cl = self._cl
         with _faults(f"loading {source.name}"):
             if self._late:
@@ -155,17 +155,19 @@ class OpenClDevice:
             program.build()
             return {launch.kernel: (program, launch.kernel) for launch in source.launches}
 
-    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+    def prepare(
+        self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
+    ) -> LaunchSequence:
         bound = []
         with _faults(f"preparing {source.name}"):
             for launch in source.launches:
                 kernel = self._cl.Kernel(*kernels[launch.kernel])
                 kernel.set_args(*(buffers[name].handle for name in launch.arguments))
                 (gx, gy, gz), (bx, by, bz) = launch.grid, launch.block
-                bound.append(Bound(kernel, (gx * bx, gy * by, gz * bz), launch.block))
-        return Call(tuple(bound))
+                bound.append(BoundLaunch(kernel, (gx * bx, gy * by, gz * bz), launch.block))
+        return LaunchSequence(tuple(bound))
 
-    def run(self, call: Call, stream: Stream = None) -> None:
+    def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         queue = self._queue if stream is None else stream
         with _faults("a launch", launching=True):
             for bound in call.launches:
@@ -182,7 +184,7 @@ class OpenClDevice:
         with _faults("waiting for an event"):
             self._cl.enqueue_barrier(self._queue if stream is None else stream, wait_for=[event])
 
-    def time(self, calls: Sequence[Call], repeats: int) -> float:
+    def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """The sum of the kernels' own times: what passes between launches is the host's."""
         launch, queue = self._cl.enqueue_nd_range_kernel, self._queue
         with _faults("a launch", launching=True):

@@ -21,7 +21,7 @@ from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
 from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
 from autosched.runtime.gpu.compile import CompileError, compile_source
-from autosched.runtime.gpu.device import Array, Device, DeviceFault
+from autosched.runtime.gpu.device import Array, DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Form:
+class ThreadWork:
     """A thread's work: `count` chains of vectors of `lanes` elements, or `count` accesses of 16 bytes."""
 
     count: int
@@ -46,11 +46,14 @@ class Form:
 
 # One instruction for a vector is what a processor under OpenCL needs; a GPU takes the elements one by one.
 # By kind of device.
-CHAINS: dict[str, tuple[Form, ...]] = {"cuda": (Form(8), Form(16)), "opencl": (Form(16), Form(12, 8), Form(12, 16))}
-ACCESSES = (Form(1), Form(4))
+CHAINS: dict[str, tuple[ThreadWork, ...]] = {
+    "cuda": (ThreadWork(8), ThreadWork(16)),
+    "opencl": (ThreadWork(16), ThreadWork(12, 8), ThreadWork(12, 16)),
+}
+ACCESSES = (ThreadWork(1), ThreadWork(4))
 
 
-def measure_gpu_peak(device: Device, dtype: str = "float32") -> float:
+def measure_gpu_peak(device: GpuDevice, dtype: str = "float32") -> float:
     """GFLOP/s of `dtype` (float32 or float64), two operations for each multiply-add. Raises DeviceError."""
     facts = device.facts()
     itemsize = np.dtype(dtype).itemsize
@@ -64,7 +67,7 @@ def measure_gpu_peak(device: Device, dtype: str = "float32") -> float:
     return max(rates)
 
 
-def measure_gpu_bandwidth(device: Device, n_bytes: int) -> float:
+def measure_gpu_bandwidth(device: GpuDevice, n_bytes: int) -> float:
     """Bytes a second, read and written ones counted, of copying `n_bytes` from one buffer to another.
 
     Small copies go round several pairs of buffers, past the last cache, as timed kernels do. Raises DeviceError.
@@ -79,9 +82,9 @@ def measure_gpu_bandwidth(device: Device, n_bytes: int) -> float:
     return max(rates)
 
 
-def fma_source(kind: str, form: Form, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
+def fma_source(kind: str, form: ThreadWork, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
     """A kernel that fills the device with chains of multiply-adds, and the operations of one launch."""
-    words = DIALECTS[kind]
+    dialect = DIALECTS[kind]
     vector = _TYPES[dtype] + (str(form.lanes) if form.lanes > 1 else "")
     blocks = facts.multiprocessors * max(1, facts.max_threads_per_multiprocessor // THREADS)
     per_round = 2.0 * form.count * form.lanes * STEPS * THREADS * blocks
@@ -92,18 +95,18 @@ def fma_source(kind: str, form: Form, facts: GpuFacts, dtype: str) -> tuple[GpuS
         f"  const {vector} x = start[0];",
         *(f"  {vector} a{c} = start[{c + 1}];" for c in chains),
         f"  for (int i = 0; i < {rounds}; ++i) {{",
-        f"    {words.unroll}",
+        f"    {dialect.unroll}",
         f"    for (int s = 0; s < {STEPS}; ++s) {{",
         *(f"      a{c} = a{c} * {half} + x;" for c in chains),
         "    }",
         "  }",
         f"  end[{thread_number(kind)}] = {' + '.join(f'a{c}' for c in chains)};",
     ]
-    prologue = (words.doubles if dtype == "float64" else "") + words.prologue
+    prologue = (dialect.doubles if dtype == "float64" else "") + dialect.prologue
     return source_by_hand(kind, "fma_peak", vector, lines, blocks, prologue), per_round * rounds
 
 
-def copy_source(kind: str, form: Form, n_bytes: int) -> tuple[GpuSource, int]:
+def copy_source(kind: str, form: ThreadWork, n_bytes: int) -> tuple[GpuSource, int]:
     """A kernel that copies whole blocks of threads, at least one, of `n_bytes`; and the bytes it reads and writes."""
     of_block = form.count * THREADS
     blocks = max(1, n_bytes // (_VECTOR_BYTES * of_block))
@@ -118,7 +121,7 @@ def copy_source(kind: str, form: Form, n_bytes: int) -> tuple[GpuSource, int]:
 
 
 def _seconds(
-    device: Device, source: GpuSource, sizes: Sequence[Mapping[str, int]], content: Mapping[str, Array]
+    device: GpuDevice, source: GpuSource, sizes: Sequence[Mapping[str, int]], content: Mapping[str, Array]
 ) -> float:
     """Seconds of one launch, the least of several, going round one set of buffers for each entry of `sizes`."""
     memory = []

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from autosched.errors import DeviceError
 from autosched.runtime.gpu import cuda_driver
-from autosched.runtime.gpu.compile import Binary
-from autosched.runtime.gpu.device import Array, Call, DeviceFault, Memory, Stream, raw
+from autosched.runtime.gpu.compile import DeviceCode
+from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLaunch:
     """One prepared function with the addresses it takes."""
 
     function: Any
@@ -34,7 +34,7 @@ class Bound:
     addresses: tuple[int, ...]
 
 
-class PyCudaDevice(cuda_driver.Addresses):
+class PyCudaDevice(cuda_driver.AddressedDevice):
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
 
     def __init__(self) -> None:
@@ -66,41 +66,41 @@ class PyCudaDevice(cuda_driver.Addresses):
             free, total = self._drv.mem_get_info()
             return int(free), int(total)
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> DeviceMemory:
         with self._faults(f"allocating {nbytes} bytes"):
             allocation = self._drv.mem_alloc(max(nbytes, 1))
         self._allocations[int(allocation)] = allocation
-        return Memory(int(allocation), nbytes)
+        return DeviceMemory(int(allocation), nbytes)
 
-    def free(self, memory: Memory) -> None:
+    def free(self, memory: DeviceMemory) -> None:
         with self._faults("freeing memory"):
             self._allocations.pop(memory.handle).free()
 
-    def upload(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             with self._faults("an upload"):
                 self._drv.memcpy_htod_async(memory.handle + offset, raw(array), self._stream)
                 self._stream.synchronize()
 
-    def download(self, memory: Memory, array: Array, offset: int = 0) -> None:
+    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
         if array.nbytes:
             with self._faults("a download"):
                 self._drv.memcpy_dtoh_async(raw(array), memory.handle + offset, self._stream)
                 self._stream.synchronize()
 
-    def copy(self, to: Memory, source: Memory) -> None:
+    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None:
         if source.nbytes:
             with self._faults("a copy"):
                 self._drv.memcpy_dtod_async(to.handle, source.handle, source.nbytes, self._stream)
 
-    def fill(self, memory: Memory, pattern: bytes, offset: int, nbytes: int) -> None:
+    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
         if nbytes:
             with self._faults("filling a buffer"):
                 fill = self._drv.memset_d8_async if len(pattern) == 1 else self._drv.memset_d16_async
                 word, n = int.from_bytes(pattern, "little"), nbytes // len(pattern)
                 fill(memory.handle + offset, word, n, self._stream)
 
-    def load(self, binary: Binary, source: GpuSource) -> Mapping[str, Any]:
+    def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         drv = self._drv
         kernels: dict[str, Any] = {}
         with self._faults(f"loading {source.name}"):
@@ -114,15 +114,17 @@ class PyCudaDevice(cuda_driver.Addresses):
                 kernels[launch.kernel] = function
         return kernels
 
-    def prepare(self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, Memory]) -> Call:
+    def prepare(
+        self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
+    ) -> LaunchSequence:
         bound = []
         for launch in source.launches:
             addresses = tuple(buffers[name].handle for name in launch.arguments)
             shared = cuda_driver.dynamic_shared_bytes(launch)
-            bound.append(Bound(kernels[launch.kernel], launch.grid, launch.block, shared, addresses))
-        return Call(tuple(bound))
+            bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, addresses))
+        return LaunchSequence(tuple(bound))
 
-    def run(self, call: Call, stream: Stream = None) -> None:
+    def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         with self._faults("a launch"):
             if stream is not None:
                 self._drv.Context.synchronize()
@@ -149,7 +151,7 @@ class PyCudaDevice(cuda_driver.Addresses):
             else:
                 event.synchronize()
 
-    def time(self, calls: Sequence[Call], repeats: int) -> float:
+    def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """Between two events around the launches."""
         start, end = self._events
         with self._faults("a launch"):
@@ -170,7 +172,7 @@ class PyCudaDevice(cuda_driver.Addresses):
             self._events, self._stream = (), None
         self._context.detach()  # when it is destroyed undetached, pycuda takes it for one of its own making
 
-    def _launch(self, call: Call) -> None:
+    def _launch(self, call: LaunchSequence) -> None:
         for b in call.launches:
             b.function.prepared_async_call(b.grid, b.block, self._stream, *b.addresses, shared_size=b.shared_bytes)
 

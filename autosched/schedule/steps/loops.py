@@ -231,7 +231,7 @@ class Stream:
         where = f"stream({self.stage})"
         check(state.is_output(stage), f"{where}: only outputs are streamed")
         check(stage.op.reducer is None, f"{where}: a reduction reads what it has written")
-        return state.with_stage(changed(stage, streamed=True))
+        return state.with_stage(changed(stage, non_temporal=True))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Workload:
+class BuiltinWorkload:
     """A named operator.
 
     `args` are its arguments in the order of a shape tuple, which gives at least the first `required` of
@@ -68,15 +68,17 @@ def _arguments(function: Callable[..., Tensor]) -> dict[str, int | str]:
 def _benchmark(
     name: str, function: Callable[..., Tensor], dtypes: tuple[str, ...], summary: str, default: int,
     shapes: tuple[Shape, ...],
-) -> Workload:  # fmt: skip
+) -> BuiltinWorkload:  # fmt: skip
     """A workload of the literature; `default` is the number of the shape it has by itself."""
     args = tuple(_arguments(function))
-    return Workload(name, function, args, shapes[default], dtypes, summary, shapes, len(args))
+    return BuiltinWorkload(name, function, args, shapes[default], dtypes, summary, shapes, len(args))
 
 
-def _named(function: Callable[..., Tensor], dtypes: tuple[str, ...], summary: str, required: int) -> Workload:
+def _named(function: Callable[..., Tensor], dtypes: tuple[str, ...], summary: str, required: int) -> BuiltinWorkload:
     args = _arguments(function)
-    return Workload(function.__name__, function, tuple(args), tuple(args.values()), dtypes, summary, (), required)
+    return BuiltinWorkload(
+        function.__name__, function, tuple(args), tuple(args.values()), dtypes, summary, (), required
+    )
 
 
 _BENCHMARKS = (
@@ -168,7 +170,7 @@ _OTHERS = (
     _named(elementwise.transpose, EVERYTHING, "X[M,N] -> [N,M]", 2),
 )
 
-WORKLOADS: dict[str, Workload] = {w.name: w for w in (*_BENCHMARKS, *_OTHERS)}
+WORKLOADS: dict[str, BuiltinWorkload] = {w.name: w for w in (*_BENCHMARKS, *_OTHERS)}
 
 
 def build(
@@ -204,7 +206,7 @@ def build(
 
 
 def _outputs(
-    workload: Workload, args: Mapping[str, int | str], dtype: str, types: Mapping[str, str]
+    workload: BuiltinWorkload, args: Mapping[str, int | str], dtype: str, types: Mapping[str, str]
 ) -> Tensor | tuple[Tensor, ...]:
     """The operator's tensors; `types` are w_dtype and out_dtype where they are given."""
     weights = {key: value for key, value in types.items() if key == "w_dtype"}
@@ -240,7 +242,7 @@ def resolve(spec: Mapping[str, Any]) -> ComputeDAG:
     return build(name, settings={**spec["args"], "dtype": spec["dtype"]})[0]
 
 
-def find(name: str) -> Workload:
+def find(name: str) -> BuiltinWorkload:
     """The workload called `name`."""
     workload = WORKLOADS.get(name)
     if workload is None:
@@ -259,7 +261,7 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return " or ".join(by_lower[m] for m in matches)
 
 
-def _checked_shape(workload: Workload, shape: Any) -> tuple[int, ...]:
+def _checked_shape(workload: BuiltinWorkload, shape: Any) -> tuple[int, ...]:
     numbers = workload.numbers
     try:
         given = tuple(shape)
@@ -276,7 +278,7 @@ def _checked_shape(workload: Workload, shape: Any) -> tuple[int, ...]:
     return given
 
 
-def _argument(workload: Workload, key: str) -> str:
+def _argument(workload: BuiltinWorkload, key: str) -> str:
     if key in workload.args:
         return key
     near = _nearest(key, (*workload.args, "dtype"))
@@ -284,7 +286,7 @@ def _argument(workload: Workload, key: str) -> str:
     raise UsageError(f"{workload.name} has no argument {key!r}; {hint}")
 
 
-def _value(workload: Workload, key: str, value: int | str) -> int | str:
+def _value(workload: BuiltinWorkload, key: str, value: int | str) -> int | str:
     """`value` as the type of the argument's default, within its range."""
     if key not in workload.numbers:
         return str(value)
@@ -304,7 +306,7 @@ def _whole(value: object) -> int | None:
         return None
 
 
-def _apply_batch(workload: Workload, args: dict[str, int | str], batch: int) -> None:
+def _apply_batch(workload: BuiltinWorkload, args: dict[str, int | str], batch: int) -> None:
     first, number = workload.args[0], _whole(batch)
     if number is None or number < 1:
         raise UsageError(f"{workload.name}: the batch must be an integer >= 1 but is {batch}")

@@ -24,8 +24,8 @@ from numpy.lib.stride_tricks import as_strided
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Cast, Expr, Load
 from autosched.te.reference import error_bounds as rules
-from autosched.te.reference.blocks import Form, affine, element_strides
-from autosched.te.reference.error_bounds import Array, Val
+from autosched.te.reference.blocks import AffineIndex, affine, element_strides
+from autosched.te.reference.error_bounds import Array, Bounded
 
 _BLOCK = 1 << 22  # elements of one operand's block
 _INNER = 1 << 20  # most inner elements of a block
@@ -37,7 +37,7 @@ _FLOAT32_SAFE = (1e-12, 1e12)  # magnitudes whose products stay well inside floa
 class Operand:
     """A load over all axes of a stage: element strides (0 for an axis it does not use) and the first element."""
 
-    value: Val
+    value: Bounded
     strides: tuple[int, ...]
     start: int
 
@@ -71,7 +71,7 @@ class Contraction:
         return not (vectors and self.terms <= _FEW_TERMS)
 
 
-def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping[str, Val]) -> Contraction | None:
+def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping[str, Bounded]) -> Contraction | None:
     """`body` as a product of two loads inside their tensors, or None. The first `spatial` axes are the output's."""
     if not isinstance(body, Binary) or body.op != "mul":
         return None
@@ -88,7 +88,7 @@ def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping
     return Contraction(b, a, found.extents, batch, columns, rows, inner)
 
 
-def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val]) -> Operand | None:
+def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Bounded]) -> Operand | None:
     while isinstance(expr, Cast) and _exact_cast(expr.a.dtype, expr.dtype):
         expr = expr.a
     if not isinstance(expr, Load):
@@ -100,7 +100,7 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Val])
         return None  # which of the sums have such a term is not known here
     ranges = {name: (0, extent) for name, extent in extents.items()}
     steps = element_strides(source.value.shape)
-    forms: list[Form] = []
+    forms: list[AffineIndex] = []
     for index, extent in zip(expr.indices, source.value.shape, strict=True):
         form = affine(index)
         if form is None:
@@ -119,12 +119,12 @@ def _exact_cast(source: str, target: str) -> bool:
     return b.bits > a.bits and (b.is_float or not a.is_float)
 
 
-def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Val:
+def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Bounded:
     """The output of `shape`, with its error bound; integers wrap around in `dtype`."""
     if not DTYPES[dtype].is_float:
-        return Val(_integers(c, shape, dtype))
+        return Bounded(_integers(c, shape, dtype))
     # Integers are cast before they are multiplied: their products wrap around.
-    a, b = (Val(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
+    a, b = (Bounded(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
     value = np.zeros(tuple(shape))
     _multiply(c, a.value, b.value, value)
     factor = (2.0 * c.terms + 1.0) * rules.unit(dtype)
@@ -132,17 +132,17 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Val:
     if a.err is None and b.err is None:
         integers = rules.integral(a.value) and rules.integral(b.value)
         if integers and c.terms * _largest(size_a) * _largest(size_b) <= DTYPES[dtype].largest_exact_integer:
-            return Val(value)
+            return Bounded(value)
         err = _magnitudes(c, shape, size_a, size_b)
         if integers and float(err.max()) <= DTYPES[dtype].largest_exact_integer:
-            return Val(value)
+            return Bounded(value)
         err *= factor
     else:
         err = _magnitudes(c, shape, factor * size_a + rules.error_of(a), size_b)
         if b.err is not None:
             err += _magnitudes(c, shape, size_a + rules.error_of(a), b.err)
     err += 2.0 * c.terms * DTYPES[dtype].underflow
-    return Val(value, rules.tamed(value, err, dtype))
+    return Bounded(value, rules.tamed(value, err, dtype))
 
 
 def _largest(array: Array) -> float:

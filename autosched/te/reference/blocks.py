@@ -15,11 +15,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.te.reference import error_bounds as rules
-from autosched.te.reference.error_bounds import Array, Val
+from autosched.te.reference.error_bounds import Array, Bounded
 
 
 @dataclass(frozen=True)
-class Form:
+class AffineIndex:
     """sum of coefficients[name] * axis + constant."""
 
     coefficients: Mapping[str, int]
@@ -34,15 +34,15 @@ class Form:
         return low, high
 
 
-def affine(expr: Expr) -> Form | None:
+def affine(expr: Expr) -> AffineIndex | None:
     """`expr` as a linear form over axes with integer coefficients, None when it is not one."""
     match expr:
         case Const(value=value):
-            return Form({}, int(value))
+            return AffineIndex({}, int(value))
         case Var(name=name):
-            return Form({name: 1}, 0)
+            return AffineIndex({name: 1}, 0)
         case Call(fn="neg", args=(a,)):
-            return _combined(Form({}, 0), affine(a), -1)
+            return _combined(AffineIndex({}, 0), affine(a), -1)
         case Binary(op="add" | "sub" as op, a=a, b=b):
             return _combined(affine(a), affine(b), 1 if op == "add" else -1)
         case Binary(op="mul", a=a, b=b):
@@ -50,17 +50,17 @@ def affine(expr: Expr) -> Form | None:
             if x is None or y is None or (x.coefficients and y.coefficients):
                 return None
             form, factor = (x, y.constant) if x.coefficients else (y, x.constant)
-            return _combined(Form({}, 0), form, factor)
+            return _combined(AffineIndex({}, 0), form, factor)
     return None
 
 
-def _combined(a: Form | None, b: Form | None, factor: int) -> Form | None:
+def _combined(a: AffineIndex | None, b: AffineIndex | None, factor: int) -> AffineIndex | None:
     if a is None or b is None:
         return None
     terms = dict(a.coefficients)
     for name, c in b.coefficients.items():
         terms[name] = terms.get(name, 0) + factor * c
-    return Form({n: c for n, c in terms.items() if c}, a.constant + factor * b.constant)
+    return AffineIndex({n: c for n, c in terms.items() if c}, a.constant + factor * b.constant)
 
 
 def element_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -73,19 +73,19 @@ def element_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass
-class Block:
+class DomainBox:
     """A box of a stage's domain: `ranges` maps each axis to lo <= axis < hi, in the order of the dimensions."""
 
     ranges: Mapping[str, tuple[int, int]]
-    tensors: Mapping[str, Val]
-    bound: Mapping[str, Val] = field(default_factory=dict)  # operands of a reducer's combiner, by name
-    memo: dict[Expr, Val] = field(default_factory=dict)
+    tensors: Mapping[str, Bounded]
+    bound: Mapping[str, Bounded] = field(default_factory=dict)  # operands of a reducer's combiner, by name
+    memo: dict[Expr, Bounded] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(hi - lo for lo, hi in self.ranges.values())
 
-    def eval(self, expr: Expr) -> Val:
+    def eval(self, expr: Expr) -> Bounded:
         """The values of `expr`, each dimension an axis of the block or of extent 1."""
         done = self.memo.get(expr)
         if done is None:
@@ -93,12 +93,12 @@ class Block:
             self.memo[expr] = done
         return done
 
-    def _eval(self, expr: Expr) -> Val:
+    def _eval(self, expr: Expr) -> Bounded:
         match expr:
             case Const(value=value, dtype=dtype):
                 return rules.constant(value, dtype)
             case Var(name=name):
-                return self.bound[name] if name in self.bound else Val(self._axis(name))
+                return self.bound[name] if name in self.bound else Bounded(self._axis(name))
             case Binary(op="eq" | "ne" as op, a=a, b=b) if a is b:
                 return rules.is_nan(self.eval(a), op == "ne")
             case Binary(op=op, a=a, b=b):
@@ -119,27 +119,29 @@ class Block:
         shape[list(self.ranges).index(name)] = hi - lo
         return np.arange(lo, hi, dtype="int64").reshape(shape)
 
-    def _load(self, load: Load) -> Val:
+    def _load(self, load: Load) -> Bounded:
         source = self.tensors[load.buffer]
         forms = [affine(i) for i in load.indices]
         known = [f for f in forms if f is not None]
         if len(known) == len(forms) and self._inside(known, source.value.shape):
             err = None if source.err is None else self._view(source.err, known)
-            return Val(self._view(source.value, known), err)
+            return Bounded(self._view(source.value, known), err)
         if len(known) == len(forms) and _separable(known):
             err = None if source.err is None else self._take(source.err, known)
-            return Val(self._take(source.value, known), err)
+            return Bounded(self._take(source.value, known), err)
         where = [self.eval(i) for i in load.indices]
         index = tuple(np.clip(x.value, 0, extent - 1) for x, extent in zip(where, source.value.shape, strict=True))
         value, err = source.value[index], None if source.err is None else source.err[index]
         unsure = rules.errors(*(x.err for x in where))  # an index from inexact numbers may be any
-        return Val(value, err if unsure is None else np.where(unsure > 0, np.inf, rules.error_of(Val(value, err))))
+        return Bounded(
+            value, err if unsure is None else np.where(unsure > 0, np.inf, rules.error_of(Bounded(value, err)))
+        )
 
-    def _inside(self, forms: Sequence[Form], shape: Sequence[int]) -> bool:
+    def _inside(self, forms: Sequence[AffineIndex], shape: Sequence[int]) -> bool:
         ends = [form.range(self.ranges) for form in forms]
         return all(low >= 0 and high < extent for (low, high), extent in zip(ends, shape, strict=True))
 
-    def _view(self, array: Array, forms: Sequence[Form]) -> Array:
+    def _view(self, array: Array, forms: Sequence[AffineIndex]) -> Array:
         """The elements at affine indices, which are known to be inside of the contiguous `array`."""
         steps = element_strides(array.shape)
         start = sum(form.constant * step for form, step in zip(forms, steps, strict=True))
@@ -152,7 +154,7 @@ class Block:
             strides.append(stride * array.itemsize)
         return as_strided(array.reshape(-1)[start:], tuple(shape), tuple(strides), writeable=False)
 
-    def _take(self, array: Array, forms: Sequence[Form]) -> Array:
+    def _take(self, array: Array, forms: Sequence[AffineIndex]) -> Array:
         """Clipped elements where every index depends on at most one axis of its own: one `take` per dimension."""
         names = []
         for dim, form in enumerate(forms):
@@ -171,6 +173,6 @@ class Block:
         return array.reshape(shape)
 
 
-def _separable(forms: Sequence[Form]) -> bool:
+def _separable(forms: Sequence[AffineIndex]) -> bool:
     names = [name for form in forms for name in form.coefficients]
     return all(len(form.coefficients) <= 1 for form in forms) and len(set(names)) == len(names)

@@ -1,6 +1,6 @@
 """Values with error bounds: the rules of a running error analysis.
 
-A `Val` is what an exact evaluation gives (float64, or the integer type itself) and how far a kernel that
+A `Bounded` is what an exact evaluation gives (float64, or the integer type itself) and how far a kernel that
 works in the declared dtype may be from it. With u the unit roundoff of the dtype, every operation adds its
 own rounding to what the operands' errors become (Higham, "Accuracy and Stability of Numerical Algorithms",
 2nd ed., sections 2 and 3):
@@ -42,7 +42,7 @@ _NOISE = 1e-30  # errors below this come from underflow only; they do not make t
 
 
 @dataclass(frozen=True)
-class Val:
+class Bounded:
     """`value` and the bound `err` on a kernel's distance from it (None: exact); shapes broadcast against each other."""
 
     value: Array
@@ -60,11 +60,11 @@ def working_type(dtype: str) -> str:
     return EXACT if DTYPES[dtype].is_float else dtype
 
 
-def constant(value: bool | int | float, dtype: str) -> Val:
+def constant(value: bool | int | float, dtype: str) -> Bounded:
     """A constant as the kernel sees it: rounded to its dtype."""
     if DTYPES[dtype].is_float:
-        return Val(np.asarray(DTYPES[dtype].numpy_dtype.type(value), dtype="float64"))
-    return Val(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
+        return Bounded(np.asarray(DTYPES[dtype].numpy_dtype.type(value), dtype="float64"))
+    return Bounded(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
 
 
 def errors(*parts: Array | None) -> Array | None:
@@ -76,7 +76,7 @@ def errors(*parts: Array | None) -> Array | None:
     return total
 
 
-def error_of(x: Val) -> Array:
+def error_of(x: Bounded) -> Array:
     return np.zeros((), dtype="float64") if x.err is None else x.err
 
 
@@ -94,17 +94,17 @@ def integral(value: Array) -> bool:
     return bool(np.array_equal(np.rint(value), value))
 
 
-def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0, of: Sequence[Val] = ()) -> Val:
+def rounded(value: Array, err: Array | None, dtype: str, units: float = 1.0, of: Sequence[Bounded] = ()) -> Bounded:
     """The result of an operation in `dtype` that rounds `units` times; `err` is what the errors of its operands `of`
     became."""
     if not DTYPES[dtype].is_float:
-        return Val(value, err)
+        return Bounded(value, err)
     if err is None and units == 1.0 and _exact(value, dtype):
-        return Val(value)
+        return Bounded(value)
     total = np.abs(value) * (units * unit(dtype)) + DTYPES[dtype].underflow
     if err is not None:
         total = total + err
-    return Val(value, tamed(value, total, dtype, *(x.err for x in of)))
+    return Bounded(value, tamed(value, total, dtype, *(x.err for x in of)))
 
 
 def tamed(value: Array, err: Array, dtype: str, *origins: Array | None) -> Array:
@@ -123,20 +123,20 @@ def tamed(value: Array, err: Array, dtype: str, *origins: Array | None) -> Array
     return np.where(counts, err, 0.0)
 
 
-def binary(op: str, a: Val, b: Val, dtype: str) -> Val:
+def binary(op: str, a: Bounded, b: Bounded, dtype: str) -> Bounded:
     """`a op b` for operands of `dtype`, which the caller has unified."""
     return _BINARY[op](a, b, dtype)
 
 
-def _add(a: Val, b: Val, dtype: str) -> Val:
+def _add(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     return rounded(a.value + b.value, errors(a.err, b.err), dtype, of=(a, b))
 
 
-def _sub(a: Val, b: Val, dtype: str) -> Val:
+def _sub(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     return rounded(a.value - b.value, errors(a.err, b.err), dtype, of=(a, b))
 
 
-def _mul(a: Val, b: Val, dtype: str) -> Val:
+def _mul(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     left = None if a.err is None else np.abs(b.value) * a.err
     right = None if b.err is None else np.abs(a.value) * b.err
     both = None if a.err is None or b.err is None else a.err * b.err
@@ -144,14 +144,14 @@ def _mul(a: Val, b: Val, dtype: str) -> Val:
     if result.err is None or (a.err is None and b.err is None):
         return result
     unsure = (_may_be_zero(a) & np.isinf(b.value)) | (_may_be_zero(b) & np.isinf(a.value))  # infinite, or NaN
-    return Val(result.value, np.where(unsure, np.inf, result.err))
+    return Bounded(result.value, np.where(unsure, np.inf, result.err))
 
 
-def _may_be_zero(x: Val) -> Array:
+def _may_be_zero(x: Bounded) -> Array:
     return np.asarray((error_of(x) > 0) & (np.abs(x.value) <= error_of(x)))
 
 
-def _div(a: Val, b: Val, dtype: str) -> Val:
+def _div(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     value = a.value / b.value
     err: Array | None = a.err
     if a.err is not None or b.err is not None:
@@ -160,10 +160,10 @@ def _div(a: Val, b: Val, dtype: str) -> Val:
     return rounded(value, err, dtype, 3.0, (a, b))
 
 
-def _pow(a: Val, b: Val, dtype: str) -> Val:
+def _pow(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     value = np.power(a.value, b.value)
     if not DTYPES[dtype].is_float:
-        return Val(value)
+        return Bounded(value)
     size = np.abs(a.value)
     grown = np.abs(np.power(size + error_of(a), b.value) - np.power(size, b.value))
     shrunk = np.abs(np.power(np.maximum(size - error_of(a), 0.0), b.value) - np.power(size, b.value))
@@ -178,66 +178,66 @@ def _pow(a: Val, b: Val, dtype: str) -> Val:
     return rounded(value, errors(err, own), dtype, _FAST, (a, b))
 
 
-def _integer(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
+def _integer(function: Callable[..., Any]) -> Callable[[Bounded, Bounded, str], Bounded]:
     """An integer operation; inexact integers (casts of inexact floats) make any result possible."""
 
-    def rule(a: Val, b: Val, dtype: str) -> Val:
+    def rule(a: Bounded, b: Bounded, dtype: str) -> Bounded:
         value = np.asarray(function(a.value, b.value), dtype=dtype)
         if a.err is None and b.err is None:
-            return Val(value)
-        return Val(value, np.where(error_of(a) + error_of(b) > 0, np.inf, 0.0))
+            return Bounded(value)
+        return Bounded(value, np.where(error_of(a) + error_of(b) > 0, np.inf, 0.0))
 
     return rule
 
 
-def _extremum(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
-    def rule(a: Val, b: Val, dtype: str) -> Val:
+def _extremum(function: Callable[..., Any]) -> Callable[[Bounded, Bounded, str], Bounded]:
+    def rule(a: Bounded, b: Bounded, dtype: str) -> Bounded:
         err = None if a.err is None and b.err is None else np.maximum(error_of(a), error_of(b))
-        return Val(function(a.value, b.value), err)
+        return Bounded(function(a.value, b.value), err)
 
     return rule
 
 
-def _compare(function: Callable[..., Any]) -> Callable[[Val, Val, str], Val]:
+def _compare(function: Callable[..., Any]) -> Callable[[Bounded, Bounded, str], Bounded]:
     """A comparison; its error is 1 where the operands are closer than their errors."""
 
-    def rule(a: Val, b: Val, dtype: str) -> Val:
+    def rule(a: Bounded, b: Bounded, dtype: str) -> Bounded:
         value = function(a.value, b.value)
         slack = errors(a.err, b.err)
         if slack is None:
-            return Val(value)
+            return Bounded(value)
         gap = np.abs(a.value.astype("float64") - b.value.astype("float64"))  # of bools and unsigned numbers as well
         near = (slack > 0) & ~(gap > slack) & ~(_is_surely_nan(a) | _is_surely_nan(b))  # NaN differences are unsure
-        return Val(value, np.where(near, 1.0, 0.0))
+        return Bounded(value, np.where(near, 1.0, 0.0))
 
     return rule
 
 
-def _is_surely_nan(x: Val) -> Array:
+def _is_surely_nan(x: Bounded) -> Array:
     return np.asarray((x.value != x.value) & ~np.isinf(error_of(x)))
 
 
-def is_nan(x: Val, wanted: bool) -> Val:
+def is_nan(x: Bounded, wanted: bool) -> Bounded:
     """Whether a value is NaN, or is not: what comparing it with itself says, which its error makes no less sure."""
     value = np.asarray((x.value != x.value) == wanted)
-    return Val(value) if x.err is None else Val(value, np.where(np.isinf(x.err), 1.0, 0.0))
+    return Bounded(value) if x.err is None else Bounded(value, np.where(np.isinf(x.err), 1.0, 0.0))
 
 
-def _logical(function: Callable[..., Any], decides: bool) -> Callable[[Val, Val, str], Val]:
+def _logical(function: Callable[..., Any], decides: bool) -> Callable[[Bounded, Bounded, str], Bounded]:
     """and, or: an operand that is sure and `decides` settles the result."""
 
-    def rule(a: Val, b: Val, dtype: str) -> Val:
+    def rule(a: Bounded, b: Bounded, dtype: str) -> Bounded:
         value = function(a.value, b.value)
         if a.err is None and b.err is None:
-            return Val(value)
+            return Bounded(value)
         ua, ub = error_of(a) > 0, error_of(b) > 0
         settled = (~ua & (a.value == decides)) | (~ub & (b.value == decides))
-        return Val(value, np.where((ua | ub) & ~settled, 1.0, 0.0))
+        return Bounded(value, np.where((ua | ub) & ~settled, 1.0, 0.0))
 
     return rule
 
 
-_BINARY: dict[str, Callable[[Val, Val, str], Val]] = {
+_BINARY: dict[str, Callable[[Bounded, Bounded, str], Bounded]] = {
     "add": _add,
     "sub": _sub,
     "mul": _mul,
@@ -273,21 +273,21 @@ def _sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def _log_error(x: Val, value: Array, e: Array) -> Array:
+def _log_error(x: Bounded, value: Array, e: Array) -> Array:
     return np.where(e < x.value, -np.log1p(-e / x.value), np.inf)
 
 
-def _sqrt_error(x: Val, value: Array, e: Array) -> Array:
+def _sqrt_error(x: Bounded, value: Array, e: Array) -> Array:
     below = np.abs(value - np.sqrt(np.maximum(x.value - e, 0.0)))
     return np.where(e <= x.value, below, np.where(e < _NOISE, np.sqrt(e), np.inf))
 
 
-def _rsqrt_error(x: Val, value: Array, e: Array) -> Array:
+def _rsqrt_error(x: Bounded, value: Array, e: Array) -> Array:
     return np.where(e < x.value, 1.0 / np.sqrt(x.value - e) - value, np.inf)
 
 
 # name -> (function, error of the result from the error of the argument, units of its own rounding)
-_FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Val, Array, Array], Array], float]] = {
+_FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Bounded, Array, Array], Array], float]] = {
     "exp": (np.exp, lambda x, v, e: v * np.expm1(e), _FAST),
     "exp_negative": (np.exp, lambda x, v, e: v * np.expm1(e), _FAST),
     "log": (np.log, _log_error, _FAST),
@@ -302,14 +302,14 @@ _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Val, Array, Arra
 _STEPS: dict[str, Callable[[Array], Array]] = {"floor": np.floor, "ceil": np.ceil, "round": np.rint}
 
 
-def call(fn: str, x: Val, dtype: str) -> Val:
+def call(fn: str, x: Bounded, dtype: str) -> Bounded:
     """`fn(x)` in `dtype`."""
     if fn == "neg":
-        return Val(-x.value, x.err)
+        return Bounded(-x.value, x.err)
     if fn == "abs":
-        return Val(np.abs(x.value), x.err)
+        return Bounded(np.abs(x.value), x.err)
     if fn == "not":
-        return Val(np.logical_not(x.value), x.err)
+        return Bounded(np.logical_not(x.value), x.err)
     if fn in _STEPS:
         return _step(_STEPS[fn], x, x.value)
     function, propagate, units = _FUNCTIONS[fn]
@@ -320,13 +320,13 @@ def call(fn: str, x: Val, dtype: str) -> Val:
     return rounded(value, err, dtype, units, (x,))
 
 
-def _step(function: Callable[[Array], Array], x: Val, value: Array) -> Val:
+def _step(function: Callable[[Array], Array], x: Bounded, value: Array) -> Bounded:
     """A monotone step function: an inexact argument may land on another step."""
     result = np.asarray(function(value))
     if x.err is None:
-        return Val(result)
+        return Bounded(result)
     jump = np.maximum(np.abs(function(value + x.err) - result), np.abs(function(value - x.err) - result))
-    return Val(result, np.where(np.isnan(jump), np.inf, jump))
+    return Bounded(result, np.where(np.isnan(jump), np.inf, jump))
 
 
 def distance(a: Array, b: Array) -> Array:
@@ -335,11 +335,11 @@ def distance(a: Array, b: Array) -> Array:
     return np.where(np.isnan(gap), np.inf, gap)
 
 
-def select(cond: Val, a: Val, b: Val) -> Val:
+def select(cond: Bounded, a: Bounded, b: Bounded) -> Bounded:
     """`a` where `cond`, else `b`; where the condition is unsure the bound reaches both."""
     value = np.where(cond.value, a.value, b.value)
     if a.err is None and b.err is None and cond.err is None:
-        return Val(value)
+        return Bounded(value)
     err = np.where(cond.value, error_of(a), error_of(b))
     if cond.err is not None:
         other = np.where(cond.value, b.value, a.value)
@@ -347,7 +347,7 @@ def select(cond: Val, a: Val, b: Val) -> Val:
         gap = np.where(same, 0.0, distance(other, value))
         far = gap + np.where(cond.value, error_of(b), error_of(a))
         err = np.where(cond.err > 0, np.maximum(err, far), err)
-    return Val(value, err)
+    return Bounded(value, err)
 
 
 def may_lose(value: Array, source: str) -> bool:
@@ -359,22 +359,22 @@ def may_lose(value: Array, source: str) -> bool:
     return bool(((size > 0) & (size < row.smallest_normal)).any())
 
 
-def cast(x: Val, source: str, target: str) -> Val:
+def cast(x: Bounded, source: str, target: str) -> Bounded:
     """Conversion between dtypes; floats become integers by truncation, anything becomes a bool by != 0."""
     if target == "bool":
-        return _compare(np.not_equal)(x, Val(np.zeros((), x.value.dtype)), source)
+        return _compare(np.not_equal)(x, Bounded(np.zeros((), x.value.dtype)), source)
     if not DTYPES[target].is_float:
         if DTYPES[source].is_float:
             cut = _step(np.trunc, x, x.value)
-            return Val(cut.value.astype(target), cut.err)
-        return Val(x.value.astype(target), x.err)
+            return Bounded(cut.value.astype(target), cut.err)
+        return Bounded(x.value.astype(target), x.err)
     value, row = x.value.astype("float64"), DTYPES[target]
     if may_lose(x.value, source):
         lost = np.where(np.abs(value) < DTYPES[source].smallest_normal, np.abs(value), 0.0)
-        return Val(value, errors(x.err, lost))
+        return Bounded(value, errors(x.err, lost))
     if not row.has_infinity:
         value = np.where(np.isinf(value), np.nan, value)
     if row.is_stored_only:  # err may be as large as the rounding, so what is rounded is v + err
         return rounded(value, None if x.err is None else x.err * (1.0 + unit(target)), target, of=(x,))
     narrows = DTYPES[source].bits > row.bits if DTYPES[source].is_float else DTYPES[source].nbytes >= 4
-    return rounded(value, x.err, target, of=(x,)) if narrows else Val(value, x.err)
+    return rounded(value, x.err, target, of=(x,)) if narrows else Bounded(value, x.err)

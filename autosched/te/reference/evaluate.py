@@ -27,9 +27,9 @@ from autosched.te.compute import placeholder
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference import blas
 from autosched.te.reference import error_bounds as rules
-from autosched.te.reference.blocks import Block
-from autosched.te.reference.error_bounds import Array, Val
-from autosched.te.rewrites.prefix_scan import Running, elements, running
+from autosched.te.reference.blocks import DomainBox
+from autosched.te.reference.error_bounds import Array, Bounded
+from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
 from autosched.te.rewrites.winograd import TILES, match_stage, transformed
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 
@@ -74,7 +74,7 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
     return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
 
 
-def _run(dag: ComputeDAG, tensors: dict[str, Val], tile: int = 0) -> None:
+def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
     """Adds the outputs of `dag` to `tensors`, which has its inputs; what is not needed any more goes."""
     wanted = {t.name for t in dag.outputs}
     last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
@@ -87,7 +87,7 @@ def _run(dag: ComputeDAG, tensors: dict[str, Val], tile: int = 0) -> None:
                 del tensors[name]
 
 
-def _winograd_error(op: ComputeOp, tensors: Mapping[str, Val], m: int) -> Array | None:
+def _winograd_error(op: ComputeOp, tensors: Mapping[str, Bounded], m: int) -> Array | None:
     """The error of the stage computed with Winograd's tiles of m outputs; None where it is no such convolution."""
     found = match_stage(op)
     if found is None:
@@ -103,41 +103,41 @@ def _as_input(tensor: Tensor) -> Tensor:
     return placeholder(tensor.shape, tensor.dtype, tensor.name)
 
 
-def _widened(result: Val, errors: Sequence[Array | None]) -> Val:
+def _widened(result: Bounded, errors: Sequence[Array | None]) -> Bounded:
     for err in errors:
         if err is not None:
-            result = Val(result.value, np.maximum(rules.error_of(result), err))
+            result = Bounded(result.value, np.maximum(rules.error_of(result), err))
     return result
 
 
-def _input(tensor: Tensor, array: Array) -> Val:
+def _input(tensor: Tensor, array: Array) -> Bounded:
     if array.shape != tensor.shape or array.dtype != DTYPES[tensor.dtype].numpy_dtype:
         raise ValueError(
             f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
         )
-    return Val(np.asarray(array, dtype=rules.working_type(tensor.dtype), order="C"))
+    return Bounded(np.asarray(array, dtype=rules.working_type(tensor.dtype), order="C"))
 
 
-def _seen(result: Val, tensor: Tensor) -> Reference:
+def _seen(result: Bounded, tensor: Tensor) -> Reference:
     bound = np.zeros(tensor.shape) if result.err is None else result.err
     return Reference(result.value.reshape(tensor.public_shape), bound.reshape(tensor.public_shape))
 
 
-def _stage(op: ComputeOp, tensors: Mapping[str, Val]) -> tuple[Val, ...]:
+def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
     extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
     if op.reducer is not None and kind_of(op.reducer) == "sum":
         product = blas.match(op.body[0], extents, len(op.axes), tensors)
         if product is not None and (product.worthwhile or math.prod(op.shape) < 4096):
             return (blas.evaluate(product, op.shape, op.body[0].dtype),)
-    sums = running(op)
+    sums = find_prefix_scan(op)
     if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
         (term,) = _stage(elements(op, sums, op.name), tensors)
         return (_accumulated(op, sums, term, kind),)
     out = _Output(op)
     for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
         if op.reducer is None:
-            block = Block(box, tensors)
-            found: tuple[Val, ...] = tuple(block.eval(b) for b in op.body)
+            block = DomainBox(box, tensors)
+            found: tuple[Bounded, ...] = tuple(block.eval(b) for b in op.body)
         else:
             found = _reduce(op, op.reducer, box, tensors)
         out.put(box, found)
@@ -147,7 +147,7 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Val]) -> tuple[Val, ...]:
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
+def _accumulated(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
     """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
     dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
     taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)
@@ -156,23 +156,23 @@ def _accumulated(op: ComputeOp, found: Running, term: Val, kind: str) -> Val:
         """Of the elements that each place takes, in the order that they join."""
         ordered = np.flip(array, found.i) if found.backwards else array
         before = np.full_like(np.take(array, [0], found.i), start)
-        running = function.accumulate(ordered, found.i, dtype=array.dtype)
-        return np.take(np.concatenate([before, running], found.i), taken, found.i)
+        find_prefix_scan = function.accumulate(ordered, found.i, dtype=array.dtype)
+        return np.take(np.concatenate([before, find_prefix_scan], found.i), taken, found.i)
 
     assert op.reducer is not None
     value = up_to(term.value, _ACCUMULATED[kind], op.reducer.identity[0].value)
     err = None if term.err is None else np.broadcast_to(term.err, term.value.shape)
     if kind != "sum":
-        return Val(value, None if err is None else up_to(err, np.maximum, 0))
+        return Bounded(value, None if err is None else up_to(err, np.maximum, 0))
     err = None if err is None else up_to(err, np.add, 0)
     if not DTYPES[dtype].is_float:
-        return Val(value, err)
+        return Bounded(value, err)
     size = up_to(np.abs(term.value), np.add, 0)
     if err is None and rules.integral(term.value) and float(size.max()) <= DTYPES[dtype].largest_exact_integer:
-        return Val(value)
+        return Bounded(value)
     terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
     own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
-    return Val(value, rules.tamed(value, own if err is None else own + err, dtype, err))
+    return Bounded(value, rules.tamed(value, own if err is None else own + err, dtype, err))
 
 
 class _Output:
@@ -183,7 +183,7 @@ class _Output:
         self.values = [np.empty(op.shape, rules.working_type(b.dtype)) for b in op.body]
         self.errors: list[Array | None] = [None] * len(op.body)
 
-    def put(self, box: Mapping[str, tuple[int, int]], found: Sequence[Val]) -> None:
+    def put(self, box: Mapping[str, tuple[int, int]], found: Sequence[Bounded]) -> None:
         place = tuple(slice(lo, hi) for lo, hi in box.values())
         for i, val in enumerate(found):
             self.values[i][place] = val.value
@@ -193,9 +193,9 @@ class _Output:
                     errors = self.errors[i] = np.zeros(self.shape)
                 errors[place] = val.err
 
-    def done(self) -> tuple[Val, ...]:
+    def done(self) -> tuple[Bounded, ...]:
         return tuple(
-            Val(value, err if err is not None and err.any() else None)
+            Bounded(value, err if err is not None and err.any() else None)
             for value, err in zip(self.values, self.errors, strict=True)
         )
 
@@ -232,8 +232,8 @@ def _chooses(expr: Expr) -> bool:
 
 
 def _reduce(
-    op: ComputeOp, reducer: Reducer, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Val]
-) -> tuple[Val, ...]:
+    op: ComputeOp, reducer: Reducer, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Bounded]
+) -> tuple[Bounded, ...]:
     """The reduction of `op` over a box of its space."""
     points = math.prod(hi - lo for lo, hi in box.values())
     space = tuple(hi - lo for lo, hi in box.values())
@@ -244,27 +244,27 @@ def _reduce(
         return (_sum(parts, space, op),)
     if kind in ("max", "min"):
         return (_peak(parts, space, kind),)
-    total = tuple(Val(np.broadcast_to(rules.constant(c.value, c.dtype).value, space)) for c in reducer.identity)
+    total = tuple(Bounded(np.broadcast_to(rules.constant(c.value, c.dtype).value, space)) for c in reducer.identity)
     if kind == "general":
         parts = _in_any_order(parts, _whole(op, _parts(op, box, tensors, limit)))
     for part in parts:
         total = _combine(reducer, total, _tree(reducer, part))
     if kind == "general":
-        return tuple(Val(v.value, None if v.err is None else 2.0 * v.err) for v in total)
+        return tuple(Bounded(v.value, None if v.err is None else 2.0 * v.err) for v in total)
     return total
 
 
-def _in_any_order(parts: Iterator[tuple[Val, ...]], whole: Sequence[bool]) -> Iterator[tuple[Val, ...]]:
+def _in_any_order(parts: Iterator[tuple[Bounded, ...]], whole: Sequence[bool]) -> Iterator[tuple[Bounded, ...]]:
     """The operands with every rounding counted of what they are combined with, but for `whole` ones: that in this order
     some numbers happen to add up exactly says nothing of a kernel's order."""
     for part in parts:
         yield tuple(
-            x if w or x.err is not None else Val(x.value, np.zeros(x.value.shape))
+            x if w or x.err is not None else Bounded(x.value, np.zeros(x.value.shape))
             for x, w in zip(part, whole, strict=True)
         )
 
 
-def _whole(op: ComputeOp, parts: Iterator[tuple[Val, ...]]) -> list[bool]:
+def _whole(op: ComputeOp, parts: Iterator[tuple[Bounded, ...]]) -> list[bool]:
     """Of each operand whether all its numbers are integers, which are exact in any order."""
     found = [True] * len(op.body)
     for part in parts:
@@ -276,22 +276,22 @@ def _whole(op: ComputeOp, parts: Iterator[tuple[Val, ...]]) -> list[bool]:
 
 
 def _parts(
-    op: ComputeOp, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Val], limit: int
-) -> Iterator[tuple[Val, ...]]:
+    op: ComputeOp, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Bounded], limit: int
+) -> Iterator[tuple[Bounded, ...]]:
     """The operands of the reduction over parts of the reduce axes, as arrays [space..., points]."""
     for part in _boxes([(a.name, a.extent) for a in op.reduce_axes], limit):
-        block = Block({**box, **part}, tensors)
+        block = DomainBox({**box, **part}, tensors)
         shape = block.shape
         flat = (*shape[: len(box)], math.prod(shape[len(box) :]))
         yield tuple(_flat(block.eval(b), shape, flat) for b in op.body)
 
 
-def _flat(x: Val, shape: tuple[int, ...], flat: tuple[int, ...]) -> Val:
+def _flat(x: Bounded, shape: tuple[int, ...], flat: tuple[int, ...]) -> Bounded:
     err = None if x.err is None else np.broadcast_to(x.err, shape).reshape(flat)
-    return Val(np.broadcast_to(x.value, shape).reshape(flat), err)
+    return Bounded(np.broadcast_to(x.value, shape).reshape(flat), err)
 
 
-def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp) -> Val:
+def _sum(parts: Iterator[tuple[Bounded, ...]], space: tuple[int, ...], op: ComputeOp) -> Bounded:
     dtype = op.body[0].dtype
     total = np.zeros(space, rules.working_type(dtype))
     if not DTYPES[dtype].is_float:
@@ -299,7 +299,7 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
         for (part,) in parts:
             total += _over(np.add, part.value, dtype)
             errors = rules.errors(errors, None if part.err is None else _over(np.add, part.err))
-        return Val(total, errors)
+        return Bounded(total, errors)
     size, err, exact = np.zeros(space), np.zeros(space), True
     for (part,) in parts:
         total += _over(np.add, part.value)
@@ -308,10 +308,10 @@ def _sum(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], op: ComputeOp
         if part.err is not None:
             err += _over(np.add, part.err)
     if exact and float(size.max(initial=0.0)) <= DTYPES[dtype].largest_exact_integer:
-        return Val(total)
+        return Bounded(total)
     terms = math.prod(a.extent for a in op.reduce_axes)
     own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
-    return Val(total, rules.tamed(total, err + own, dtype, err))
+    return Bounded(total, rules.tamed(total, err + own, dtype, err))
 
 
 def _over(function: np.ufunc, array: Array, dtype: str | None = None) -> Array:
@@ -322,7 +322,7 @@ def _over(function: np.ufunc, array: Array, dtype: str | None = None) -> Array:
     return reduced
 
 
-def _peak(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], kind: str) -> Val:
+def _peak(parts: Iterator[tuple[Bounded, ...]], space: tuple[int, ...], kind: str) -> Bounded:
     """max or min: 1-Lipschitz, so the greatest error of any operand bounds the result's."""
     total: Array | None = None
     err: Array | None = None
@@ -333,10 +333,10 @@ def _peak(parts: Iterator[tuple[Val, ...]], space: tuple[int, ...], kind: str) -
             worst = _over(np.maximum, part.err)
             err = worst if err is None else np.maximum(err, worst)
     assert total is not None, "a reduction has at least one point"
-    return Val(total, err)
+    return Bounded(total, err)
 
 
-def _tree(reducer: Reducer, part: tuple[Val, ...]) -> tuple[Val, ...]:
+def _tree(reducer: Reducer, part: tuple[Bounded, ...]) -> tuple[Bounded, ...]:
     """The last axis combined in halves until one point is left."""
     while (count := part[0].value.shape[-1]) > 1:
         half = count // 2
@@ -345,22 +345,22 @@ def _tree(reducer: Reducer, part: tuple[Val, ...]) -> tuple[Val, ...]:
             rest = _cut(part, 2 * half, count)
             pairs = tuple(_joined(p, r) for p, r in zip(pairs, rest, strict=True))
         part = pairs
-    return tuple(Val(v.value[..., 0], None if v.err is None else v.err[..., 0]) for v in part)
+    return tuple(Bounded(v.value[..., 0], None if v.err is None else v.err[..., 0]) for v in part)
 
 
-def _cut(part: tuple[Val, ...], lo: int, hi: int) -> tuple[Val, ...]:
-    return tuple(Val(v.value[..., lo:hi], None if v.err is None else v.err[..., lo:hi]) for v in part)
+def _cut(part: tuple[Bounded, ...], lo: int, hi: int) -> tuple[Bounded, ...]:
+    return tuple(Bounded(v.value[..., lo:hi], None if v.err is None else v.err[..., lo:hi]) for v in part)
 
 
-def _joined(a: Val, b: Val) -> Val:
+def _joined(a: Bounded, b: Bounded) -> Bounded:
     err = None
     if a.err is not None or b.err is not None:
         pair = [np.broadcast_to(rules.error_of(v), v.value.shape) for v in (a, b)]
         err = np.concatenate(pair, axis=-1)
-    return Val(np.concatenate([a.value, b.value], axis=-1), err)
+    return Bounded(np.concatenate([a.value, b.value], axis=-1), err)
 
 
-def _combine(reducer: Reducer, x: tuple[Val, ...], y: tuple[Val, ...]) -> tuple[Val, ...]:
+def _combine(reducer: Reducer, x: tuple[Bounded, ...], y: tuple[Bounded, ...]) -> tuple[Bounded, ...]:
     """combine(x, y); of a tuple reducer also combine(y, x), the difference of both being allowed."""
     found = _apply(reducer, x, y)
     if len(found) == 1:
@@ -368,20 +368,20 @@ def _combine(reducer: Reducer, x: tuple[Val, ...], y: tuple[Val, ...]) -> tuple[
     return tuple(_either(a, b) for a, b in zip(found, _apply(reducer, y, x), strict=True))
 
 
-def _apply(reducer: Reducer, x: tuple[Val, ...], y: tuple[Val, ...]) -> tuple[Val, ...]:
+def _apply(reducer: Reducer, x: tuple[Bounded, ...], y: tuple[Bounded, ...]) -> tuple[Bounded, ...]:
     names = [v.name for v in (*reducer.lhs, *reducer.rhs)]
-    block = Block({}, {}, dict(zip(names, (*x, *y), strict=True)))
+    block = DomainBox({}, {}, dict(zip(names, (*x, *y), strict=True)))
     shape = np.broadcast_shapes(x[0].value.shape, y[0].value.shape)
     return tuple(_full(block.eval(result), shape) for result in reducer.results)
 
 
-def _full(x: Val, shape: tuple[int, ...]) -> Val:
-    return Val(np.broadcast_to(x.value, shape), None if x.err is None else np.broadcast_to(x.err, shape))
+def _full(x: Bounded, shape: tuple[int, ...]) -> Bounded:
+    return Bounded(np.broadcast_to(x.value, shape), None if x.err is None else np.broadcast_to(x.err, shape))
 
 
-def _either(a: Val, b: Val) -> Val:
+def _either(a: Bounded, b: Bounded) -> Bounded:
     differ = (a.value != b.value) & ~((a.value != a.value) & (b.value != b.value))
     if not differ.any() and a.err is None and b.err is None:
         return a
     gap = np.where(differ, rules.distance(a.value, b.value), 0.0)
-    return Val(a.value, np.maximum(rules.error_of(a), rules.error_of(b) + gap))
+    return Bounded(a.value, np.maximum(rules.error_of(a), rules.error_of(b) + gap))

@@ -15,7 +15,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import free_vars, rebuild
 from autosched.te.dag import ComputeDAG
-from autosched.te.rewrites.prefix_scan import running
+from autosched.te.rewrites.prefix_scan import find_prefix_scan
 from autosched.te.tensor import Axis, ComputeOp, fresh_name, postorder, rewrite
 
 LONG_PERIOD = 64  # elements: what is shorter is known lane by lane in a chunk of vectors
@@ -113,7 +113,7 @@ def _digits_size(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> int | None:
     if op.reducer is not None or not isinstance(load, Load):
         return None
     blocks = dag.producer(load.buffer)
-    if blocks is None or not any(isinstance(t.op, ComputeOp) and running(t.op) for t in blocks.inputs):
+    if blocks is None or not any(isinstance(t.op, ComputeOp) and find_prefix_scan(t.op) for t in blocks.inputs):
         return None
     if not _are_elementwise(dag, op):
         return None

@@ -17,7 +17,7 @@ from math import prod
 from autosched.ir.conditions import MIRRORED, conjuncts, every, is_ordering
 from autosched.ir.expr import INDEX, Expr, Load, Select, Var, const, select
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.visit import is_looked_up, loads, moved
+from autosched.ir.visit import is_gathered, loads, moved
 from autosched.te.checks import is_inside
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Axis, ComputeOp, Tensor, fresh_name, postorder, rewrite
@@ -74,7 +74,7 @@ class _Place:
     def of(value: Expr, simplify: Simplifier) -> _Place | None:
         """None where it is no element, or one under conditions on other things than its place."""
         found = moved(value)
-        if found is None or found[1] is None or is_looked_up(found[0]):
+        if found is None or found[1] is None or is_gathered(found[0]):
             return None
         load, cond = found[0], simplify(found[1])
         forms = [simplify.affine(i) for i in load.indices]

@@ -40,7 +40,7 @@ class _Stage(Protocol):
 
 
 @dataclass(frozen=True)
-class Running:
+class ScanPattern:
     """The reduction of `term` over those values of the reduce axis `k` with `k op i`, `i` a spatial axis that `term`
     does not know; both are numbers of axes."""
 
@@ -81,17 +81,17 @@ class _Bound:
     end: int
 
 
-def running(op: _Stage) -> Running | None:
+def find_prefix_scan(op: _Stage) -> ScanPattern | None:
     """What the stage reduces element by element; None for all other stages."""
     return next(_found(op), None)
 
 
-def _found(op: _Stage) -> Iterator[Running]:
+def _found(op: _Stage) -> Iterator[ScanPattern]:
     for condition, bound in _bounds(op):
         order = next((o for o, limit in LIMITS.items() if limit == (bound.is_least, bound.end)), None)
         term = given(op.body[0], {condition})
         if order is not None and op.axes[bound.i].var not in free_vars(term):
-            yield Running(bound.k, bound.i, order, term)
+            yield ScanPattern(bound.k, bound.i, order, term)
 
 
 def band(op: _Stage) -> Band | None:
@@ -133,7 +133,7 @@ def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> _Bound
     return _Bound(k, i, is_least, end - shift)
 
 
-def elements(op: ComputeOp, found: Running | Band, name: str) -> ComputeOp:
+def elements(op: ComputeOp, found: ScanPattern | Band, name: str) -> ComputeOp:
     """The stage of what is reduced, over the axes of the whole with k instead of i: what else it is reduced over is so
     for each element before."""
     k, i = op.reduce_axes[found.k], op.axes[found.i]

@@ -21,7 +21,7 @@ from autosched.ir.expr import INDEX, Cast, Expr, Load, Var, binary, const, selec
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import substitute
 from autosched.te.dag import ComputeDAG
-from autosched.te.rewrites.prefix_scan import Running, combined, elements, running
+from autosched.te.rewrites.prefix_scan import ScanPattern, combined, elements, find_prefix_scan
 from autosched.te.tensor import Axis, ComputeOp, Tensor, fresh_name
 
 VECTOR = 16  # elements of a block of neighbours, a vector or two that are added to themselves, shifted
@@ -35,7 +35,7 @@ def in_blocks(dag: ComputeDAG) -> ComputeDAG:
     taken = dag.names
 
     def made(op: ComputeOp) -> tuple[Tensor, ...] | None:
-        found = running(op)
+        found = find_prefix_scan(op)
         if found is None or op.reduce_axes[found.k].extent <= LONGEST or op.axes[found.i].extent <= LONGEST:
             return None
         return (_Blocks(op, found, taken).result(not dag.consumers(op.name)),)
@@ -58,7 +58,7 @@ def digits_of(n: int, contiguous: bool) -> tuple[int, ...]:
 class _Blocks:
     """A stage that is a running reduction of one axis, over the digits of its place."""
 
-    def __init__(self, op: ComputeOp, found: Running, taken: set[str]) -> None:
+    def __init__(self, op: ComputeOp, found: ScanPattern, taken: set[str]) -> None:
         assert op.reducer is not None
         self.op, self.reducer, self.found, self.taken = op, op.reducer, found, taken
         self.k, self.i = op.reduce_axes[found.k], op.axes[found.i]

@@ -75,7 +75,7 @@ MATRICES: Mapping[int, tuple[Matrix, Matrix, Matrix]] = {
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionWindow:
     """Dimension `dim` of the data is read at position + tap + offset."""
 
     dim: int
@@ -94,7 +94,7 @@ class Convolution:
     data: Load
     weights: Load
     dtype: str  # of the products
-    windows: tuple[Window, Window]
+    windows: tuple[ConvolutionWindow, ConvolutionWindow]
     images: tuple[Var, ...]
     channels: tuple[Var, ...]
     outputs: tuple[Var, ...]
@@ -152,7 +152,7 @@ def _convolution(
     return Convolution(data, weights, dtype, (windows[0], windows[1]), images, channels, outputs, {**axes, **reduced})
 
 
-def _window(dim: int, index: Expr, axes: Mapping[Var, int], reduced: Mapping[Var, int]) -> Window | None:
+def _window(dim: int, index: Expr, axes: Mapping[Var, int], reduced: Mapping[Var, int]) -> ConvolutionWindow | None:
     form = linear(index)
     if len(form.terms) != 2 or any(c is not ONE for _, c in form.terms):
         return None
@@ -160,7 +160,7 @@ def _window(dim: int, index: Expr, axes: Mapping[Var, int], reduced: Mapping[Var
     tap = [a for a, _ in form.terms if isinstance(a, Var) and reduced.get(a) == TAPS]
     if len(position) != 1 or len(tap) != 1 or not isinstance(form.constant, Const):
         return None
-    return Window(dim, position[0], tap[0], int(form.constant.value))
+    return ConvolutionWindow(dim, position[0], tap[0], int(form.constant.value))
 
 
 def _distinct(indices: Sequence[Expr]) -> list[Var] | None:

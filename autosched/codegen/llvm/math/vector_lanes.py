@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-# Multiply-adds that wait for each other, by `Lanes.shuffled`; schedulers hold too few others to do meanwhile. In
+# Multiply-adds that wait for each other, by `LaneWriter.shuffled`; schedulers hold too few others to do meanwhile. In
 # AVX-512 `exp` is few instructions, each for twice the lanes: there more of them would cost more than the wait.
 LONGEST_CHAIN = {0: 8, 256: 8, 512: 12}
 
@@ -43,7 +43,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneWriter:
     """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane.
 
     `shuffled`: bits of a register whose elements one instruction picks by index, 512 in AVX-512, 256 in AVX2, else 0.
@@ -174,13 +174,13 @@ class Lanes:
         added to them, makes it 2**(j / powers + k)."""
         head, one = self.form.fraction - (powers - 1).bit_length(), self._word(1.0)
         words = [self._word(2.0 ** (j / powers)) - one - (j << head) for j in range(powers)]
-        return self.bits(self._picked_by(words, index))
+        return self.bits(self._selected(words, index))
 
-    def looked_up(self, numbers: Sequence[float], index: str) -> str:
+    def table_lookup(self, numbers: Sequence[float], index: str) -> str:
         """The number at the low bits of `index`, a float, in each lane: a register of float32 of AVX2 or AVX-512."""
-        return self._picked_by([self._word(x) for x in numbers], index)
+        return self._selected([self._word(x) for x in numbers], index)
 
-    def _picked_by(self, words: Sequence[int], index: str) -> str:
+    def _selected(self, words: Sequence[int], index: str) -> str:
         table = f"bitcast ({self.integer} <{', '.join(f'i32 {word}' for word in words)}> to {self.type})"
         name = "avx2.permps" if self.shuffled == 256 else "avx512.permvar.sf.512"
         return self.emit(f"call {self.type} @llvm.x86.{name}({self.type} {table}, {self.integer} {self.bits(index)})")
@@ -212,8 +212,8 @@ class Lanes:
         return self.emit(f"bitcast {self.integer} {bits} to {self.type}")
 
     def in_registers(self, function: Callable[..., str], *numbers: str) -> str:
-        """`function` of `Lanes` and the numbers, in whole registers: every lane is computed alike, however many there
-        are."""
+        """`function` of `LaneWriter` and the numbers, in whole registers: every lane is computed alike, however many
+        there are."""
         whole = replace(self, lanes=self.shuffled // self.form.bits)
         if self.lanes == whole.lanes:
             return function(whole, *numbers)
@@ -221,17 +221,17 @@ class Lanes:
             registers = [self.emit(f"insertelement {whole.type} poison, {self.type} {x}, i64 0") for x in numbers]
             return self.emit(f"extractelement {whole.type} {function(whole, *registers)}, i64 0")
         if self.lanes < whole.lanes:
-            padded = [self._picked(x, 0, whole.lanes) for x in numbers]
-            return whole._picked(function(whole, *padded), 0, self.lanes)
+            padded = [self._taken_lanes(x, 0, whole.lanes) for x in numbers]
+            return whole._taken_lanes(function(whole, *padded), 0, self.lanes)
         half = replace(self, lanes=self.lanes // 2)
-        halves = ([self._picked(x, n, half.lanes) for x in numbers] for n in (0, half.lanes))
+        halves = ([self._taken_lanes(x, n, half.lanes) for x in numbers] for n in (0, half.lanes))
         parts = [half.in_registers(function, *some) for some in halves]
         picks = ", ".join(f"i32 {n}" for n in range(self.lanes))
         return self.emit(
             f"shufflevector {half.type} {parts[0]}, {half.type} {parts[1]}, <{self.lanes} x i32> <{picks}>"
         )
 
-    def _picked(self, x: str, first: int, lanes: int) -> str:
+    def _taken_lanes(self, x: str, first: int, lanes: int) -> str:
         """`lanes` lanes of x from number `first` on; anything for those that are not there."""
         picks = ", ".join(f"i32 {min(n, self.lanes)}" for n in range(first, first + lanes))
         return self.emit(f"shufflevector {self.type} {x}, {self.type} poison, <{lanes} x i32> <{picks}>")

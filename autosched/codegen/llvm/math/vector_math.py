@@ -57,7 +57,7 @@ from autosched.codegen.llvm.math.tables import (
     LOG_PIECES,
     LOG_SIXTEENTHS,
 )
-from autosched.codegen.llvm.math.vector_lanes import Lanes
+from autosched.codegen.llvm.math.vector_lanes import LaneWriter
 
 # Functions that are one LLVM intrinsic; rounding is to even, as NumPy's.
 INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "abs": "fabs"}
@@ -77,14 +77,14 @@ def emit_call(
     may be used, 256 where those of AVX2.
     Raises KeyError for a function or dtype that is not in the table above.
     """
-    return _FUNCTIONS[fn](Lanes(FORMATS[dtype], lanes, fresh, out, fma, shuffled), arg)
+    return _FUNCTIONS[fn](LaneWriter(FORMATS[dtype], lanes, fresh, out, fma, shuffled), arg)
 
 
 def emit_or_nan(
     dtype: str, lanes: int, x: str, operand: str, fresh: Callable[[], str], out: Callable[[str], None]
 ) -> str:  # fmt: skip
     """Write x, but NaN where `operand` is, in one instruction of AVX-512 for each register."""
-    return Lanes(FORMATS[dtype], lanes, fresh, out, True, 512).in_registers(Lanes.or_nan, x, operand)
+    return LaneWriter(FORMATS[dtype], lanes, fresh, out, True, 512).in_registers(LaneWriter.or_nan, x, operand)
 
 
 def emit_pow(
@@ -93,9 +93,9 @@ def emit_pow(
 ) -> str:  # fmt: skip
     """Write x ** y with C's rules for zeros, infinities and negative x; of float32 the logarithm at least is computed
     in float64."""
-    narrow = Lanes(FORMATS[dtype], lanes, fresh, out, fma, shuffled)
+    narrow = LaneWriter(FORMATS[dtype], lanes, fresh, out, fma, shuffled)
     if _looks_up_logarithms(narrow):
-        return narrow.in_registers(_pow_looked_up, x, y)
+        return narrow.in_registers(_pow_from_table, x, y)
     wide = replace(narrow, form=FORMATS["float64"])
     if dtype == "float32":
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
@@ -103,7 +103,7 @@ def emit_pow(
     return result if dtype == "float64" else narrow.emit(f"fptrunc {wide.type} {result} to {narrow.type}")
 
 
-def _reduced(v: Lanes, x: str, bias: int) -> tuple[str, str]:
+def _reduced(v: LaneWriter, x: str, bias: int) -> tuple[str, str]:
     """(r, z) with x = n ln2 + r, |r| <= ln2 / 2, and n + bias in the low bits of the float z."""
     shift = v.number(v.form.magic + bias)
     z = v.fma(x, v.number(1.0 / math.log(2.0)), shift)
@@ -112,19 +112,19 @@ def _reduced(v: Lanes, x: str, bias: int) -> tuple[str, str]:
     return v.fma(n, v.number(-v.form.ln2[1]), r), z
 
 
-def _exp_of_reduced(v: Lanes, r: str) -> str:
+def _exp_of_reduced(v: LaneWriter, r: str) -> str:
     one = v.number(1.0)
     return v.fma(v.fma(v.polynomial(r, v.form.exp), r, one), r, one)
 
 
-def _exp_near(v: Lanes, x: str, z: str, shift: str) -> tuple[str, str]:
+def _exp_near(v: LaneWriter, x: str, z: str, shift: str) -> tuple[str, str]:
     """(n, r) with n, the multiple of 1 / powers that z is without its shift, and x = n ln2 + r."""
     n = v.op("fsub", z, shift)
     r = v.fma(n, v.number(-v.form.ln2[0]), x)
     return n, v.fma(n, v.number(-v.form.ln2[1]), r)
 
 
-def _exp_scaled(v: Lanes, x: str) -> str:
+def _exp_scaled(v: LaneWriter, x: str) -> str:
     """exp in AVX-512, for any x, in whole registers: x = n ln2 + r with n in steps of 1 / powers, 2**n exp(r).
 
     The fraction of n selects a power of two, its whole part is applied by one instruction, which is right however large
@@ -142,7 +142,7 @@ def _exp_scaled(v: Lanes, x: str) -> str:
     return v.scale(v.fma(v.op("fmul", power, r), rest, power), n)
 
 
-def _exp_looked_up(v: Lanes, x: str, is_negative: bool) -> str:
+def _exp_from_table(v: LaneWriter, x: str, is_negative: bool) -> str:
     """exp in AVX2, in whole registers: as in AVX-512, where a register holds the powers.
 
     2**n is applied in two parts, of which one comes with the looked-up power; fewer multiplications than the longer
@@ -158,8 +158,8 @@ def _exp_looked_up(v: Lanes, x: str, is_negative: bool) -> str:
     return _scaled_power(v, z, r, is_negative)
 
 
-def _scaled_power(v: Lanes, z: str, r: str, is_negative: bool) -> str:
-    """2**n exp(r) with n in the low bits of z, in steps of 1 / powers, over the bias of `_exp_looked_up`."""
+def _scaled_power(v: LaneWriter, z: str, r: str, is_negative: bool) -> str:
+    """2**n exp(r) with n in the low bits of z, in steps of 1 / powers, over the bias of `_exp_from_table`."""
     form, powers = v.form, v.form.powers[256]
     steps = (powers - 1).bit_length()
     part = v.iop("shl", v.bits(z), v.whole(form.fraction - steps))  # n + the shift, in fixed point, as an exponent
@@ -174,12 +174,12 @@ def _scaled_power(v: Lanes, z: str, r: str, is_negative: bool) -> str:
     return v.op("fmul", near, rest)
 
 
-def _exp(v: Lanes, x: str, is_negative: bool = False) -> str:
+def _exp(v: LaneWriter, x: str, is_negative: bool = False) -> str:
     """exp; with `is_negative` x is not above 0, but for what a product in it may be rounded by, at most 40."""
     if v.shuffled == 512:
         return v.in_registers(_exp_scaled, x)
     if v.shuffled in v.form.powers:
-        return v.in_registers(partial(_exp_looked_up, is_negative=is_negative), x)
+        return v.in_registers(partial(_exp_from_table, is_negative=is_negative), x)
     x = v.at_least(x, v.form.exp_low)
     if is_negative:
         r, z = _reduced(v, x, v.form.bias + _LIFT)
@@ -192,17 +192,17 @@ def _exp(v: Lanes, x: str, is_negative: bool = False) -> str:
     return v.op("fmul", v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(part)), rest)
 
 
-def _exp_negative(v: Lanes, x: str) -> str:
+def _exp_negative(v: LaneWriter, x: str) -> str:
     return _exp(v, x, is_negative=True)
 
 
-def _exp_small(v: Lanes, x: str) -> str:
+def _exp_small(v: LaneWriter, x: str) -> str:
     """exp where the result is a normal number."""
     r, z = _reduced(v, x, v.form.bias)
     return v.op("fmul", _exp_of_reduced(v, r), v.power_of_two(v.bits(z)))
 
 
-def _split(v: Lanes, x: str) -> tuple[str, str]:
+def _split(v: LaneWriter, x: str) -> tuple[str, str]:
     """(e, m) as floats with x = 2**e m and sqrt(1/2) <= m < sqrt(2), for positive x."""
     form = v.form
     tiny = v.compare("olt", x, v.number(form.smallest_normal))
@@ -218,11 +218,11 @@ def _split(v: Lanes, x: str) -> tuple[str, str]:
     return e, v.float(v.iop("add", fraction, v.whole(form.sqrt_half)))
 
 
-def _looks_up_logarithms(v: Lanes) -> bool:
+def _looks_up_logarithms(v: LaneWriter) -> bool:
     return v.shuffled == 256 and v.form.bits == 32 and v.fused
 
 
-def _near_log(v: Lanes, x: str) -> tuple[str, str, str, str]:
+def _near_log(v: LaneWriter, x: str) -> tuple[str, str, str, str]:
     """(e, c, m, s) with log x = e ln2 + c + log(m s), |m s - 1| < 0.0575, for positive float32."""
     form, lowest = v.form, v.form.sqrt_half
     tiny = v.compare("olt", x, v.number(form.smallest_normal))
@@ -233,11 +233,11 @@ def _near_log(v: Lanes, x: str) -> tuple[str, str, str, str]:
     e = v.emit(f"sitofp {v.integer} {v.iop('ashr', above, v.whole(form.fraction))} to {v.type}")
     m = v.float(v.iop("add", v.iop("and", above, v.whole((1 << form.fraction) - 1)), v.whole(lowest)))
     piece = v.float(v.iop("lshr", above, v.whole(form.fraction - 3)))
-    s, c = (v.looked_up(column, piece) for column in zip(*LOG_PIECES, strict=True))
+    s, c = (v.table_lookup(column, piece) for column in zip(*LOG_PIECES, strict=True))
     return e, c, m, s
 
 
-def _log_looked_up(v: Lanes, x: str) -> str:
+def _log_from_table(v: LaneWriter, x: str) -> str:
     """log in AVX2, float32, in whole registers: m s = 1 + r with a looked-up s, 1 around 1, where nothing cancels."""
     e, c, m, s = _near_log(v, x)
     r = v.fma(m, s, v.number(-1.0))
@@ -249,22 +249,22 @@ def _log_looked_up(v: Lanes, x: str) -> str:
     return v.select(v.compare("oeq", x, v.number(0.0)), v.number(-math.inf), value)
 
 
-def _log_scaled(v: Lanes, x: str) -> str:
+def _log_scaled(v: LaneWriter, x: str) -> str:
     """log in AVX-512, float32, in whole registers: the instructions that take a number apart know subnormals, 0,
     infinities and negative numbers. The last sixteenth below 2 is near 1/2, whose logarithm cancels an e of -1."""
     e, m = v.exponent(x), v.fraction(x)
     piece = v.float(v.iop("lshr", v.bits(m), v.whole(v.form.fraction - 4)))
-    s, c = (v.looked_up(column, piece) for column in zip(*LOG_SIXTEENTHS, strict=True))
+    s, c = (v.table_lookup(column, piece) for column in zip(*LOG_SIXTEENTHS, strict=True))
     r = v.fma(m, s, v.number(-1.0))
     near = v.fma(v.op("fmul", r, r), v.polynomial(r, LOG_OF_SIXTEENTH), r)
     return v.op("fadd", v.fma(e, v.number(math.log(2.0)), c), near)
 
 
-def _log(v: Lanes, x: str) -> str:
+def _log(v: LaneWriter, x: str) -> str:
     if v.shuffled == 512 and v.form.bits == 32 and v.fused:
         return v.in_registers(_log_scaled, x)
     if _looks_up_logarithms(v):
-        return v.in_registers(_log_looked_up, x)
+        return v.in_registers(_log_from_table, x)
     e, m = _split(v, x)
     f = v.op("fsub", m, v.number(1.0))
     half_square = v.op("fmul", v.op("fmul", f, f), v.number(0.5))
@@ -287,7 +287,7 @@ def _log(v: Lanes, x: str) -> str:
     return v.select(v.compare("ogt", x, zero), value, edge)
 
 
-def _tanh(v: Lanes, x: str) -> str:
+def _tanh(v: LaneWriter, x: str) -> str:
     y = v.at_most(v.unary("fabs", x), v.form.tanh_high)
     r, z = _reduced(v, v.op("fadd", y, y), v.form.bias)
     small = v.fma(v.op("fmul", r, r), v.polynomial(r, v.form.expm1), r)  # exp(r) - 1
@@ -296,7 +296,7 @@ def _tanh(v: Lanes, x: str) -> str:
     return v.copysign(v.op("fdiv", expm1, v.op("fadd", expm1, v.number(2.0))), x)
 
 
-def _sigmoid(v: Lanes, x: str) -> str:
+def _sigmoid(v: LaneWriter, x: str) -> str:
     """1 / (1 + exp(-x)) with exp of negative numbers only: nothing overflows, small results keep their digits."""
     e = _exp_negative(v, v.emit(f"fneg {v.type} {v.unary('fabs', x)}"))
     one = v.number(1.0)
@@ -304,7 +304,7 @@ def _sigmoid(v: Lanes, x: str) -> str:
     return v.op("fdiv", numerator, v.op("fadd", e, one))
 
 
-def _erf_looked_up(v: Lanes, x: str) -> str:
+def _erf_from_table(v: LaneWriter, x: str) -> str:
     """erf in AVX2 and AVX-512, float32, in whole registers: each lane picks the coefficients of its piece of the curve.
 
     t = |x| up to 4, and erf(t) = t / 2 + t (erf(t) / t - 1/2), whose smaller second term is what the pieces give.
@@ -314,16 +314,16 @@ def _erf_looked_up(v: Lanes, x: str) -> str:
     shift = v.number(v.form.magic)
     z = v.fma(t, v.number(1 / step), shift)
     u = v.fma(v.op("fsub", z, shift), v.number(-step), t)
-    *lower, value = (v.looked_up(column, z) for column in zip(*pieces, strict=True))
+    *lower, value = (v.table_lookup(column, z) for column in zip(*pieces, strict=True))
     for coefficient in reversed(lower):
         value = v.fma(value, u, coefficient)
     return v.copysign(v.fma(t, value, v.op("fmul", t, v.number(0.5))), x)
 
 
-def _erf(v: Lanes, x: str) -> str:
+def _erf(v: LaneWriter, x: str) -> str:
     """Tail: a polynomial in t - 2.46 in float32; in float64 log(erfc) is one in t - 2, whose terms stay small."""
     if v.shuffled in ERF_PIECES and v.form.bits == 32:
-        return v.in_registers(_erf_looked_up, x)
+        return v.in_registers(_erf_from_table, x)
     one = v.number(1.0)
     series = v.fma(x, v.polynomial(v.op("fmul", x, x), v.form.erf_series), x)
     t = v.unary("fabs", x)
@@ -337,7 +337,7 @@ def _erf(v: Lanes, x: str) -> str:
     return v.select(v.compare("olt", t, one), series, tail)
 
 
-def _sin_cos(v: Lanes, x: str, quarter: int) -> str:
+def _sin_cos(v: LaneWriter, x: str, quarter: int) -> str:
     """sin(x + quarter pi/2). The reduction runs in float64 for both formats."""
     wide = replace(v, form=FORMATS["float64"])
     y = x if v.form.bits == 64 else v.emit(f"fpext {v.type} {x} to {wide.type}")
@@ -370,15 +370,15 @@ def _sin_cos(v: Lanes, x: str, quarter: int) -> str:
     return v.float(v.iop("xor", v.bits(value), sign))
 
 
-def _sin(v: Lanes, x: str) -> str:
+def _sin(v: LaneWriter, x: str) -> str:
     return _sin_cos(v, x, 0)
 
 
-def _cos(v: Lanes, x: str) -> str:
+def _cos(v: LaneWriter, x: str) -> str:
     return _sin_cos(v, x, 1)
 
 
-def _pow_looked_up(v: Lanes, x: str, y: str) -> str:
+def _pow_from_table(v: LaneWriter, x: str, y: str) -> str:
     """pow of float32 in AVX2, in whole registers: y log2 x to 2**-32 of it, in float64, and what exp does of the
     rest."""
     powers, magnitude = v.form.powers[256], v.unary("fabs", x)
@@ -399,11 +399,11 @@ def _pow_looked_up(v: Lanes, x: str, y: str) -> str:
     return _pow_of_any(v, x, y, _scaled_power(v, z, r, is_negative=False))
 
 
-def _pow(v: Lanes, x: str, y: str) -> str:
+def _pow(v: LaneWriter, x: str, y: str) -> str:
     return _pow_of_any(v, x, y, _exp(v, v.op("fmul", y, _log(v, v.unary("fabs", x)))))
 
 
-def _pow_of_any(v: Lanes, x: str, y: str, value: str) -> str:
+def _pow_of_any(v: LaneWriter, x: str, y: str, value: str) -> str:
     """x**y from |x|**y."""
     zero, one = v.number(0.0), v.number(1.0)
     magnitude = v.unary("fabs", x)
@@ -418,7 +418,7 @@ def _pow_of_any(v: Lanes, x: str, y: str, value: str) -> str:
     return v.select(v.compare("oeq", y, zero), one, value)
 
 
-_FUNCTIONS: dict[str, Callable[[Lanes, str], str]] = {
+_FUNCTIONS: dict[str, Callable[[LaneWriter, str], str]] = {
     "exp": _exp,
     "exp_negative": _exp_negative,
     "log": _log,

@@ -1,0 +1,164 @@
+"""Load and store instructions of a block, as the code generator emits them for each access.
+
+Whole vectors where the vector loop steps by one, a broadcast where it stands still, shuffles of whole vectors where
+lanes are a few elements apart or a tile is transposed, else one lane at a time. What neighbouring outputs of a window
+share is loaded once where everything else that the window needs fits into registers (`codegen/llvm/windows.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autosched.ir.closed_forms.arithmetic import (
+    ONE,
+    ZERO,
+    add,
+    ceil,
+    divide,
+    is_one,
+    is_zero,
+    minimum,
+    multiply,
+    product_of,
+    real,
+    subtract,
+    sum_of,
+    where,
+)
+from autosched.ir.expr import Const, Expr, Select, ceildiv, product
+from autosched.ir.stmt import ForKind
+from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.target import LONGEST_STEP, PIECE_BYTES
+from cost_model.analysis.access import Access
+from cost_model.analysis.statements import Statement
+from cost_model.analysis.trips import AnalysedLoop
+from cost_model.cpu.instructions import ACROSS
+from cost_model.cpu.machine import Machine
+
+
+def vectors_of(loop: AnalysedLoop, lanes: int) -> tuple[Expr, Expr, Expr]:
+    """Vectors of a vectorised loop, real: in the mean over its runs, in a full run and in the last one."""
+    full = real(ceildiv(loop.bound, lanes))
+    if is_zero(loop.share):
+        return full, full, full
+    last = ceil(multiply(loop.last, 1.0 / lanes))
+    return add(full, multiply(loop.share, subtract(last, full))), full, last
+
+
+def is_vectorised(loops: Sequence[AnalysedLoop]) -> bool:
+    return any(x.kind is ForKind.VECTORIZE for x in loops)
+
+
+def moves_whole_vectors(statement: Statement, access: Access) -> bool:
+    """Whether the access moves whole vectors; else one element at a time, which may be spread over the lanes."""
+    v = statement.vector_loop
+    stride = ZERO if v is None else access.stride[v]
+    if isinstance(stride, Const) and not is_one(stride):
+        return _is_strided(access, stride)
+    return not is_zero(stride)
+
+
+def _is_far(statement: Statement, access: Access) -> bool:
+    """Whether lanes are so far apart that they are not picked from vectors."""
+    v = statement.vector_loop
+    stride = ZERO if v is None else access.stride[v]
+    return isinstance(stride, Const) and stride.value > LONGEST_STEP
+
+
+def _is_strided(access: Access, stride: Expr) -> bool:
+    """Whether lanes that are apart are picked from whole vectors (`codegen/llvm/strided.py`)."""
+    return access.kind == "read" and isinstance(stride, Const) and 1 < stride.value <= LONGEST_STEP
+
+
+def tested_reads(statement: Statement, counts: Mapping[Access, Expr], chunks: Expr) -> Expr:
+    """Reads whose conditions are tested and address chosen: the vectors of one together, where no lane matters."""
+    selects = {e for v in statement.store.values for e in subexpressions(v) if isinstance(e, Select)}
+    guarded = {load.buffer for select in selects for load in loads(select)}
+    v = statement.vector_loop
+    together = v is not None and all(statement.loops[v].var not in free_vars(s.cond) for s in selects)
+    tested = [a for a in counts if a.buffer.name in guarded]
+    return sum_of(
+        divide(counts[a], chunks) if together and moves_whole_vectors(statement, a) else counts[a] for a in tested
+    )
+
+
+def window_loads(
+    statement: Statement, reads: Sequence[Access], registers: Expr, chunks: Expr, machine: Machine
+) -> tuple[Expr, dict[Access, Expr]]:
+    """Registers for operands, and the loads of each access.
+
+    A window's outputs share elements of an access that moves along outputs and along the reduction. Where all other
+    operands of a vector fit beside the accumulators, each element is loaded once; else each time it is used.
+    """
+    lanes = machine.lanes(statement.itemsize) if is_vectorised(statement.loops[statement.block :]) else 1
+    counts = {a: transfers(statement, a, lanes) for a in reads}
+    if not statement.accumulators:
+        return ZERO, counts
+    rows = divide(registers, chunks)
+    usual = where(add(registers, chunks) < machine.registers, add(chunks, 1.0), add(minimum(chunks, rows), 1.0))
+    shared = {a: transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
+    if not shared:
+        return usual, counts
+    others = (
+        divide(counts[a], chunks) if moves_whole_vectors(statement, a) else counts[a] for a in reads if a not in shared
+    )
+    operands = add(sum_of(others), 1.0)
+    fits = real(add(registers, operands)) <= float(machine.registers)
+    overlap = sum_of(shared.values()) > multiply(sum_of(counts[a] for a in shared), 1.001)
+    found = {a: where(fits, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
+    return where(fits & overlap, operands, usual), found
+
+
+def _slides(statement: Statement, access: Access) -> bool:
+    """Whether the access moves along unrolled loops of the outputs and of the reduction."""
+    unrolled = [i for i in range(statement.block, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
+    return {statement.write.moves(i) for i in unrolled if access.moves(i)} == {True, False}
+
+
+def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
+    """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy."""
+    result: Expr = real(access.count)
+    different: Expr = real(access.elements[statement.block])
+    for i in range(statement.block, statement.depth):
+        loop, stride = statement.loops[i], access.stride[i]
+        if is_zero(stride):
+            continue
+        if loop.kind is ForKind.UNROLL:
+            result = multiply(result, loop.trips)
+        else:
+            whole = vectors_of(loop, lanes)[0]
+            result = multiply(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
+            different = multiply(different, divide(whole, loop.trips)) if is_one(stride) else different
+    return multiply(minimum(result, different) if distinct else result, _transposed(statement, access, lanes))
+
+
+def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
+    """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles: as many lanes as fill
+    128 bits; lanes that are fewer are read one by one."""
+    inner, block = statement.loops[statement.block :], PIECE_BYTES // access.buffer.itemsize
+    if lanes < block or not is_transposed(statement, access):
+        return ONE
+    rows = product_of(x.trips for x in inner if x.kind is ForKind.UNROLL)
+    row = product([x.bound for x in inner if x.kind is ForKind.VECTORIZE])
+    pieces = divide(real(row // block * block), real(row))
+    return where(rows >= float(block), subtract(1.0, multiply(pieces, 1.0 - ACROSS / block)), 1.0)
+
+
+def is_transposed(statement: Statement, access: Access) -> bool:
+    """Whether the access is contiguous along unrolled loops and not along its lanes."""
+    store, inner = statement.store, range(statement.block, statement.depth)
+    if access.kind != "read" or (store.reducer is None and len(store.values) > 1):
+        return False
+    if store.reducer is not None and not (statement.accumulators and _is_far(statement, access)):
+        return False
+    vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
+    rows = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.UNROLL]
+    return bool(vectors) and not any(is_one(s) or is_zero(s) for s in vectors) and any(map(is_one, rows))
+
+
+def _strided(access: Access, loop: AnalysedLoop, stride: Expr, whole: Expr) -> Expr:
+    """Vectors for steps of one (or none, where a symbolic step says so), single lanes for longer ones. Of a few
+    elements: as many vectors, most of them on two lines, and the shuffles."""
+    if not isinstance(stride, Const):
+        return where(real(stride) > 1.0, loop.trips, whole)
+    return multiply(whole, 2.0 * float(stride.value)) if _is_strided(access, stride) else loop.trips

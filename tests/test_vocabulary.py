@@ -1,0 +1,114 @@
+"""The field's words: a name stands for one thing, and things have the names that a compiler engineer would look for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("autosched", "search_spaces", "cost_model", "experiments")
+TREES = {
+    path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+# Words that were used for what the field has a name for: (the word in a name, the field's, where it may not stand).
+BANNED = (
+    ("draft", "partial sketch", "search_spaces/"),
+    ("draft", "analytic latency", "cost_model/"),
+    ("facts", "access and fusion queries", "search_spaces/"),
+    ("hosts?", "fused consumer", "search_spaces/"),
+    ("thin", "skinny", "search_spaces/"),
+    ("arrivals?|arrives?", "scatter", ""),
+    ("running", "prefix scan", "autosched/te/"),
+    ("running", "prefix scan", "search_spaces/"),
+    ("passing|passes by", "rolling accumulators", "cost_model/"),
+    ("passing|passes by", "rolling accumulators", "autosched/codegen/"),
+    ("looked up", "gather", "autosched/"),
+    ("looked up", "gather", "search_spaces/"),
+    ("joining|joins", "loop fusion", "autosched/lower/"),
+    ("holding|holds", "loop-invariant hoisting", "autosched/lower/"),
+    ("interleaving", "unroll-and-jam", "autosched/lower/"),
+    ("pipelining", "multi-stage buffering", "autosched/lower/"),
+    ("crowds?|crowded", "set-associativity conflict", "cost_model/"),
+    ("crowds?|crowded", "set-associativity conflict", "autosched/codegen/"),
+    ("page visits?", "prefetch restart", "cost_model/"),
+    ("pages at hand|page found|finds again", "DTLB reach and miss", ""),
+    ("lanes awaited", "horizontal-reduction latency", ""),
+    ("load shown", "load-port contention", ""),
+    ("extremes?", "minima and maxima", ""),
+    ("spread", "broadcast", "autosched/codegen/"),
+    ("paired", "de-interleaved", "autosched/codegen/"),
+    ("picked", "strided load", "autosched/codegen/"),
+    ("streamed", "non-temporal", "autosched/"),
+    ("plus|minus|times|over|least|most|total|factor", "add, subtract, ...", "autosched/ir/closed_forms/"),
+    ("words", "dialect", "autosched/codegen/c/"),
+)
+# Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.
+DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")
+STEP_AND_STATEMENT = {"Prefetch"}  # a step of a schedule, and the statement that it becomes
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Of modules' functions and classes, of their methods, fields and parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        if isinstance(node, ast.FunctionDef):
+            given = node.args
+            yield from ((a.lineno, a.arg) for a in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.lineno, node.target.id
+
+
+def _words(name: str) -> str:
+    """`_isPageVisit` and `is_page_visit` alike: the words of a name, apart."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).strip().lower()
+
+
+def _has(word: str, name: str) -> bool:
+    return re.search(rf"(^| )({word})( |$)", _words(name)) is not None
+
+
+@pytest.mark.parametrize(("word", "field", "where"), BANNED)
+def test_things_have_the_field_s_names(word, field, where):
+    found = [
+        f"{path}:{line}: {name}"
+        for path, tree in TREES.items()
+        if str(path).startswith(where)
+        for line, name in (*_names(tree), (1, path.stem))
+        if _has(word, name)
+    ]
+    assert not found, f"say {field}: " + ", ".join(found)
+
+
+def test_words_of_a_name_are_told_apart():
+    assert _has("page visits?", "page_visit")
+    assert _has("page visits?", "PageVisits")
+    assert _has("thin", "is_thin")
+    assert not _has("thin", "nothing_within")
+
+
+def _is_pair(paths: list[Path]) -> bool:
+    """Whether the modules are one another's for a processor and for a GPU, or drivers of devices."""
+    if all(path.stem in DRIVERS for path in paths):
+        return True
+    folders = {path.parent.name for path in paths}
+    return folders == {"cpu", "gpu"} and len({path.parents[1] for path in paths}) == 1
+
+
+def test_a_class_name_stands_for_one_class():
+    homes: dict[str, list[Path]] = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in tree.body:
+            is_protocol = isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in node.bases)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not is_protocol:
+                homes[node.name].append(path)
+    shared = {name: paths for name, paths in homes.items() if len(paths) > 1 and name not in STEP_AND_STATEMENT}
+    twice = [f"{name}: {', '.join(map(str, paths))}" for name, paths in shared.items() if not _is_pair(paths)]
+    assert not twice
