@@ -1,10 +1,15 @@
 """The kinds of targets, and the facts of each: a row of BACKENDS.
 
-What is done for a kind is in tables of the same keys, each where that is done: `target.parse.TARGETS` (the target that
-a text means), `codegen.backends.EMITTERS` (its code), `runtime.backends.LOADERS` (its kernels),
-`runtime.gpu.devices.GPUS` (drivers of devices), `measure.backends.WORKERS` (what its workers do) and
-`session.device.HARDWARE` (how a session sees the machine). A kind whose code is C has its words in
-`codegen.c.dialects.DIALECTS`.
+What is done for a kind is in tables of the same keys, each where that is done; a new kind is a row in each of them:
+
+    target.parse.TARGETS              the target that a text means
+    codegen.backends.EMITTERS         its code; where that is C, codegen.c.dialects.DIALECTS is what differs
+    runtime.backends.LOADERS          callable kernels
+    measure.backends.WORKERS          what workers do
+    session.device.HARDWARE           what a session asks of the machine
+    session.export.FILE_KINDS         the files of `exports`
+
+and, of GPUs, `runtime.gpu.devices.GPUS` (drivers and the compiler) and `runtime.gpu.peak.CHAINS` (yardsticks).
 """
 
 from __future__ import annotations
