@@ -67,10 +67,17 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
 
 
 def _subject(request: Request) -> Subject:
-    problem, threads = request.problem, request.device.threads
-    dag = problem.dag
-    named = (problem.name, problem.shape, problem.dtype, request.target_text, threads)
-    return Subject(*named, dag.flops, dag.weights, dag.winograd)
+    problem, dag = request.problem, request.problem.dag
+    return Subject(
+        workload=problem.name,
+        shape=problem.shape,
+        dtype=problem.dtype,
+        target=request.target_text,
+        threads=request.device.threads,
+        flops=dag.flops,
+        weights=dag.weights,
+        winograd=dag.winograd,
+    )
 
 
 def task_key(request: Request) -> tuple[str, str, int]:

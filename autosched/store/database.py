@@ -98,10 +98,10 @@ class Database:
 
     def start_run(self, workload: WorkloadRow, target: TargetRow, threads: int, seed: int) -> int:
         """Registers a search and what it is about; returns the run's id."""
-        uid, key = uuid.uuid4().hex, (workload.hash, target.fingerprint, threads)
+        uid, begun = uuid.uuid4().hex, now()
+        run = Run(0, uid, workload.hash, target.fingerprint, threads, seed, begun, None, RUN_STATES[0])
         with self._write():
             rows.insert_task(self._connection, workload, target)
-            run = Run(0, uid, *key, seed, now(), None, RUN_STATES[0])
             return rows.insert_run(self._connection, run)
 
     def finish_run(self, run_id: int, status: str = "finished") -> None:
