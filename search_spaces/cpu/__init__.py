@@ -45,8 +45,8 @@ RULES: tuple[SketchRule, ...] = (
     SplitReduction(),
     # Few register tiles for many threads, long reduction: blocks of it over threads; and as MultiLevelTiling.
     SplitTiledReduction(),
-    # A reduction with reuse and an axis to vectorise: register, middle and parallel tiles, fused consumer, packed
-    # operands; blocks of the reduction, skinny products, inner products.
+    # A reduction with an output axis to vectorise, and reuse or no better lanes along the reduction: register, middle
+    # and parallel tiles, fused consumer, packed operands; blocks of the reduction, skinny products, inner products.
     MultiLevelTiling(),
     # A reduction along contiguous data: in vectors, in the rows of its consumer; inner products, short rows across.
     LaneReduction(),

@@ -31,13 +31,13 @@ def size(axis: StageAxis) -> int:
 
 @dataclass(frozen=True)
 class TileLevels:
-    """The levels of one axis; `dimension` is the thread index (0 is x) or None."""
+    """The levels that one axis is split in; `dimension`: its thread index (0 is x), or None if it has no threads."""
 
     stage: str
     axis: StageAxis
     dimension: int | None = None
     vthread: bool = False
-    tile: int = 0  # points at most; 0 for no such level
+    tile: int = 0  # the most points of a tile; 0 if there is none
 
     @property
     def group(self) -> str:

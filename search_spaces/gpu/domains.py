@@ -15,7 +15,7 @@ SHORT_ROWS = 2048  # longer ones keep a block busy
 MOST_TILE = 8  # points of an axis that a thread has next to each other
 MOST_VTHREADS = 4
 MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
-SMALL_REDUCTION = 8  # up to this length it is cut not at all or not anywhere
+SMALL_REDUCTION = 8  # up to this length a reduction is one chunk, or each iteration is one; it may be unrolled whole
 VECTORS = (1, 2, 4)
 VECTOR_BYTES = 16
 
@@ -26,6 +26,7 @@ def next_power_of_two(extent: int) -> int:
 
 
 def powers(most: int) -> tuple[int, ...]:
+    """The powers of two up to `most`."""
     return tuple(1 << n for n in range(max(1, most).bit_length()))
 
 
@@ -48,7 +49,7 @@ def vector(name: str, extent: int, group: str) -> SketchParam:
 
 
 def copied_vector(name: str, copy: Stage) -> SketchParam:
-    """Elements that a thread copies at once: of rows that whole vectors fill, as many as an access can move."""
+    """Elements that a thread copies at once: no more than an access can move, and whole vectors fill a row."""
     itemsize = max(DTYPES[d].nbytes for d in copy.op.dtypes)
     row = extent(copy.op.axes[-1]) if len(copy.op.axes) > 1 else 0
     return SketchParam(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
@@ -61,7 +62,7 @@ def team(name: str, length: int) -> SketchParam:
 
 
 def rows(name: str, count: int, length: int, least: int = 1) -> SketchParam:
-    """Rows of `length` that the threads of a block do beside one another: `least` or more, of `count`."""
+    """How many of `count` rows of `length` a block reduces at the same time: `least` or more."""
     most = MOST_ROWS if length <= SHORT_ROWS else 1
     counts = tuple(r for r in powers(min(most, next_power_of_two(count))) if r >= least)
     return SketchParam(name, counts or (least,), "thread")
@@ -80,7 +81,7 @@ def unroll(name: str, extent: int, group: str) -> SketchParam:
 
 
 def stages(name: str, extent: int, group: str, asynchronous: bool) -> SketchParam:
-    """Chunks of a reduction for which shared buffers have room; what passes through registers needs two."""
+    """How many chunks of a reduction shared buffers have room for; copies through registers need no more than two."""
     return SketchParam(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
 
 
@@ -95,5 +96,5 @@ def pad(name: str) -> SketchParam:
 
 
 def vector_pad(name: str) -> SketchParam:
-    """The same where rows are copied and read as vectors, which stay aligned."""
+    """The same where rows are copied and read as vectors: these stay aligned."""
     return SketchParam(name, (0, 4), "pad")
