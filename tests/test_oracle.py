@@ -10,13 +10,9 @@ from autosched.ir.verify import IRError, verify
 from autosched.lower import concretise, lower
 from autosched.schedule import Parallel, Split, State, initial_state
 from autosched.te.dag import ComputeDAG
-from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build, small_numbers
 from tests.helpers import check_nest
 
-SMALL = {
-    "B": 2, "C": 5, "CI": 4, "CO": 6, "D": 5, "H": 7, "K": 7, "L": 9, "M": 5, "N": 3, "W": 6,
-    "dim": 3, "heads": 2, "k": 2, "pad": 1, "seq": 4,
-}  # fmt: skip
 SMALLER = {
     "cap": {"N": 1, "H": 3, "W": 3, "CI": 2, "CO": 2},
     "c3d": {"N": 1, "H": 3, "W": 3},
@@ -26,8 +22,7 @@ SMALLER = {
 
 
 def small(name: str) -> ComputeDAG:
-    args = {a: n for a, n in {**SMALL, **SMALLER.get(name, {})}.items() if a in WORKLOADS[name].numbers}
-    return build(name, settings=args)[0]
+    return build(name, settings={**small_numbers(WORKLOADS[name]), **SMALLER.get(name, {})})[0]
 
 
 def tiled(state: State) -> State:

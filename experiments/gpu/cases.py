@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autosched.te.operators.registry import WORKLOADS, small_numbers
 from experiments.tuning import parse_cases
 
 
@@ -34,7 +35,7 @@ QUICK = parse_cases("gmm:1x64x64x64,c2d:1x8x8x8x16x3x1x1,sfm:64x64")
 MEMORY = ("sfm", "nrm", "elementwise", "layer_norm", "transpose")  # judged by the bandwidth they reach
 
 # None of the extents divides by what tiles like; some are 1.
-CHECKS: tuple[Check, ...] = (
+_CHECKS: tuple[Check, ...] = (
     Check("gmm", (2, 13, 17, 31)),
     Check("c2d", (1, 9, 9, 3, 17, 3, 1, 1)),
     Check("c1d", (1, 12, 6, 20, 3, 2, 1)),
@@ -71,5 +72,10 @@ CHECKS: tuple[Check, ...] = (
     Check("add", (3, 70)),
     Check("elementwise", (31, 17)),
     Check("transpose", (33, 47)),
+)
+_LISTED = {check.workload for check in _CHECKS}
+CHECKS = (
+    *_CHECKS,
+    *(Check(w.name, tuple(small_numbers(w).values())) for w in WORKLOADS.values() if w.name not in _LISTED),
 )
 QUICK_CHECKS: tuple[Check, ...] = tuple(c for c in CHECKS if c.workload in ("gmm", "sfm", "dep"))

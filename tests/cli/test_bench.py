@@ -91,8 +91,8 @@ def test_products_of_other_types(cli: Any, tmp_path: Path, dtypes: tuple[str, st
     assert ("torch" in present) == (dtypes[0] == "float32" and peers.has_torch())
 
 
-def test_every_workload_has_a_torch_formulation() -> None:
-    assert set(peers.TORCH) == set(WORKLOADS)
+def test_formulations_are_those_of_workloads() -> None:
+    assert set(peers.TORCH) <= set(WORKLOADS)
     assert set(peers.NUMPY) <= set(WORKLOADS)
 
 

@@ -14,7 +14,7 @@ from autosched.lower import concretise, lower
 from autosched.schedule import replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from autosched.te.operators.registry import WORKLOADS, build
+from autosched.te.operators.registry import WORKLOADS, build, small_numbers
 from autosched.te.reference.evaluate import evaluate
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
@@ -43,9 +43,10 @@ TINIER = {
 
 @cache
 def tiny(name: str) -> ComputeDAG:
-    args = {**TINY, "N": 1} if "H" in WORKLOADS[name].args else TINY
-    chosen = {a: n for a, n in {**args, **TINIER.get(name, {})}.items() if a in WORKLOADS[name].numbers}
-    return collapse(build(name, settings=chosen)[0])
+    workload = WORKLOADS[name]
+    args = {**TINY, "N": 1} if "H" in workload.args else TINY
+    args = {**small_numbers(workload), **{a: n for a, n in args.items() if a in workload.numbers}}
+    return collapse(build(name, settings={**args, **TINIER.get(name, {})})[0])
 
 
 def row(sketch: Sketch, values: np.ndarray) -> dict[str, int]:

@@ -58,6 +58,20 @@ class BuiltinWorkload:
         return tuple(a for a, d in zip(self.args, self.defaults, strict=True) if isinstance(d, int))
 
 
+# Sizes of a small instance, by the names of arguments; hardly one divides by what tiles like.
+SMALL = {
+    "B": 2, "C": 5, "CI": 4, "CO": 6, "D": 5, "H": 7, "K": 7, "L": 9, "M": 5, "N": 3, "W": 6,
+    "dim": 3, "heads": 2, "k": 2, "pad": 1, "seq": 4,
+}  # fmt: skip
+
+
+def small_numbers(workload: BuiltinWorkload) -> dict[str, int]:
+    """The numbers of an instance that is computed at once, for checks of every operator: those of `SMALL`, 3 for a
+    size of another name that has no default, and the defaults of the others."""
+    given = zip(workload.args, workload.defaults, strict=True)
+    return {a: SMALL.get(a, default or 3) for a, default in given if isinstance(default, int)}
+
+
 def _arguments(function: Callable[..., Tensor]) -> dict[str, int | str]:
     """The names of a function's numbers and words, all but its dtypes, with their defaults, 0 where it has none."""
     given = inspect.signature(function).parameters.values()
