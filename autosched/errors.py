@@ -22,6 +22,10 @@ class ExpressionError(AutoschedError):
     """A tensor expression that autosched does not accept; the message names stage and expression."""
 
 
+class GraphError(AutoschedError):
+    """A network that autosched does not accept; the message names the node, or all operators that are unknown."""
+
+
 class ScheduleError(AutoschedError):
     """An illegal schedule step; raised before anything has changed."""
 

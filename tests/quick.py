@@ -45,6 +45,8 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     ),
     "autosched.store": ("store/test_database.py", "store/test_jsonl.py"),
     "autosched.tuner": ("tuner/test_population.py", "tuner/test_room.py", "tuner/test_definition.py"),
+    "autosched.graph": ("graph/test_graph.py",),
+    "autosched.graph.operators": ("graph/test_operators.py",),
     "autosched.session": ("test_api.py::test_compile_without_records_takes_the_analytic_best",),
     "autosched.api": ("test_api.py::test_tune_then_everything_that_is_done_with_records",),
     "autosched.cli": ("cli/test_values.py", "cli/test_tune.py"),
@@ -61,11 +63,12 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "cost_model.gpu": ("cost_model/test_gpu_model.py::test_what_is_known_of_a_good_product",),
     "experiments": ("experiments/test_cycles.py", "experiments/test_my_ops.py", "experiments/test_tuning_curves.py"),
     "experiments.gpu": ("experiments/test_gpu_script.py::test_rows_and_totals",),
+    "experiments.report": ("experiments/test_report.py",),
     "experiments.scoreboard": ("experiments/test_scoreboard.py::test_the_command_refuses_what_it_does_not_know",),
     "tests.faults": ("faults/test_sample.py::test_a_lost_row_and_a_damaged_one_break_the_bounds",),
     "tests.fuzz": ("fuzz/test_hostile.py::test_a_crash_costs_its_own_seed_only",),
     "tests.replay": ("replay/test_replay.py",),
-    "README.md": ("experiments/test_readme.py::test_commands_are_accepted", "test_structure.py"),
+    "README.md": ("documents/test_pages.py::test_commands_are_accepted", "test_structure.py"),
     "pyproject.toml": ("test_wheel.py",),
 }
 

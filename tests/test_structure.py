@@ -40,6 +40,7 @@ CHAIN = (
     "autosched.measure",
     "autosched.store",
     "autosched.tuner",
+    "autosched.graph",
 )
 JOINED = (*CHAIN, "search_spaces", "cost_model")
 VERBS = (

@@ -1,0 +1,133 @@
+"""A network as data: values with shape and type, nodes that compute them, constants.
+
+    Value(name, shape, dtype)      Node(operator, inputs, outputs, attributes)      Graph(inputs, outputs, nodes, ...)
+
+Everything is immutable; passes make new graphs. A node names an operator of `graph.operators` and its values; what it
+computes, and the shape and type of its results, follow from the operator's function alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+# What an attribute may be: JSON's data, with tuples for lists.
+Attribute = bool | int | float | str | None | tuple["Attribute", ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that flows between nodes. Sizes are at least 1; `shape` () is a scalar."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """`outputs` = `operator` of `inputs` and `attributes`; an input that is left out is None.
+
+    `origin`: what the node is called where the graph came from, for messages.
+    """
+
+    operator: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    origin: str = ""
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The values that are read, each once."""
+        return tuple(dict.fromkeys(name for name in self.inputs if name is not None))
+
+    def __str__(self) -> str:
+        words = [name or "-" for name in self.inputs]
+        words += [f"{key}={json.dumps(value)}" for key, value in self.attributes.items()]
+        return f"{', '.join(self.outputs)} = {self.operator}({', '.join(words)})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """`nodes` are in an order in which each value is made before it is read.
+
+    `inputs` and `outputs` are names of values. `constants` are arrays by name, of the shape and type of their values;
+    they may be mapped from a file. An output may be an input or a constant.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    name: str = "network"
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that makes each value; inputs and constants have none."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each value, in order; that it is an output of the graph is not among them."""
+        found: dict[str, list[Node]] = {name: [] for name in self.values}
+        for node in self.nodes:
+            for name in node.used:
+                found[name].append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    def is_constant(self, name: str | None) -> bool:
+        return name in self.constants
+
+    def with_nodes(
+        self,
+        nodes: Iterable[Node],
+        values: Iterable[Value] = (),
+        constants: Mapping[str, Array] | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> Graph:
+        """The graph with these nodes instead, new `values` and `constants` beside its own, and what is no longer read
+        left out."""
+        kept = tuple(nodes)
+        ends = self.outputs if outputs is None else tuple(outputs)
+        arrays = {**self.constants, **(constants or {})}
+        fresh = [Value(name, array.shape, array.dtype.name) for name, array in (constants or {}).items()]
+        table = {**self.values, **{v.name: v for v in (*fresh, *values)}}
+        made = {name for node in kept for name in node.outputs}
+        read = {*self.inputs, *ends, *(name for node in kept for name in node.used)}
+        return replace(
+            self,
+            outputs=ends,
+            nodes=kept,
+            values={name: value for name, value in table.items() if name in made or name in read},
+            constants={name: array for name, array in arrays.items() if name in read and name not in made},
+        )
+
+    def __str__(self) -> str:
+        head = ", ".join(str(self.values[name]) for name in self.inputs)
+        lines = [f"{self.name}({head}):"]
+        lines += [f"  {self.values[name]} = constant" for name in self.constants]
+        for node in self.nodes:
+            shapes = ", ".join(str(self.values[name]).partition(": ")[2] for name in node.outputs)
+            lines.append(f"  {node}  # {shapes}")
+        return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
+
+
+def fresh_name(taken: Iterable[str], stem: str) -> str:
+    """`stem`, or the first of `stem.1`, `stem.2`, ... that is not among `taken`."""
+    names = set(taken)
+    if stem not in names:
+        return stem
+    number = next(n for n in range(1, len(names) + 2) if f"{stem}.{n}" not in names)
+    return f"{stem}.{number}"

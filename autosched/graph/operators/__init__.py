@@ -1,0 +1,79 @@
+"""The operators of networks: one function each, from tensors and attributes to the stages that compute the result.
+
+    @operator
+    def relu(x: Tensor) -> Tensor: ...            Node("relu", ("x",), ("y",))
+    @operator
+    def concat(*x: Tensor, axis: int) -> Tensor   Node("concat", ("a", "b"), ("c",), {"axis": 1})
+
+Tensors come by position, None where an optional one is left out; attributes by name. What such a function returns, a
+tensor or a tuple of them, says shape and type of the results, gives the reference its values and becomes part of a
+kernel, so that all of `te` (inlining, fusion, Winograd, intrinsics) applies. It raises GraphError for what it does not
+take. OPERATORS has all of them by name; importers say which one a foreign operator is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+from autosched.errors import ExpressionError, GraphError
+from autosched.graph.graph import Attribute, Node, Value
+from autosched.te import Tensor, placeholder
+
+F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
+_FAMILIES = ("elementwise",)  # modules of this package
+_TABLE: dict[str, Callable[..., Any]] = {}
+
+
+def operator(function: F) -> F:
+    """Decorator: the function is the operator of its name (without a trailing underscore)."""
+    name = function.__name__.rstrip("_")
+    assert name not in _TABLE, f"there are two operators {name}"
+    _TABLE[name] = function
+    return function
+
+
+@cache
+def operators() -> Mapping[str, Callable[..., Any]]:
+    """All operators by name."""
+    for family in _FAMILIES:
+        importlib.import_module(f"{__name__}.{family}")
+    return _TABLE
+
+
+def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The results of a node as stages over `tensors`, one for each of its inputs. Raises GraphError."""
+    function = operators().get(node.operator)
+    if function is None:
+        raise GraphError(f"{node}: there is no operator {node.operator}")
+    try:
+        made = function(*tensors, **node.attributes)
+    except (ExpressionError, GraphError) as error:
+        raise GraphError(f"{node.origin or node}: {error}") from error
+    results = made if isinstance(made, tuple) else (made,)
+    if len(results) < len(node.outputs):
+        raise GraphError(f"{node}: the operator {node.operator} has {len(results)} results")
+    return results[: len(node.outputs)]
+
+
+def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:
+    """The values that a node makes of others: their shapes and types."""
+    given = tuple(None if name is None else (values[name].shape, values[name].dtype) for name in node.inputs)
+    made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs), node.origin)
+    return tuple(Value(name, *found) for name, found in zip(node.outputs, made, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _inferred(
+    name: str,
+    given: tuple[tuple[tuple[int, ...], str] | None, ...],
+    attributes: tuple[tuple[str, Attribute], ...],
+    n_outputs: int,
+    origin: str,
+) -> tuple[tuple[tuple[int, ...], str], ...]:
+    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
+    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(given))
+    node = Node(name, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes), origin)
+    return tuple((t.public_shape, t.dtype) for t in build(node, tensors))
