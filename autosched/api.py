@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autosched.errors import NoValidCandidate, UsageError
+from autosched.errors import UsageError
 from autosched.session.device import find_device
 from autosched.session.records import explain, export, show, stored_kernel, verify
 from autosched.session.request import Request
-from autosched.session.task import Space, make_task, start_run, task_key
+from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
 from autosched.tuner.definition import Operator, Workload, arguments, define
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from autosched.runtime.kernel import Kernel
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
-    from autosched.tuner.protocols import Candidate
     from autosched.tuner.result import Result
     from autosched.tuner.session import Settings
     from autosched.tuner.task import Task
@@ -132,7 +131,7 @@ def compile(workload: Workload, *, db: Path | str | None = None, **asked: Unpack
     if kernel is not None:
         return kernel
     task, _ = make_task(request)
-    return request.load(_analytic_best(task, 1)[0][1])
+    return request.load(analytic_best(task, 1)[0][1])
 
 
 @asks
@@ -225,7 +224,7 @@ def _estimate(request: Request, space: Space, directory: Path | None, begun: flo
 
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
-    drafted = _analytic_best(task, WRITTEN)
+    drafted = analytic_best(task, WRITTEN)
     best, _ = drafted[0]
     seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:
@@ -281,22 +280,3 @@ def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Reco
         return []
     with Database(path, create=False) as database:
         return database.best(*task_key(request), n)
-
-
-def _analytic_best(task: Task, n: int) -> list[tuple[Candidate, Source]]:
-    """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
-    from autosched.tuner.search import Search
-
-    search = Search(task.space, task.sketches, task.model, seed=0)
-    found: list[tuple[Candidate, Source]] = []
-    error: Exception | None = None
-    for candidate in search.propose(0, 2 * n, "draft"):
-        try:
-            found.append((candidate, task.source(candidate)))
-        except Exception as failure:  # a bug of code generation costs its candidate only
-            error = failure
-        if len(found) == n:
-            break
-    if not found:
-        raise NoValidCandidate(f"no candidate of {task.subject.workload} can be generated: {error}") from error
-    return found

@@ -12,7 +12,7 @@ import itertools
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
@@ -128,7 +128,13 @@ def export_object(ir: str, target: Target, threads: int) -> bytes:
 
 
 def load_object(obj: bytes, entry: str, threads: int) -> LoadedKernel:
-    """Link an object into this process; its parallel regions run on at most `threads` threads of the process's pool.
+    """As `load_objects`, of a single object with one entry."""
+    return load_objects([obj], (entry,), threads)[entry]
+
+
+def load_objects(objects: Sequence[bytes], entries: tuple[str, ...], threads: int) -> dict[str, LoadedKernel]:
+    """Link objects, which may call each other, into this process; their parallel regions run on at most `threads`
+    threads of the process's pool.
 
     Raises TargetError when `threads` is out of range and RuntimeError when a symbol is not defined
     anywhere (LLVM says on stderr which).
@@ -136,11 +142,12 @@ def load_object(obj: bytes, entry: str, threads: int) -> LoadedKernel:
     if not 1 <= threads <= MAX_THREADS:
         raise TargetError(f"a kernel runs on 1 to {MAX_THREADS} threads, but {threads} were asked for")
     builder = _llvm().JITLibraryBuilder()
-    builder.add_object_img(obj)
+    for obj in objects:
+        builder.add_object_img(obj)
     with _LOCK:
         builder.import_symbol("autosched_parallel", _bound_parallel(threads))
-        tracker = _link(builder, (entry,), "kernel")
-    return LoadedKernel(tracker, entry, threads)
+        tracker = _link(builder, entries, "kernel")
+    return {entry: LoadedKernel(tracker, entry, threads) for entry in entries}
 
 
 def load_library(ir: str, target: Target, names: tuple[str, ...]) -> tuple[Any, dict[str, int]]:

@@ -40,8 +40,8 @@ class Space:
     analytic: bool = True
 
 
-def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tuple[Sketch, ...]]:
-    """The task: sketches, lowered once each, and the cost model over them."""
+def make_task(request: Request, chosen: Space | None = None, name: str = "kernel") -> tuple[Task, tuple[Sketch, ...]]:
+    """The task: sketches, lowered once each, and the cost model over them. `name`: what its kernels are called."""
     from autosched.lower import lower
     from autosched.tuner.bound import bound_of
     from autosched.tuner.task import Task
@@ -56,7 +56,7 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
             f"no sketch rule of the target {request.target_text} applies to {problem.name}: report this workload"
         )
     names = [tuple(p.name for p in sketch.params) for sketch in found]
-    nests = [lower(sketch.state) for sketch in found]
+    nests = [lower(sketch.state, name) for sketch in found]
     model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
 
     def emit(i: int, values: Mapping[str, int]) -> Source:
@@ -64,6 +64,25 @@ def make_task(request: Request, chosen: Space | None = None) -> tuple[Task, tupl
 
     bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
     return Task(_subject(request), found, space, model, emit, request.load, bound), found
+
+
+def analytic_best(task: Task, n: int) -> list[tuple[Candidate, Source]]:
+    """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
+    from autosched.tuner.search import Search
+
+    search = Search(task.space, task.sketches, task.model, seed=0)
+    found: list[tuple[Candidate, Source]] = []
+    error: Exception | None = None
+    for candidate in search.propose(0, 2 * n, "draft"):
+        try:
+            found.append((candidate, task.source(candidate)))
+        except Exception as failure:  # a bug of code generation costs its candidate only
+            error = failure
+        if len(found) == n:
+            break
+    if not found:
+        raise NoValidCandidate(f"no candidate of {task.subject.workload} can be generated: {error}") from error
+    return found
 
 
 def _subject(request: Request) -> Subject:
