@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import UsageError
-from autosched.te.operators.registry import WORKLOADS, build, resolve
+from autosched.te.operators.registry import WORKLOADS, build, find, resolve
 from autosched.te.workload_file import load
 
 
@@ -85,6 +85,13 @@ def test_shape_settings_batch_and_dtype_combine() -> None:
 def test_mistakes_are_one_sentence(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**words)
+
+
+def test_what_takes_built_in_workloads_does_not_offer_the_form_that_it_refuses() -> None:
+    with pytest.raises(
+        UsageError, match=r"^'mine\.py:f' is a function of your own, and this takes built-in workloads only"
+    ):
+        find("mine.py:f")
 
 
 def test_a_record_never_names_a_file_to_run() -> None:

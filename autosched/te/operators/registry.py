@@ -259,6 +259,8 @@ def resolve(spec: Mapping[str, Any]) -> ComputeDAG:
 def find(name: str) -> BuiltinWorkload:
     """The workload called `name`."""
     workload = WORKLOADS.get(name)
+    if workload is None and ".py:" in name:
+        raise UsageError(f"{name!r} is a function of your own, and this takes built-in workloads only")
     if workload is None:
         near = _nearest(name, WORKLOADS)
         hint = f"did you mean {near}?" if near else f"choose one of {', '.join(WORKLOADS)} or path/to/file.py:function"
