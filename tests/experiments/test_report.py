@@ -426,7 +426,7 @@ def test_every_table_is_on_a_page_and_every_file_in_a_table() -> None:
     assert files == {path.stem for path in (ROOT / "experiments" / "results").glob("*.json")}
 
 
-TEXTS = {path: path.read_text(encoding="utf-8") for path in PAGES[1:]}  # tests/experiments/test_readme.py has the first
+TEXTS = {path: path.read_text(encoding="utf-8") for path in PAGES[1:]}  # tests/documents has the first
 COMMANDS = [
     line
     for text in TEXTS.values()

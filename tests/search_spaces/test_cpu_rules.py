@@ -1,4 +1,4 @@
-"""Rules of one's own go before the built-in ones; the README of the package has one that is run (`test_readme.py`)."""
+"""Rules of one's own go before the built-in ones; the README of the package has one that is run (`tests/documents`)."""
 
 from __future__ import annotations
 
