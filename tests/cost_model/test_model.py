@@ -189,7 +189,7 @@ def test_lanes_picked_from_vectors_cost_less_than_one_by_one() -> None:
         x = te.placeholder((4096 * step,), name="X")
         dag = ComputeDAG(te.compute((4096,), lambda i: x[i * step], name="Y"))
         func = lower(initial_state(dag).apply(Split("Y", "i", (64,)), Vectorize("Y", "i.1")))
-        return float(CostModel([func], [()], nests.TARGET, 1).draft(0, np.zeros((1, 0), np.int64))[0])
+        return float(CostModel([func], [()], nests.TARGET, 1).analytic_latency(0, np.zeros((1, 0), np.int64))[0])
 
     assert analytic_latency(1) < analytic_latency(2) < analytic_latency(3) < analytic_latency(5)
     assert analytic_latency(3) < 0.7 * analytic_latency(5)
@@ -346,7 +346,7 @@ def test_a_model_without_its_analytic_latency_learns_from_times_alone() -> None:
     func = nests.matmul(100, 120, 140)
     blind = CostModel([func], [nests.MATMUL_PARAMS], nests.TARGET, 2, analytic=False)
     assert not blind.score(0, rows).any()  # knows nothing
-    truth = CostModel([func], [nests.MATMUL_PARAMS], nests.TARGET, 2).draft(0, rows)
+    truth = CostModel([func], [nests.MATMUL_PARAMS], nests.TARGET, 2).analytic_latency(0, rows)
     assert blind.update([0] * 400, list(rows[:400]), list(truth[:400]))
     assert metrics.pairwise_accuracy(blind.score(0, rows[400:]), truth[400:]) > 0.8
 
