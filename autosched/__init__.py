@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autosched.api import compile as compile
     from autosched.api import explain as explain
     from autosched.api import export as export
+    from autosched.api import load as load
     from autosched.api import show as show
     from autosched.api import tune as tune
     from autosched.api import verify as verify
@@ -45,6 +46,7 @@ _HOMES: dict[str, str | None] = {
     "empty": "autosched.runtime.gpu.arrays",
     "explain": "autosched.api",
     "export": "autosched.api",
+    "load": "autosched.api",
     "parse_target": "autosched.target",
     "show": "autosched.api",
     "te": None,

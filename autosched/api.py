@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from autosched.codegen import Source
+    from autosched.graph.graph import Graph
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
+    from autosched.session.network import Model
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 WRITTEN = 4  # candidates whose sources go to `out_dir`
 RULE = "search_spaces.partial_sketch.SketchRule"
 
-__all__ = ["best", "compile", "explain", "export", "show", "tune", "verify", "workload"]
+__all__ = ["best", "compile", "explain", "export", "load", "show", "tune", "verify", "workload"]
 
 F = TypeVar("F", bound=Operator)
 
@@ -143,6 +145,24 @@ def best(
     Those that this installation has not verified (`Record.verified`) come last: they are claims.
     """
     return _stored(_request(workload, Asked(**asked)), db, n)
+
+
+def load(
+    model: str | Path | Graph,
+    example_inputs: Sequence[object] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    target: str | None = "cpu",
+    threads: int | None = None,
+) -> Model:
+    """A network as one program: an ONNX file, a torch module with `example_inputs`, or a graph.
+
+    Kernels are those that the analytic model likes best; nothing is measured. `sizes` says what symbolic dimensions of
+    an ONNX file are. Raises GraphError for a network that is not accepted, with all operators that are unknown.
+    """
+    from autosched.session.network import compile_graph, load_graph
+
+    return compile_graph(load_graph(model, example_inputs, sizes or {}), target, threads)
 
 
 # Putting together

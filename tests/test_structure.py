@@ -60,6 +60,12 @@ BESIDE = {
     "autosched.session.task": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.export": JOINED,
     "autosched.session.roofline": JOINED,
+    "autosched.session.network": (
+        *JOINED,
+        "autosched.session.device",
+        "autosched.session.request",
+        "autosched.session.task",
+    ),
     "autosched.session.trust": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.records": (*JOINED, *VERBS, "autosched.session.trust"),
     "autosched.api": (
@@ -68,6 +74,7 @@ BESIDE = {
         "autosched.session.trust",
         "autosched.session.records",
         "autosched.session.task",
+        "autosched.session.network",
     ),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),

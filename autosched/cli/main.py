@@ -25,7 +25,7 @@ from autosched.cli.interrupts import INTERRUPTED, Interrupts, leave_nothing
 from autosched.cli.output import SCHEMA_VERSION, print_json
 from autosched.errors import AutoschedError, RecordWarning, UsageError
 
-VERBS = ("tune", "workloads", "best", "show", "bench", "explain", "verify", "export", "db", "plot", "doctor")
+VERBS = ("tune", "workloads", "best", "show", "bench", "run", "explain", "verify", "export", "db", "plot", "doctor")
 # Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
 # went into looking through them.
 GC_THRESHOLD = (100_000, 20, 50)

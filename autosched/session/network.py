@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, Launch, Pointer, emit_program
 from autosched.codegen.source import KernelSource
+from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
 from autosched.graph.memory import Plan, Tenant, plan
 from autosched.graph.partition import ALIAS, Alias, Group, dag_of, partition
@@ -123,6 +125,22 @@ def compile_graph(graph: Graph, target: str | None = "cpu", threads: int | None 
     names = [name for t in program.tasks for name in (t.source.name, t.source.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
     return Model((*graph.inputs, *graph.outputs), program, loaded, _weights(program, loaded))
+
+
+def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:
+    """The graph of an ONNX file, a torch module or a graph as it is. Raises UsageError for anything else."""
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, Path)):
+        from autosched.graph.onnx import load_onnx
+
+        return load_onnx(model, sizes)
+    if example_inputs is None or not hasattr(model, "forward"):
+        raise UsageError(
+            "a network is a path of an ONNX file, a torch module with example_inputs, or a Graph; "
+            f"got {type(model).__name__}"
+        )
+    raise UsageError("torch modules are not taken yet: export the module to ONNX")
 
 
 def with_own_outputs(graph: Graph) -> Graph:

@@ -1,0 +1,81 @@
+"""Small networks built by hand: each shows one thing that partitioning and linking must get right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.operators import results_of
+
+
+class Builder:
+    """Adds nodes one by one; shapes and types follow."""
+
+    def __init__(self, **inputs: tuple[int, ...]) -> None:
+        self.inputs = tuple(inputs)
+        self.values = {name: Value(name, shape, "float32") for name, shape in inputs.items()}
+        self.nodes: list[Node] = []
+        self.constants: dict[str, np.ndarray[Any, Any]] = {}
+        self.rng = np.random.default_rng(0)
+
+    def constant(self, *shape: int) -> str:
+        """Random numbers with deviation 1 / sqrt(size of the first dimension)."""
+        name = f"c{len(self.constants)}"
+        scale = 1 / np.sqrt(shape[0]) if shape else 1.0
+        self.constants[name] = (scale * self.rng.normal(size=shape)).astype("float32")
+        self.values[name] = Value(name, shape, "float32")
+        return name
+
+    def add(self, operator: str, *inputs: str | None, **attributes: Any) -> str:
+        node = Node(operator, inputs, (f"{operator}{len(self.nodes)}",), attributes)
+        (value,) = results_of(node, self.values)
+        self.values[value.name] = value
+        self.nodes.append(node)
+        return value.name
+
+    def graph(self, *outputs: str) -> Graph:
+        return Graph(self.inputs, outputs, tuple(self.nodes), self.values, self.constants)
+
+
+def residual(channels: int = 5, size: int = 7) -> Graph:
+    """relu(conv(relu(conv(x) + b)) + x)."""
+    b = Builder(x=(1, channels, size, size))
+    same = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
+    inner = b.add("relu", b.add("conv", "x", b.constant(channels, channels, 3, 3), b.constant(channels), **same))
+    outer = b.add("conv", inner, b.constant(channels, channels, 3, 3), None, **same)
+    return b.graph(b.add("relu", b.add("add", outer, "x")))
+
+
+def perceptron(sizes: Sequence[int] = (3, 17, 17, 5)) -> Graph:
+    """Products with bias and relu; two of them are the same task."""
+    b = Builder(x=(2, sizes[0]))
+    value = "x"
+    for ins, outs in zip(sizes, sizes[1:], strict=False):
+        value = b.add("relu", b.add("linear", value, b.constant(outs, ins), b.constant(outs)))
+    return b.graph(value)
+
+
+def attention_block(length: int = 6, width: int = 8, heads: int = 2) -> Graph:
+    """softmax(q k) v with heads taken apart and put together by reshape and transpose, and a residual."""
+    b = Builder(x=(1, length, width))
+    q, k, v = (
+        b.add(
+            "transpose",
+            b.add("reshape", b.add("matmul", "x", b.constant(width, width)), shape=(1, length, heads, width // heads)),
+            perm=perm,
+        )
+        for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    )
+    shares = b.add("softmax", b.add("mul", b.add("matmul", q, k), b.constant()), axis=-1)
+    joined = b.add("reshape", b.add("transpose", b.add("matmul", shares, v), perm=(0, 2, 1, 3)), shape=(1, length, width))
+    return b.graph(b.add("add", b.add("matmul", joined, b.constant(width, width)), "x"))
+
+
+def views_out() -> Graph:
+    """Outputs without memory of their own: the input, one result twice, another shape of it."""
+    b = Builder(x=(2, 6))
+    y = b.add("relu", "x")
+    return b.graph("x", y, b.add("reshape", y, shape=(3, 4)))

@@ -1,0 +1,68 @@
+"""Networks as one program: what is computed together, where it lies, and that results are the reference's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.graph.graph import Graph
+from autosched.graph.interpret import interpret
+from autosched.graph.partition import Alias, Group, partition
+from autosched.session.network import compile_graph, with_own_outputs
+from tests.graph import networks
+
+NETWORKS = {
+    "residual": networks.residual,
+    "perceptron": networks.perceptron,
+    "attention": networks.attention_block,
+    "views": networks.views_out,
+}
+
+
+def inputs_of(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.normal(size=graph.values[name].shape).astype("float32") for name in graph.inputs}
+
+
+def operators(graph: Graph) -> list[str]:
+    return [" ".join(n.operator for n in s.nodes) if isinstance(s, Group) else "=" for s in partition(graph)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_computes_the_network(name, threads):
+    graph = NETWORKS[name]()
+    given = inputs_of(graph)
+    model = compile_graph(graph, threads=threads)
+    wanted = interpret(graph, given)
+    for _ in range(2):  # the arena is dirty the second time
+        results = model(**given)
+        for output, got in zip(graph.outputs, results if isinstance(results, tuple) else (results,), strict=True):
+            np.testing.assert_allclose(got, wanted[output], rtol=0, atol=2e-6 * max(1.0, np.abs(wanted[output]).max()))
+
+
+def test_what_follows_a_product_is_computed_with_it():
+    assert operators(networks.perceptron()) == ["linear relu"] * 3
+    assert operators(networks.residual()) == ["conv relu", "conv add relu"]
+
+
+def test_equal_kernels_are_one_task():
+    tasks = compile_graph(networks.perceptron((17, 17, 17)), threads=1).tasks
+    assert [task.count for task in tasks] == [2]
+
+
+def test_movement_goes_into_the_reader():
+    found = operators(networks.attention_block())
+    assert found.count("=") == 4
+    assert "transpose" not in found
+
+
+def test_each_value_is_made_before_it_is_read():
+    for make in NETWORKS.values():
+        graph = with_own_outputs(make())
+        known = {*graph.inputs, *graph.constants}
+        for step in partition(graph):
+            read = {step.base} if isinstance(step, Alias) else set(step.inputs)
+            assert read <= known
+            known |= {step.output} if isinstance(step, Alias) else set(step.outputs)
+        assert set(graph.outputs) <= known
