@@ -213,6 +213,7 @@ class _Prover:
 
     def __init__(self, simplifier: Simplifier) -> None:
         self.simplifier = simplifier
+        self.open: set[Expr] = set()  # the quotients whose dividend is being bounded: facts may lead back to one
 
     def lower(self, expr: Expr, facts: Facts, depth: int = _FACT_DEPTH) -> int:
         """A number that `expr` is never below while all `facts` hold."""
@@ -234,8 +235,11 @@ class _Prover:
 
     def _atom(self, atom: Expr, facts: Facts) -> tuple[int, int]:
         match atom:
-            case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0 and facts:
-                return self.lower(a, facts) // int(f), -self.lower(-a, facts) // int(f)
+            case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0 and facts and atom not in self.open:
+                self.open.add(atom)
+                low, high = self.lower(a, facts) // int(f), -self.lower(-a, facts) // int(f)
+                self.open.remove(atom)
+                return low, high
         return self.simplifier.bounds(atom)
 
     def _multiples(self, form: Affine, fact: Expr) -> set[tuple[int, int]]:

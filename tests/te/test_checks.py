@@ -150,6 +150,35 @@ def test_transposed_convolution_and_two_axes_at_once():
     assert stage(body, (20,)).shape == (20,)
 
 
+@pytest.mark.parametrize(("stride", "dilation"), [(2, 2), (2, 4), (3, 3)])
+def test_dilated_transposed_convolution(stride, dilation):
+    """The quotient is one of the output's place then, less a tap, and the facts on it are about both."""
+    k = te.reduce_axis(3, name="k")
+
+    def body(limit):
+        def at(i):
+            h = i - k * dilation
+            inside = te.all(h // stride >= 0, te.equal(h % stride, 0), h // stride < limit)
+            return te.sum(te.select(inside, V[h // stride], 0.0), axis=k)
+
+        return at
+
+    assert stage(body(8), (30,)).shape == (30,)
+    with pytest.raises(ExpressionError, match="out of bounds"):
+        stage(body(9), (30,))
+
+
+def test_facts_on_a_quotient_and_its_dividend_lead_to_an_answer():
+    k = te.reduce_axis(3, name="k")
+
+    def at(i):
+        h = i - k * 2
+        return te.sum(te.select(te.all(h >= 0, h // 2 < 9), V[h // 2], 0.0), axis=k)
+
+    with pytest.raises(ExpressionError, match="out of bounds"):
+        stage(at, (30,))
+
+
 def test_rows_of_a_flat_dimension_under_conditions_on_row_and_column():
     """As columns become images again: W[26 h + w] for 0 <= h, w < 26, each of them a sum of two axes."""
     w, u = te.placeholder((26 * 26,), name="W"), te.reduce_axis(3, name="u")
