@@ -30,7 +30,7 @@ from autosched.schedule import (
 )
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
-from autosched.te.operators.normalise import softmax_last
+from autosched.te.operators.normalise import softmax_over
 from autosched.te.operators.registry import build
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
@@ -363,7 +363,7 @@ def test_keys_of_a_head_are_packed_in_its_task(seq):
     product = te.compute((2, seq, 9), lambda n, i, j: te.sum(a[n, i, k] * b[j, k], axis=k), name="P")
     shared = [
         s
-        for s in sketches(collapse(ComputeDAG(softmax_last(product))), HOST, 2)
+        for s in sketches(collapse(ComputeDAG(softmax_over(product))), HOST, 2)
         if "-tasks/" in s.name and "B@" in s.name
     ]
     assert shared

@@ -6,7 +6,7 @@ stage exists only when there is padding. Integers of one byte accumulate in int3
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autosched import te
 from autosched.ir.expr import Expr
@@ -128,6 +128,21 @@ def grp(
     return grouped_channels_last("grp", x, w, stride, pad, dilation, groups)
 
 
+def channels_first_sum(
+    padded: Tensor, w: Tensor, strides: Sequence[int], dilations: Sequence[int]
+) -> Callable[[Expr, Expr | int, Sequence[Expr], Expr], Expr]:
+    """at(n, c, position, o): the sum of image n times filter o of w[CO,CI,taps...], with channels from c on."""
+    _, channels, *taps = w.shape
+    rc = te.reduce_axis(channels, name="ci")
+    k = [te.reduce_axis(extent, name=f"k{d}") for extent, d in zip(taps, "dhw"[3 - len(taps) :], strict=True)]
+
+    def at(n: Expr, c: Expr | int, position: Sequence[Expr], o: Expr) -> Expr:
+        window = (p * s + t * d for p, t, s, d in zip(position, k, strides, dilations, strict=True))
+        return te.sum(widen(padded[(n, c + rc, *window)]) * widen(w[(o, rc, *k)]), axis=[rc, *k])
+
+    return at
+
+
 def conv_channels_first(what: str, x: Tensor, w: Tensor, stride: int, pad: int, dilation: int, groups: int) -> Tensor:
     """x[N,CI,H,W] * w[CO,CI/groups,k,k] -> [N,CO,HO,WO]."""
     n, ci, h, wd = x.shape
@@ -136,20 +151,12 @@ def conv_channels_first(what: str, x: Tensor, w: Tensor, stride: int, pad: int, 
     ho = window_extent(what, h, kh, stride, pad, dilation)
     wo = window_extent(what, wd, kw, stride, pad, dilation)
     out = co // groups
-    padded = pad_spatial(x, pad, "NCHW")
-    rc, rh, rw = te.reduce_axis(per_group, name="ci"), te.reduce_axis(kh, name="kh"), te.reduce_axis(kw, name="kw")
-
-    def term(n: Expr, c: Expr, oh: Expr, ow: Expr, co: Expr) -> Expr:
-        element = padded[n, c, oh * stride + rh * dilation, ow * stride + rw * dilation]
-        return te.sum(widen(element) * widen(w[co, rc, rh, rw]), axis=[rc, rh, rw])
-
+    term = channels_first_sum(pad_spatial(x, pad, "NCHW"), w, (stride, stride), (dilation, dilation))
     if groups == 1:
-        dense: Tensor = te.compute((n, co, ho, wo), lambda n, co, oh, ow: term(n, rc, oh, ow, co), name="conv")
+        dense: Tensor = te.compute((n, co, ho, wo), lambda n, co, oh, ow: term(n, 0, (oh, ow), co), name="conv")
         return dense
     conv = te.compute(
-        (n, groups, out, ho, wo),
-        lambda n, g, co, oh, ow: term(n, g * per_group + rc, oh, ow, g * out + co),
-        name="conv",
+        (n, groups, out, ho, wo), lambda n, g, co, oh, ow: term(n, g * per_group, (oh, ow), g * out + co), name="conv"
     )
     return te.view(conv, (n, co, ho, wo))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autosched import te
-from autosched.te.operators.normalise import softmax_last
+from autosched.te.operators.normalise import softmax_over
 from autosched.te.operators.window import widen
 from autosched.te.tensor import Tensor
 
@@ -61,4 +61,4 @@ def tbg(N: int, seq: int, heads: int, dim: int, dtype: str = "float32") -> Tenso
 
 def tbs(N: int, seq: int, heads: int, dim: int, dtype: str = "float32") -> Tensor:
     """tbg followed by softmax over the last axis."""
-    return te.view(softmax_last(_scores(N, seq, heads, dim, dtype)), (N * heads, seq, seq))
+    return te.view(softmax_over(_scores(N, seq, heads, dim, dtype)), (N * heads, seq, seq))

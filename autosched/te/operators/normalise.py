@@ -5,6 +5,8 @@ Every intermediate is a stage of its own; fusing them is the schedule's business
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autosched import te
 from autosched.ir.expr import Expr
 from autosched.te.operators.window import NHWC, check_layout
@@ -20,20 +22,28 @@ def nrm(B: int, M: int, N: int, dtype: str = "float32") -> Tensor:
     return result
 
 
-def softmax_last(x: Tensor) -> Tensor:
-    """exp(x - max) / sum(exp(x - max)) over the last axis, as the stages max, exp, sum and divide."""
-    *outer, n = x.shape
+def softmax_over(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x - max) / sum(exp(x - max)) over one axis, as the stages max, exp, sum and divide."""
+    axis %= len(x.shape)
+    outer, n = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     k, r = te.reduce_axis(n, name="k"), te.reduce_axis(n, name="k")
-    peak = te.compute(outer, lambda *i: te.max(x[(*i, k)], axis=k), name="peak")
-    power = te.compute(x.shape, lambda *i: te.exp(x[i] - peak[i[:-1]]), name="power")
-    total = te.compute(outer, lambda *i: te.sum(power[(*i, r)], axis=r), name="total")
-    result: Tensor = te.compute(x.shape, lambda *i: power[i] / total[i[:-1]], name="softmax")
+
+    def along(i: Sequence[Expr], place: Expr) -> tuple[Expr, ...]:
+        return (*i[:axis], place, *i[axis:])
+
+    def of_row(i: Sequence[Expr]) -> tuple[Expr, ...]:
+        return (*i[:axis], *i[axis + 1 :])
+
+    peak = te.compute(outer, lambda *i: te.max(x[along(i, k)], axis=k), name="peak")
+    power = te.compute(x.shape, lambda *i: te.exp(x[i] - peak[of_row(i)]), name="power")
+    total = te.compute(outer, lambda *i: te.sum(power[along(i, r)], axis=r), name="total")
+    result: Tensor = te.compute(x.shape, lambda *i: power[i] / total[of_row(i)], name="softmax")
     return result
 
 
 def softmax(M: int = 1024, N: int = 1024, dtype: str = "float32") -> Tensor:
     """Softmax over the last axis of A[M,N]."""
-    return softmax_last(te.placeholder((M, N), dtype, name="A"))
+    return softmax_over(te.placeholder((M, N), dtype, name="A"))
 
 
 def layer_norm(M: int = 512, N: int = 768, dtype: str = "float32", eps: float = 1e-5) -> Tensor:
@@ -73,11 +83,16 @@ def batch_norm(
     check_layout("batch_norm", layout)
     x = te.placeholder((N, H, W, C) if layout == NHWC else (N, C, H, W), dtype, name="X")
     gamma, beta, mean, var = (te.placeholder((C,), dtype, name=name) for name in ("gamma", "beta", "mean", "var"))
-    scale = te.compute((C,), lambda c: gamma[c] * te.rsqrt(var[c] + eps), name="scale")
-    shift = te.compute((C,), lambda c: beta[c] - mean[c] * scale[c], name="shift")
+    scale, shift = folded_batch_norm(gamma, beta, mean, var, eps)
 
     if layout == NHWC:
         nhwc: Tensor = te.compute(x.shape, lambda n, h, w, c: x[n, h, w, c] * scale[c] + shift[c], name="batch_norm")
         return nhwc
     nchw: Tensor = te.compute(x.shape, lambda n, c, h, w: x[n, c, h, w] * scale[c] + shift[c], name="batch_norm")
     return nchw
+
+
+def folded_batch_norm(gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """What each channel is multiplied by, and what is added to it then."""
+    scale = te.compute(gamma.shape, lambda c: gamma[c] * te.rsqrt(var[c] + eps), name="scale")
+    return scale, te.compute(gamma.shape, lambda c: beta[c] - mean[c] * scale[c], name="shift")

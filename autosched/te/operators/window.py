@@ -79,15 +79,17 @@ def stored(tensor: Tensor, dtype: str) -> Tensor:
 
 
 def pad(x: Tensor, amounts: Sequence[tuple[int, int]], value: Any = 0, name: str = "pad") -> Tensor:
-    """`x` with amounts[d] = (before, after) elements of `value` around dimension d; `x` itself when there are none."""
+    """`x` with amounts[d] = (before, after) elements of `value`, a number or an element of a tensor, around dimension
+    d; `x` itself when there are none."""
     if not any(before or after for before, after in amounts):
         return x
+    outside = value if isinstance(value, Expr) else te.const(value, x.dtype)
 
     def body(*i: Expr) -> Expr:
         inside = [i[d] >= before for d, (before, _) in enumerate(amounts) if before]
         inside += [i[d] < x.shape[d] + before for d, (before, after) in enumerate(amounts) if after]
         element = x[tuple(axis - before for axis, (before, _) in zip(i, amounts, strict=True))]
-        return te.select(te.all(*inside), element, te.const(value, x.dtype))
+        return te.select(te.all(*inside), element, outside)
 
     shape = [extent + before + after for extent, (before, after) in zip(x.shape, amounts, strict=True)]
     padded: Tensor = te.compute(shape, body, name=name)
