@@ -20,6 +20,7 @@ MAX_PARAMETERS = 7
 # Modules and functions that may have more: what they take is a list by nature.
 MANY_PARAMETERS = (
     "autosched.te.operators",  # an operator's numbers
+    "autosched.graph.operators",  # an operator's tensors and attributes
     "autosched.api.tune",  # what a user says of a search
     "experiments.gpu.triton_kernels",  # pointers and strides, which Triton hands over one by one
     # Of an instruction of vectors, and of a stage made of an operand; they take no record yet.
