@@ -1,0 +1,85 @@
+"""Where the windows of convolutions and pools lie in an image: one number for each spatial dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autosched import te
+from autosched.errors import GraphError
+from autosched.ir.expr import Expr
+from autosched.te import Tensor
+from autosched.te.operators.window import pad
+
+Ints = tuple[int, ...]
+Pads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over images [N, C, sizes...]. `pads`: what is read before and after the image, `given` what was asked
+    for; the last windows of `ceil_mode` read more."""
+
+    sizes: Ints
+    kernel: Ints
+    strides: Ints
+    given: Pads
+    dilations: Ints
+    out: Ints
+
+    @staticmethod
+    def over(
+        x: Tensor, kernel: Sequence[int], strides: Ints, pads: Pads, dilations: Ints, ceil_mode: bool = False
+    ) -> Windows:
+        """Raises GraphError where there are none. Empty `strides`, `pads` and `dilations` are 1, none and 1."""
+        sizes, rank = x.shape[2:], len(kernel)
+        if not 1 <= rank <= 3 or len(x.shape) != rank + 2:
+            raise GraphError(f"windows {list(kernel)} are for images of 1 to 3 dimensions, x is {list(x.shape)}")
+        strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
+        pads = tuple((low, high) for low, high in pads) or ((0, 0),) * rank
+        if not len(strides) == len(pads) == len(dilations) == rank or min(*kernel, *strides, *dilations) < 1:
+            raise GraphError(
+                f"kernel {list(kernel)}, strides {list(strides)}, pads {list(pads)} and dilations {list(dilations)} "
+                f"must be {rank} numbers each, all but pads at least 1"
+            )
+        if min(min(p) for p in pads) < 0:
+            raise GraphError(f"pads {list(pads)} must not be negative; cut the image before")
+        spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+        out = tuple(
+            _count(size, span, s, p, ceil_mode) for size, span, s, p in zip(sizes, spans, strides, pads, strict=True)
+        )
+        if min(out) < 1:
+            raise GraphError(f"windows of {spans} do not fit the image {list(sizes)} with pads {list(pads)}")
+        return Windows(sizes, tuple(kernel), strides, pads, dilations, out)
+
+    @property
+    def pads(self) -> Pads:
+        return tuple(
+            (low, max(high, (o - 1) * s + d * (k - 1) + 1 - size - low))
+            for size, k, s, (low, high), d, o in zip(
+                self.sizes, self.kernel, self.strides, self.given, self.dilations, self.out, strict=True
+            )
+        )
+
+    def padded(self, x: Tensor, value: Any = 0) -> Tensor:
+        """The image with `value` around it, as far as windows reach."""
+        return pad(x, ((0, 0), (0, 0), *self.pads), value)
+
+    def taps(self) -> list[Any]:
+        """A reduce axis for each dimension of the kernel."""
+        names = "dhw"[3 - len(self.kernel) :]
+        return [te.reduce_axis(k, name=f"k{d}") for k, d in zip(self.kernel, names, strict=True)]
+
+    def places(self, position: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where the window at `position` has its `taps` in the padded image."""
+        return tuple(p * s + t * d for p, t, s, d in zip(position, taps, self.strides, self.dilations, strict=True))
+
+
+def _count(size: int, span: int, stride: int, pads: tuple[int, int], ceil_mode: bool) -> int:
+    """How many windows there are; with `ceil_mode` also one that sticks out, if it does not begin behind the image."""
+    room = size + sum(pads) - span
+    if not ceil_mode:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    return count - ((count - 1) * stride >= size + pads[0])
