@@ -23,7 +23,14 @@ from autosched.graph.graph import Attribute, Node, Value
 from autosched.te import Tensor, placeholder
 
 F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
-_FAMILIES = ("elementwise", "products", "convolutions")  # modules of this package
+_FAMILIES = (
+    "elementwise",
+    "products",
+    "convolutions",
+    "pools",
+    "normalisation",
+    "attention",
+)  # modules of this package
 _TABLE: dict[str, Callable[..., Any]] = {}
 
 

@@ -1,0 +1,176 @@
+"""Pools over the spatial dimensions of images with channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autosched import te
+from autosched.errors import GraphError
+from autosched.graph.operators import operator
+from autosched.graph.operators.windows import Ints, Pads, Windows
+from autosched.ir.expr import Expr
+from autosched.te import Tensor
+from autosched.te.operators.window import stored
+from autosched.te.reducers import largest, smallest
+
+
+@operator
+def max_pool(
+    x: Tensor, kernel: Ints, strides: Ints = (), pads: Pads = (), dilations: Ints = (), ceil_mode: bool = False
+) -> Tensor:
+    """The maximum of each window; outside of the image lies -inf, or the least integer."""
+    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    padded, k = windows.padded(x, smallest(x.dtype)), windows.taps()
+
+    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
+        return te.max(padded[(n, c, *windows.places(position, k))], axis=k)
+
+    return stored(te.compute((*x.shape[:2], *windows.out), at, name="max_pool"), x.dtype)
+
+
+@operator
+def max_pool_indices(
+    x: Tensor,
+    kernel: Ints,
+    strides: Ints = (),
+    pads: Pads = (),
+    dilations: Ints = (),
+    ceil_mode: bool = False,
+    whole: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The maximum of each window and its int64 place: in the flat image of its channel, or in the flat `whole` of x."""
+    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    padded, k = windows.padded(x, smallest(x.dtype)), windows.taps()
+
+    def at(n: Expr, c: Expr, *position: Expr) -> tuple[Expr, Expr]:
+        places = windows.places(position, k)
+        own = [p - low for p, (low, _) in zip(places, windows.pads, strict=True)]
+        flat = _flat((n, c, *own) if whole else own, x.shape if whole else x.shape[2:])
+        sides = zip(own, windows.sizes, windows.pads, strict=True)
+        inside = [c for place, size, (low, high) in sides for c in _within(place, size, low, high)]
+        if inside:  # -inf in the image comes before that around it
+            flat = te.select(te.all(*inside), flat, largest("int64"))
+        return te.argmax((flat, padded[(n, c, *places)]), axis=k)
+
+    place, value = te.compute((*x.shape[:2], *windows.out), at, name="max_pool")
+    return stored(value, x.dtype), place
+
+
+def _within(place: Expr, size: int, low: int, high: int) -> list[Expr]:
+    return ([place >= 0] if low > 0 else []) + ([place < size] if high > 0 else [])
+
+
+def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    place = index[0]
+    for i, size in zip(index[1:], shape[1:], strict=True):
+        place = place * size + i
+    return place
+
+
+@operator
+def avg_pool(
+    x: Tensor,
+    kernel: Ints,
+    strides: Ints = (),
+    pads: Pads = (),
+    dilations: Ints = (),
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Tensor:
+    """The mean of each window's elements of the image; with `count_include_pad` those of `pads` count as zeros."""
+    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    sums = _sums(x, windows, lambda e: e)
+
+    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
+        return sums[(n, c, *position)] / _counted(windows, position, count_include_pad).astype(sums.dtype)
+
+    return stored(te.compute(sums.shape, at, name="avg_pool"), x.dtype)
+
+
+@operator
+def lp_pool(
+    x: Tensor,
+    kernel: Ints,
+    strides: Ints = (),
+    pads: Pads = (),
+    dilations: Ints = (),
+    ceil_mode: bool = False,
+    p: float = 2,
+) -> Tensor:
+    """(sum of |x|^p)^(1/p) over each window."""
+    if p < 1:
+        raise GraphError(f"the norm of a pool has p >= 1 but p is {p}")
+    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    sums = _sums(x, windows, lambda e: power_of_size(e, p))
+    return stored(te.compute(sums.shape, lambda *i: root(sums[i], p), name="lp_pool"), x.dtype)
+
+
+def power_of_size(x: Expr, p: float) -> Expr:
+    """|x|^p."""
+    return te.abs(x) if p == 1 else x * x if p == 2 else te.pow(te.abs(x), float(p))
+
+
+def root(x: Expr, p: float) -> Expr:
+    """x^(1/p)."""
+    return x if p == 1 else te.sqrt(x) if p == 2 else te.pow(x, 1.0 / p)
+
+
+def _sums(x: Tensor, windows: Windows, of: Callable[[Expr], Expr]) -> Tensor:
+    """Of a function of the elements, which is 0 for 0, over each window."""
+    padded, k = windows.padded(x), windows.taps()
+
+    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
+        return te.sum(of(padded[(n, c, *windows.places(position, k))]), axis=k)
+
+    made: Tensor = te.compute((*x.shape[:2], *windows.out), at, name="sums")
+    return made
+
+
+def _counted(windows: Windows, position: Sequence[Expr], with_pads: bool) -> Expr:
+    """How many taps of the window at `position` lie in the image, or in it and the pads that were given."""
+    count = te.const(1)
+    for d, place in enumerate(position):
+        size, k, stride, dilation = windows.sizes[d], windows.kernel[d], windows.strides[d], windows.dilations[d]
+        low, high = windows.given[d]
+        before, after = (0, size + low + high) if with_pads else (low, low + size)
+        start, last = place * stride, (windows.out[d] - 1) * stride + (k - 1) * dilation
+        first = te.max((before - start + dilation - 1) // dilation, 0) if before else 0
+        end = te.min((after - start + dilation - 1) // dilation, k) if last >= after else k
+        count = count * (end - first)
+    return count
+
+
+@operator
+def adaptive_avg_pool(x: Tensor, sizes: Ints) -> Tensor:
+    """Means of windows as equal as possible, of which there are `sizes`: window i of n begins at i * size // n."""
+    rank = len(sizes)
+    if len(x.shape) != rank + 2 or not rank or min(sizes) < 1:
+        raise GraphError(f"sizes {list(sizes)} do not fit the image {list(x.shape)} with a batch and channels")
+    given = list(zip(x.shape[2:], sizes, strict=True))
+    k = [te.reduce_axis(_longest(size, n), name=f"k{d}") for d, (size, n) in enumerate(given)]
+
+    def places(position: Sequence[Expr]) -> list[tuple[Expr, Expr]]:
+        """First element of each window and the one behind it."""
+        bounds = zip(position, given, strict=True)
+        return [(i * size // n, ((i + 1) * size + n - 1) // n) for i, (size, n) in bounds]
+
+    def total(n: Expr, c: Expr, *position: Expr) -> Expr:
+        ends = list(zip(places(position), k, given, strict=True))
+        element = x[(n, c, *(start + tap for (start, _), tap, _ in ends))]
+        cut = [start + tap < end for (start, end), tap, (size, count) in ends if size % count]
+        return te.sum(te.select(te.all(*cut), element, te.const(0, x.dtype)) if cut else element, axis=k)
+
+    sums = te.compute((*x.shape[:2], *sizes), total, name="sums")
+
+    def mean(n: Expr, c: Expr, *position: Expr) -> Expr:
+        count = te.const(1)
+        for (start, end), (size, parts) in zip(places(position), given, strict=True):
+            count = count * (end - start if size % parts else size // parts)
+        return sums[(n, c, *position)] / count.astype(sums.dtype)
+
+    return stored(te.compute(sums.shape, mean, name="adaptive_avg_pool"), x.dtype)
+
+
+def _longest(size: int, parts: int) -> int:
+    """The elements of the longest of `parts` windows over `size`."""
+    return max(-(-(i + 1) * size // parts) - i * size // parts for i in range(parts))
