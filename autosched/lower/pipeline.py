@@ -125,7 +125,7 @@ def _run_passes(body: Stmt, context: PassContext, whole: Callable[[Stmt], Func],
 
 def _debug_watch() -> Watch | None:
     """What AUTOSCHED_DEBUG asks for."""
-    level = _debug_level()
+    level = debug_level()
     if level < VERIFY:
         return None
 
@@ -141,10 +141,10 @@ def _debug_watch() -> Watch | None:
     return watch
 
 
-def _debug_level() -> int:
+def debug_level() -> int:
     """AUTOSCHED_DEBUG as a number: 0 where it is not set, 1 for what is no number."""
     text = os.environ.get("AUTOSCHED_DEBUG", "")
     return int(text) if text.isdecimal() else int(bool(text))
 
 
-__all__ = ["PASSES", "concretise", "lower"]
+__all__ = ["PASSES", "concretise", "debug_level", "lower"]
