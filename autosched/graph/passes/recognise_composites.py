@@ -1,0 +1,249 @@
+"""Activations and norms that a file has in pieces become one node, whatever their nodes are called and in what order.
+
+The nodes around a value are read as an expression of that value alone (`forms.py`), which is compared with those below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.passes.forms import ANY, Call, Form, Found, Leaf, Sum, match
+from autosched.graph.passes.rewrite import Change, number, rewrite
+from autosched.ir.dtype import DTYPES
+
+_REACH = 24  # nodes around a value at most
+_ROUNDING = 5e-6  # relative: 1.41421 stands for sqrt(2)
+_ROOTS = ("mul", "div", "cast")  # what the last node of a composite is
+
+
+@dataclass(frozen=True)
+class Composite:
+    """An operator as an expression of X. `needs`: functions without which an expression need not be looked at.
+
+    What the pattern leaves open are `epsilon` and the last axes of a norm.
+    """
+
+    operator: str
+    pattern: Form
+    needs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+
+
+X = Leaf("x")
+
+
+def _mean(form: Form) -> Form:
+    return Call("mean", form)
+
+
+def _clip(form: Form, low: float, high: float) -> Form:
+    return Call("clip", form, (low, high))
+
+
+_TANH = math.sqrt(2 / math.pi)
+_CENTRED = X - _mean(X)
+_NORMALISED = (
+    Composite("layer_norm", _CENTRED * (_mean(_CENTRED**2) + ANY) ** -0.5, ("reduce_mean", "reduce_sum")),
+    Composite("rms_norm", X * (_mean(X**2) + ANY) ** -0.5, ("reduce_mean", "reduce_sum")),
+)
+COMPOSITES = (
+    *_NORMALISED,  # a layer norm is an rms norm of x - mean(x) too: it comes first
+    Composite("gelu", 0.5 * X * (1 + Call("erf", X / math.sqrt(2))), ("erf",), {"approximate": "none"}),
+    *(
+        Composite("gelu", 0.5 * X * (1 + Call("tanh", inner)), ("tanh",), {"approximate": "tanh"})
+        for inner in (_TANH * (X + 0.044715 * X**3), _TANH * X * (1 + 0.044715 * X**2))
+    ),
+    Composite("silu", X / (1 + Call("exp", -1 * X)), ("sigmoid", "exp")),
+    *(
+        Composite("hard_swish", pattern, ("clip", "minimum", "relu", "hard_sigmoid"))
+        for pattern in (X * _clip(X + 3, 0, 6) / 6, X * _clip(X / 6 + 0.5, 0, 1))
+    ),
+)
+
+
+def recognise_composites(graph: Graph) -> Graph:
+    """One node for gelu, silu, hard_swish, layer_norm and rms_norm that are written out."""
+    return rewrite(graph, _recognise)
+
+
+def _recognise(graph: Graph, node: Node) -> Change | None:
+    if node.operator not in _ROOTS:
+        return None
+    made = graph.values[node.outputs[0]]
+    kind = DTYPES.get(made.dtype)
+    if kind is None or not kind.is_float:
+        return None
+    around = _around(graph, node)
+    operators = {step.operator for step in around}
+    possible = [composite for composite in COMPOSITES if not operators.isdisjoint(composite.needs)]
+    if not possible:
+        return None
+    tolerance = max(_ROUNDING, 2 * kind.unit_roundoff)
+    forms = dict(_forms(graph, node, around))
+    for composite in possible:
+        for name, form in forms.items():
+            found = match(composite.pattern, form, tolerance)
+            attributes = None if found is None else _attributes(composite, found, len(made.shape))
+            if attributes is not None:
+                return Change((Node(composite.operator, (name,), node.outputs, attributes, node.origin),))
+    return None
+
+
+def _forms(graph: Graph, node: Node, around: list[Node]) -> Iterator[tuple[str, Form]]:
+    """The node's result as a form of each value that it may be an activation or a norm of."""
+    made = graph.values[node.outputs[0]]
+    for name in dict.fromkeys(name for step in around for name in step.used if not graph.is_constant(name)):
+        if (graph.values[name].shape, graph.values[name].dtype) == (made.shape, made.dtype):
+            reader = _Reader(graph, name, around)
+            form = reader.root(node)
+            if reader.is_alone(node):
+                yield name, form
+
+
+def _attributes(composite: Composite, found: Found, rank: int) -> dict[str, Attribute] | None:
+    """With what a pattern left open; None where a norm is not over the last axes."""
+    if found.axes is None:
+        return dict(composite.attributes)
+    count = len(found.axes)
+    if found.number is None or found.axes != tuple(range(rank - count, rank)):
+        return None
+    return {**composite.attributes, "axes": count, "epsilon": found.number}
+
+
+def _around(graph: Graph, root: Node) -> list[Node]:
+    """The nodes that a composite ending at `root` may be made of, nearest first."""
+    found, waiting = [root], [root]
+    while waiting and len(found) < _REACH:
+        for name in waiting.pop(0).used:
+            node = graph.producers.get(name)
+            if node is not None and node.operator in _READ and all(node is not other for other in found):
+                found.append(node)
+                waiting.append(node)
+    return found
+
+
+class _Reader:
+    """Reads nodes as forms of the value `leaf`."""
+
+    def __init__(self, graph: Graph, leaf: str, around: list[Node]) -> None:
+        self.graph = graph
+        self.leaf = leaf
+        self.within = {step.outputs[0] for step in around}
+        self.known: dict[str, Form] = {leaf: X}
+        self.nodes: list[Node] = []  # those that were read
+
+    def root(self, node: Node) -> Form:
+        """The form of the last node, which may round to a smaller type."""
+        if node.operator == "cast" and self._is_float(node.used[0]):
+            return self.value(node.used[0])
+        return self.value(node.outputs[0])
+
+    def is_alone(self, root: Node) -> bool:
+        """Whether nothing else needs what is between the leaf and the root."""
+        inner = {id(step) for step in (*self.nodes, root)}
+        between = [name for step in self.nodes for name in step.outputs if step is not root]
+        return all(
+            name not in self.graph.outputs and all(id(user) in inner for user in self.graph.users[name])
+            for name in between
+        )
+
+    def value(self, name: str | None) -> Form:
+        constant = number(self.graph, name)
+        if name is None or constant is not None:
+            return Sum(constant or 0.0)
+        if name not in self.known:
+            node = self.graph.producers.get(name)
+            is_read = node is not None and name in self.within and self._is_float(node.used[0])
+            form = _READ[node.operator](self, node) if is_read and node is not None else None
+            if form is not None and node is not None:
+                self.nodes.append(node)
+            self.known[name] = Leaf(name) if form is None else form
+        return self.known[name]
+
+    def _is_float(self, name: str) -> bool:
+        return DTYPES[self.graph.values[name].dtype].is_float
+
+
+def _combined(reader: _Reader, node: Node) -> Form:
+    left, right = (reader.value(name) for name in node.inputs)
+    if node.operator in ("add", "sub"):
+        return left + right if node.operator == "add" else left - right
+    return left * right if node.operator == "mul" else left / right
+
+
+def _powered(reader: _Reader, node: Node) -> Form | None:
+    exponent = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}.get(node.operator)
+    if exponent is None:
+        exponent = number(reader.graph, node.inputs[1])
+    return None if exponent is None else reader.value(node.inputs[0]) ** exponent
+
+
+def _called(reader: _Reader, node: Node) -> Form:
+    return Call(node.operator, reader.value(node.inputs[0]))
+
+
+def _sigmoid(reader: _Reader, node: Node) -> Form:
+    return 1 / (1 + Call("exp", -1 * reader.value(node.inputs[0])))
+
+
+def _negated(reader: _Reader, node: Node) -> Form:
+    return -1 * reader.value(node.inputs[0])
+
+
+def _widened(reader: _Reader, node: Node) -> Form | None:
+    """A cast that changes no number."""
+    given, made = reader.graph.values[node.used[0]], reader.graph.values[node.outputs[0]]
+    return reader.value(given.name) if DTYPES[made.dtype].holds(DTYPES[given.dtype]) else None
+
+
+def _averaged(reader: _Reader, node: Node) -> Form | None:
+    """A mean, or a sum as a multiple of it, that leaves its dimensions in place."""
+    shape, axes = reader.graph.values[node.used[0]].shape, node.attributes.get("axes")
+    if not isinstance(axes, tuple) or not axes or not node.attributes.get("keepdims", True):
+        return None
+    places = tuple(sorted(cast("int", axis) % len(shape) for axis in axes))
+    count = 1 if node.operator == "reduce_mean" else math.prod(shape[axis] for axis in places)
+    return count * Call("mean", reader.value(node.used[0]), axes=places)
+
+
+def _clipped(reader: _Reader, node: Node) -> Form | None:
+    """Between two numbers, also where it takes two nodes: clip, relu, maximum, minimum, hard_sigmoid."""
+    low, high, form = -math.inf, math.inf, reader.value(node.inputs[0])
+    told = node.attributes
+    if node.operator == "relu":
+        low = 0.0
+    elif node.operator == "clip":
+        low, high = (end if told.get(key) is None else float(cast("float", told[key])) for key, end in _ENDS)
+    elif node.operator == "hard_sigmoid":
+        low, high = 0.0, 1.0
+        form = cast("float", told.get("alpha", 0.2)) * form + cast("float", told.get("beta", 0.5))
+    else:
+        limits = [number(reader.graph, name) for name in node.inputs]
+        limit = next((n for n in limits if n is not None), None)
+        if len(limits) != 2 or limit is None:
+            return None
+        form = reader.value(node.inputs[limits.index(None)]) if None in limits else form
+        low, high = (limit, high) if node.operator == "maximum" else (low, limit)
+    if isinstance(form, Call) and form.function == "clip":
+        inner = form.numbers
+        if max(inner[0], low) <= min(inner[1], high):
+            return Call("clip", form.argument, (max(inner[0], low), min(inner[1], high)))
+    return Call("clip", form, (low, high))
+
+
+_ENDS = (("low", -math.inf), ("high", math.inf))
+# How the nodes of an operator are read.
+_READ: Mapping[str, Callable[[_Reader, Node], Form | None]] = {
+    **dict.fromkeys(("add", "sub", "mul", "div"), _combined),
+    **dict.fromkeys(("pow", "sqrt", "rsqrt", "reciprocal"), _powered),
+    **dict.fromkeys(("erf", "tanh", "exp"), _called),
+    **dict.fromkeys(("relu", "clip", "maximum", "minimum", "hard_sigmoid"), _clipped),
+    **dict.fromkeys(("reduce_mean", "reduce_sum"), _averaged),
+    "sigmoid": _sigmoid,
+    "neg": _negated,
+    "cast": _widened,
+}

@@ -1,0 +1,120 @@
+"""Nodes that change nothing: each reader reads what the node reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.operators.elementwise import broadcast_shape
+from autosched.graph.passes.kinds import BROADCASTING
+from autosched.graph.passes.rewrite import Change, made_by, rewrite
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Without nodes that give their operand back, and with broadcasting in place of `expand`."""
+    return rewrite(graph, drop_identity, _drop_neutral, _broadcast_instead)
+
+
+def drop_identity(graph: Graph, node: Node) -> Change | None:
+    """y = x, where the node is one of those that may only rename and its attributes make it so."""
+    is_identity = _IDENTITIES.get(node.operator)
+    if is_identity is None or len(node.used) != 1 or len(node.inputs) != 1 or len(node.outputs) != 1:
+        return None
+    given, made = graph.values[node.used[0]], graph.values[node.outputs[0]]
+    if (given.shape, given.dtype) != (made.shape, made.dtype) or not is_identity(node.attributes):
+        return None
+    return Change(aliases={made.name: given.name})
+
+
+def _is_always(attributes: Mapping[str, Attribute]) -> bool:
+    return True
+
+
+def _is_in_order(attributes: Mapping[str, Attribute]) -> bool:
+    perm = attributes["perm"]
+    assert isinstance(perm, tuple)
+    return perm == tuple(range(len(perm)))
+
+
+def _is_forward(attributes: Mapping[str, Attribute]) -> bool:
+    """Of a slice that takes everything: in which direction."""
+    steps = attributes.get("steps")
+    return not isinstance(steps, tuple) or all(step == 1 for step in steps)
+
+
+def _has_no_padding(attributes: Mapping[str, Attribute]) -> bool:
+    pads = attributes["pads"]
+    return isinstance(pads, tuple) and all(pair == (0, 0) for pair in pads)
+
+
+def _has_no_shift(attributes: Mapping[str, Attribute]) -> bool:
+    shifts = attributes["shifts"]
+    return shifts == 0 or (isinstance(shifts, tuple) and not any(shifts))
+
+
+def _has_no_limit(attributes: Mapping[str, Attribute]) -> bool:
+    return attributes.get("low") is None and attributes.get("high") is None
+
+
+# When a node of one operand, with a result of the shape and type of that, is the identity.
+_IDENTITIES: Mapping[str, Callable[[Mapping[str, Attribute]], bool]] = {
+    "identity": _is_always,
+    "cast": _is_always,
+    "reshape": _is_always,
+    "expand": _is_always,
+    "tile": _is_always,
+    "concat": _is_always,
+    "split": _is_always,
+    "maximum": _is_always,
+    "minimum": _is_always,
+    "transpose": _is_in_order,
+    "slice": _is_forward,
+    "pad": _has_no_padding,
+    "roll": _has_no_shift,
+    "flip": lambda attributes: attributes["axes"] == (),
+    "clip": _has_no_limit,
+}
+# The number that an operand may be without any effect on the other, and at which places it may stand.
+_NEUTRAL: Mapping[str, tuple[float, tuple[int, ...]]] = {
+    "add": (0, (0, 1)),
+    "sub": (0, (1,)),
+    "mul": (1, (0, 1)),
+    "div": (1, (1,)),
+    "pow": (1, (1,)),
+}
+
+
+def _drop_neutral(graph: Graph, node: Node) -> Change | None:
+    """x + 0, x - 0, x * 1, x / 1, x ** 1."""
+    if node.operator not in _NEUTRAL:
+        return None
+    neutral, places = _NEUTRAL[node.operator]
+    made = graph.values[node.outputs[0]]
+    for place in places:
+        array, other = graph.constants.get(node.inputs[place] or ""), node.inputs[1 - place]
+        if array is None or other is None or not np.all(array == neutral):
+            continue
+        given = graph.values[other]
+        if (given.shape, given.dtype) == (made.shape, made.dtype):
+            return Change(aliases={made.name: given.name})
+    return None
+
+
+def _broadcast_instead(graph: Graph, node: Node) -> Change | None:
+    """The operand of an `expand` before a node that stretches its operands anyway."""
+    if node.operator not in BROADCASTING:
+        return None
+    choices = []
+    for name in node.inputs:
+        expanded = made_by(graph, name, "expand")
+        choices.append((name,) if expanded is None else (expanded.inputs[0], name))
+    made = graph.values[node.outputs[0]]
+    for inputs in product(*choices):
+        shape = broadcast_shape(*(graph.values[name].shape for name in inputs if name is not None))
+        if shape == made.shape and inputs != node.inputs:
+            return Change((replace(node, inputs=inputs),))
+    return None

@@ -1,0 +1,150 @@
+"""How passes change a graph: a rule looks at one node and says what to have instead.
+
+A rule sees the graph as it was at the beginning of a sweep. What it puts in the place of a node makes the same values
+of values that were there before it, so that the changes of one sweep fit each other in any combination; what nothing
+reads any more goes at the end of the sweep. Names of inputs and outputs stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
+from autosched.graph.operators import results_of
+
+
+@dataclass(frozen=True)
+class Change:
+    """Instead of a node: `nodes`, whose results have the names of its own, and `constants` beside them.
+
+    New names are those of `new_name`. Without any nodes the results are constants, or made in the place of another
+    node that changes. `aliases` are results of the node that another value is equal to, and may stand for.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+Rule = Callable[[Graph, Node], "Change | None"]
+
+
+def rewrite(graph: Graph, *rules: Rule) -> Graph:
+    """Applies to each node the first rule that changes it, until none does. Every rule must make progress: fewer
+    nodes, or nodes that it does not take again."""
+    while True:
+        changes: dict[int, Change] = {}
+        for n, node in enumerate(graph.nodes):
+            change = next((c for rule in rules if (c := rule(graph, node)) is not None), None)
+            if change is not None:
+                changes[n] = change
+        changed = apply(graph, changes)
+        if changed is graph:
+            return graph
+        graph = changed
+
+
+def apply(graph: Graph, changes: Mapping[int, Change]) -> Graph:
+    """The graph with changes of nodes by their places; the graph itself where none can be made."""
+    draft = _Draft(graph)
+    for n, node in enumerate(graph.nodes):
+        draft.add(node, changes.get(n))
+    return without_dead(draft.finish()) if draft.changed else graph
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without nodes of which no output is made."""
+    wanted = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(node.used)
+    return graph.with_nodes(reversed(kept))
+
+
+class _Draft:
+    """A graph in the making: the nodes so far, and which names are to be others."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.values: dict[str, Value] = {}
+        self.constants: dict[str, Array] = {}
+        self.aliases: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}  # a value that takes the name of an output, which it is equal to
+        self.changed = False
+
+    def add(self, node: Node, change: Change | None) -> None:
+        if change is None or not self._can(change):
+            self.nodes.append(node)
+            return
+        self.changed = True
+        for old, new in change.aliases.items():
+            self.aliases[old] = new
+            if old in self.graph.outputs:
+                self.renamed[self._resolved(new)] = old
+        for name, array in change.constants.items():
+            self.constants[name] = array
+            self.values[name] = Value(name, array.shape, array.dtype.name)
+        for made in change.nodes:
+            self.nodes.append(made)
+            read = {name: self.values.get(name) or self.graph.values[name] for name in made.used}
+            for value in results_of(made, read):
+                assert self.graph.values.get(value.name, value) == value, f"{made} makes {value}, which was another"
+                self.values[value.name] = value
+
+    def finish(self) -> Graph:
+        nodes = [
+            replace(
+                node,
+                inputs=tuple(None if name is None else self._name(name) for name in node.inputs),
+                outputs=tuple(self.renamed.get(name, name) for name in node.outputs),
+            )
+            for node in self.nodes
+        ]
+        return self.graph.with_nodes(nodes, self.values.values(), self.constants)
+
+    def _can(self, change: Change) -> bool:
+        """Whether each output of the graph keeps a value of its own."""
+        ends = [self._resolved(new) for old, new in change.aliases.items() if old in self.graph.outputs]
+        fixed = {*self.graph.inputs, *self.graph.outputs, *self.graph.constants, *self.constants, *self.renamed}
+        return len(set(ends)) == len(ends) and fixed.isdisjoint(ends)
+
+    def _resolved(self, name: str) -> str:
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    def _name(self, name: str) -> str:
+        resolved = self._resolved(name)
+        return self.renamed.get(resolved, resolved)
+
+
+# What rules ask of a graph.
+
+
+def made_by(graph: Graph, name: str | None, *operators: str) -> Node | None:
+    """The node that makes a value, where it is of one of these operators."""
+    node = None if name is None else graph.producers.get(name)
+    return node if node is not None and node.operator in operators else None
+
+
+def read_once(graph: Graph, name: str) -> bool:
+    """Whether a value is there for one node alone, and only once among what that reads."""
+    users = graph.users[name]
+    return len(users) == 1 and users[0].inputs.count(name) == 1 and name not in graph.outputs
+
+
+def number(graph: Graph, name: str | None) -> float | None:
+    """The value of a constant of one float, which acts as a number does: it stretches no operand."""
+    array = None if name is None else graph.constants.get(name)
+    if name is None or array is None or array.size != 1 or "float" not in graph.values[name].dtype:
+        return None
+    return float(array.reshape(()).astype("float64"))
+
+
+def new_name(graph: Graph, node: Node, word: str) -> str:
+    """A name for a value that is made on the way to the result of `node`."""
+    return fresh_name(graph.values, f"{node.outputs[0]}.{word}")

@@ -1,0 +1,212 @@
+"""Constants, what changes nothing, and what only moves elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.graph.passes.fold_constants import fold_constants
+from autosched.graph.passes.merge_layouts import merge_layouts
+from autosched.graph.passes.remove_dead_code import remove_dead_code
+from autosched.graph.passes.remove_identities import remove_identities
+from autosched.graph.passes.share_common import share_common
+from tests.graph.drafts import Draft, checked, operators_of
+
+# Constants
+
+
+def test_what_constants_make_is_a_constant():
+    d = Draft()
+    x, w = d.input(2, 3), d.random(3, 3)
+    half = d.div(d.add(d.sqrt(4.0), 0.0), 4.0)
+    y = d.mul(d.matmul(x, d.mul(w, half)), half)
+    after = checked(fold_constants, d.graph(y))
+    assert operators_of(after) == ["matmul", "mul"]
+    assert len(after.constants) == 2
+
+
+def test_large_results_are_left_to_the_program():
+    d = Draft()
+    y = d.add(d.input(200, 100), d.expand(d.random(1, 100), shape=(200, 100)))
+    assert operators_of(checked(fold_constants, d.graph(y))) == ["expand", "add"]
+
+
+def test_a_large_weight_is_not_moved():
+    d = Draft()
+    w = d.random(600, 600)
+    graph = d.graph(d.matmul(d.input(1, 600), d.transpose(w, perm=(1, 0))))
+    assert fold_constants(graph) is graph
+
+
+def test_an_output_may_become_a_constant():
+    d = Draft()
+    d.input(1)
+    y = d.neg(d.constant([1.0, 2.0]))
+    after = checked(fold_constants, d.graph(y))
+    assert not after.nodes
+    np.testing.assert_array_equal(after.constants[y], [-1, -2])
+
+
+# Identities
+
+IDENTITIES = {
+    "identity": lambda d, x: d.identity(x),
+    "cast": lambda d, x: d.cast(x, dtype="float32"),
+    "reshape": lambda d, x: d.reshape(x, shape=(2, 3)),
+    "transpose": lambda d, x: d.transpose(x, perm=(0, 1)),
+    "expand": lambda d, x: d.expand(x, shape=(2, 3)),
+    "slice": lambda d, x: d.slice(x, starts=(0,), stops=(3,), axes=(1,), steps=(1,)),
+    "pad": lambda d, x: d.pad(x, pads=((0, 0), (0, 0))),
+    "split": lambda d, x: d.split(x, sizes=(3,), axis=1),
+    "concat": lambda d, x: d.concat(x, axis=1),
+    "clip": lambda d, x: d.clip(x),
+    "add": lambda d, x: d.add(0.0, x),
+    "sub": lambda d, x: d.sub(x, 0.0),
+    "mul": lambda d, x: d.mul(x, d.constant(np.ones(3))),
+    "div": lambda d, x: d.div(x, 1.0),
+    "pow": lambda d, x: d.pow(x, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_what_gives_its_operand_back_goes(name):
+    d = Draft()
+    y = d.relu(IDENTITIES[name](d, d.neg(d.input(2, 3))))
+    assert operators_of(checked(remove_identities, d.graph(y))) == ["neg", "relu"]
+
+
+CHANGES = {
+    "cast": lambda d, x: d.cast(x, dtype="float64"),
+    "reshape": lambda d, x: d.reshape(x, shape=(4, 1)),
+    "transpose": lambda d, x: d.transpose(x, perm=(1, 0)),
+    "slice": lambda d, x: d.slice(x, starts=(1,), stops=(-3,), axes=(1,), steps=(-1,)),
+    "sub": lambda d, x: d.sub(0.0, x),
+    "mul": lambda d, x: d.mul(x, d.constant(np.ones((2, 1, 1)))),
+    "div": lambda d, x: d.div(1.0, x),
+    "add": lambda d, x: d.add(x, d.constant([0.0, 1e-9])),
+    "clip": lambda d, x: d.clip(x, low=0.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_only_looks_like_an_identity_stays(name):
+    d = Draft()
+    graph = d.graph(d.relu(CHANGES[name](d, d.neg(d.input(2, 2)))))
+    assert remove_identities(graph) is graph
+
+
+def test_outputs_keep_their_names_and_their_own_values():
+    d = Draft()
+    x = d.input(2)
+    made = d.relu(x)
+    first, second, copy = d.identity(made), d.identity(made), d.identity(x)
+    after = checked(remove_identities, d.graph(first, second, copy))
+    # `first` is what relu makes; `second` and the copy of an input stay as copies.
+    assert operators_of(after) == ["relu", "identity", "identity"]
+    assert after.producers[first].operator == "relu"
+
+
+def test_broadcasting_needs_no_expand():
+    d = Draft()
+    x, row = d.input(4, 3), d.input(3)
+    y = d.add(d.expand(row, shape=(4, 3)), x)
+    assert operators_of(checked(remove_identities, d.graph(y))) == ["add"]
+
+
+def test_one_of_two_operands_is_still_expanded():
+    d = Draft()
+    row, column = d.input(1, 3), d.input(1, 3)
+    y = d.add(d.expand(row, shape=(4, 3)), d.expand(column, shape=(4, 3)))
+    assert operators_of(checked(remove_identities, d.graph(y))) == ["expand", "add"]
+
+
+# Layouts
+
+
+def test_of_two_reshapes_the_last_is_enough():
+    d = Draft()
+    y = d.relu(d.reshape(d.reshape(d.input(2, 6), shape=(3, 4)), shape=(12,)))
+    assert operators_of(checked(merge_layouts, d.graph(y))) == ["reshape", "relu"]
+
+
+def test_transposes_are_composed():
+    d = Draft()
+    x = d.input(2, 3, 4)
+    y = d.relu(d.transpose(d.transpose(x, perm=(1, 2, 0)), perm=(0, 2, 1)))
+    after = checked(merge_layouts, d.graph(y))
+    assert [node.attributes.get("perm") for node in after.nodes] == [(1, 0, 2), None]
+
+
+def test_inverse_transposes_cancel_around_elements():
+    d = Draft()
+    x = d.input(2, 3, 4)
+    inside = d.exp(d.neg(d.transpose(x, perm=(0, 2, 1))))
+    y = d.transpose(inside, perm=(0, 2, 1))
+    assert operators_of(checked(merge_layouts, d.graph(y))) == ["neg", "exp"]
+
+
+def test_transposes_stay_where_what_is_between_is_read_elsewhere():
+    d = Draft()
+    inside = d.neg(d.transpose(d.input(2, 3), perm=(1, 0)))
+    graph = d.graph(d.transpose(inside, perm=(1, 0)), d.relu(inside))
+    assert merge_layouts(graph) is graph
+
+
+def test_sizes_of_one_move_for_nothing():
+    d = Draft()
+    y = d.relu(d.transpose(d.input(2, 1, 3), perm=(1, 0, 2)))
+    assert operators_of(checked(merge_layouts, d.graph(y))) == ["reshape", "relu"]
+
+
+def test_transposed_weights_are_a_linear():
+    d = Draft()
+    y = d.matmul(d.input(2, 4, 3), d.transpose(d.random(5, 3), perm=(1, 0)))
+    assert operators_of(checked(merge_layouts, d.graph(y))) == ["linear"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"), [({"trans_b": True}, "linear"), ({}, "gemm"), ({"trans_b": True, "alpha": 2.0}, "gemm")]
+)
+def test_a_plain_gemm_is_a_linear(attributes, expected):
+    d = Draft()
+    y = d.gemm(d.input(2, 3), d.random(3, 3), d.random(3), **attributes)
+    assert operators_of(checked(merge_layouts, d.graph(y))) == [expected]
+
+
+# The same twice, and nothing for nobody
+
+
+def test_equal_nodes_and_constants_are_shared():
+    d = Draft()
+    x = d.input(2, 3)
+    one = d.relu(d.add(x, d.constant([1, 2, 3])))
+    other = d.relu(d.add(d.constant([1, 2, 3]), x))
+    y = d.sub(one, other)
+    after = checked(share_common, d.graph(y))
+    assert operators_of(after) == ["add", "relu", "sub"]
+    assert len(after.constants) == 1
+
+
+def test_different_attributes_and_types_are_not_the_same():
+    d = Draft()
+    x = d.input(2, 2)
+    pairs = [d.clip(x, low=0.0), d.clip(x, low=1.0), d.mul(x, d.constant([0.0])), d.mul(x, d.constant([-0.0]))]
+    graph = d.graph(*pairs)
+    assert share_common(graph) is graph
+
+
+def test_two_equal_outputs_stay_two():
+    d = Draft()
+    x = d.input(3)
+    graph = d.graph(d.relu(x), d.relu(x))
+    assert operators_of(checked(share_common, graph)) == ["relu", "relu"]
+
+
+def test_what_no_output_needs_goes():
+    d = Draft()
+    x = d.input(3)
+    y = d.relu(x)
+    d.add(d.neg(x), d.constant([1, 2, 3]))
+    after = checked(remove_dead_code, d.graph(y))
+    assert operators_of(after) == ["relu"]
+    assert not after.constants
