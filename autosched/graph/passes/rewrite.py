@@ -61,7 +61,9 @@ def without_dead(graph: Graph) -> Graph:
         if not wanted.isdisjoint(node.outputs):
             kept.append(node)
             wanted.update(node.used)
-    return graph.with_nodes(reversed(kept))
+    made = graph.with_nodes(reversed(kept))
+    is_same = len(made.values) == len(graph.values) and len(kept) == len(graph.nodes)
+    return graph if is_same else made
 
 
 class _Draft:

@@ -177,3 +177,11 @@ def test_instances_with_a_scale_of_their_own_stay():
     made = d.instance_norm(groups, d.random(2), d.constant(np.zeros(2)), epsilon=1e-5)
     graph = d.graph(d.reshape(made, shape=(2, 4, 9)))
     assert complete_norms(graph) is graph
+
+
+def test_parts_that_are_no_groups_of_channels_stay():
+    d = Draft()
+    parts = d.reshape(d.input(1, 3, 4), shape=(1, 2, 6))
+    made = d.instance_norm(parts, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
+    graph = d.graph(d.reshape(made, shape=(1, 3, 4)))
+    assert complete_norms(graph) is graph

@@ -195,6 +195,13 @@ def test_different_attributes_and_types_are_not_the_same():
     assert share_common(graph) is graph
 
 
+def test_the_order_of_operands_counts_where_it_does():
+    d = Draft()
+    x, y = d.input(3), d.input(3)
+    graph = d.graph(d.sub(x, y), d.sub(y, x))
+    assert share_common(graph) is graph
+
+
 def test_two_equal_outputs_stay_two():
     d = Draft()
     x = d.input(3)

@@ -50,6 +50,12 @@ def test_scale_and_shift_go_into_a_linear(operator):
     assert operators_of(checked(fold_batch_norm, d.graph(y))) == [operator]
 
 
+def test_a_constant_minus_the_result():
+    d = Draft()
+    y = d.sub(d.random(5), d.linear(d.input(4, 3), d.random(5, 3), d.random(5)))
+    assert operators_of(checked(fold_batch_norm, d.graph(y))) == ["linear"]
+
+
 def test_a_matmul_takes_the_scale_and_leaves_the_shift():
     d = Draft()
     y = batch_norm(d, d.matmul(d.input(4, 3), d.random(3, 5)), 5)
