@@ -30,7 +30,8 @@ _FAMILIES = (
     "pools",
     "normalisation",
     "attention",
-)  # modules of this package
+    "quantised",
+)
 _TABLE: dict[str, Callable[..., Any]] = {}
 
 
