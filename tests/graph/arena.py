@@ -1,0 +1,57 @@
+"""For tests: whether a plan holds what it promises, and an arena that forgets what is not needed any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.graph.liveness import Tenant
+from autosched.graph.memory import Plan
+from autosched.runtime.tensors import ALIGNMENT, aligned_empty
+
+FORGOTTEN = 0xFF  # a NaN of each type of floats, -1 or the largest integer of others
+
+
+def faults(tenants: Sequence[Tenant], plan: Plan) -> list[str]:
+    """What is wrong with a plan, found by walking through the steps."""
+    found = []
+    for tenant in tenants:
+        offset = plan.offsets[tenant.name]
+        if offset % ALIGNMENT:
+            found.append(f"{tenant.name} at {offset} is not aligned")
+        if not 0 <= offset <= plan.nbytes - tenant.nbytes:
+            found.append(f"{tenant.name} at {offset} lies outside of {plan.nbytes} bytes")
+    most = 0
+    for step in sorted({t.first for t in tenants}):
+        alive = sorted((plan.offsets[t.name], t.nbytes, t.name) for t in tenants if t.first <= step <= t.last)
+        most = max(most, sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for _, nbytes, _ in alive))
+        for (start, nbytes, name), (following, _, other) in pairwise(alive):
+            if start + nbytes > following:
+                found.append(f"{name} and {other} overlap in step {step}")
+    if most != plan.bound_bytes:
+        found.append(f"{most} bytes are alive at once, but the plan says {plan.bound_bytes}")
+    return found
+
+
+class Arena:
+    """The memory of a plan. It holds NaN wherever no value is needed: before its first step and after its last."""
+
+    def __init__(self, tenants: Sequence[Tenant], plan: Plan) -> None:
+        self.tenants, self.plan = tenants, plan
+        self.memory = aligned_empty((plan.nbytes,), np.dtype(np.uint8))
+        self.memory[:] = FORGOTTEN
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+        """The value of that shape and type at an offset."""
+        return np.ndarray(tuple(shape), dtype, self.memory, offset)
+
+    def after(self, step: int) -> None:
+        """Forgets what no later step needs."""
+        for tenant in self.tenants:
+            if tenant.last == step:
+                offset = self.plan.offsets[tenant.name]
+                self.memory[offset : offset + tenant.nbytes] = FORGOTTEN
