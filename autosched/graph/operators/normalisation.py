@@ -128,9 +128,9 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """x - max - log(sum(exp(x - max))) over one axis."""
     axis = _axis(x, axis)
     outer, k, r = _without(x.shape, axis), te.reduce_axis(x.shape[axis], "k"), te.reduce_axis(x.shape[axis], "k")
-    peak = te.compute(outer, lambda *i: te.max(x[_along(i, axis, k)], axis=k), name="peak")
+    peak: Tensor = te.compute(outer, lambda *i: te.max(x[_along(i, axis, k)], axis=k), name="peak")
     total = te.compute(outer, lambda *i: te.sum(te.exp(x[_along(i, axis, r)] - peak[i]), axis=r), name="total")
-    shift = te.compute(outer, lambda *i: te.log(total[i]), name="log_total")
+    shift: Tensor = te.compute(outer, lambda *i: te.log(total[i]), name="log_total")
 
     def at(*i: Expr) -> Expr:
         row = _without(i, axis)

@@ -160,7 +160,7 @@ def adaptive_avg_pool(x: Tensor, sizes: Ints) -> Tensor:
         cut = [start + tap < end for (start, end), tap, (size, count) in ends if size % count]
         return te.sum(te.select(te.all(*cut), element, te.const(0, x.dtype)) if cut else element, axis=k)
 
-    sums = te.compute((*x.shape[:2], *sizes), total, name="sums")
+    sums: Tensor = te.compute((*x.shape[:2], *sizes), total, name="sums")
 
     def mean(n: Expr, c: Expr, *position: Expr) -> Expr:
         count = te.const(1)

@@ -95,7 +95,7 @@ def matmul_integer(a: Tensor, b: Tensor, za: Tensor | None = None, zb: Tensor | 
     return sums if za is None and zb is None else te.compute(sums.shape, at, name="moved")
 
 
-def _of_side(zero: Tensor | None, result: Tensor, i: Sequence[Expr], dim: int) -> Expr | None:
+def _of_side(zero: Tensor | None, result: Tensor, i: tuple[Expr, ...], dim: int) -> Expr | None:
     """The zero of a row or column, dimension `dim` of the result; of several products [..., M, 1] or [..., 1, N]."""
     if zero is None:
         return None
@@ -106,7 +106,8 @@ def _of_side(zero: Tensor | None, result: Tensor, i: Sequence[Expr], dim: int) -
     if len(zero.shape) < 2 or zero.shape[-3 - dim] != 1 or broadcast_shape(zero.shape, result.shape) != result.shape:
         what = "row" if dim == -2 else "column"
         raise GraphError(f"zeros of shape {list(zero.shape)} are not one for each {what} of {list(result.shape)}")
-    return element(zero, i)
+    found: Expr = element(zero, i)
+    return found
 
 
 @operator
@@ -126,21 +127,21 @@ def conv_integer(
     windows = convolution_windows(x, w, strides, pads, dilations, groups)
     if zx is not None and math.prod(zx.shape) != 1:
         raise GraphError(f"the zero of an image is one number but its shape is {list(zx.shape)}")
-    outside = 0 if zx is None else zx[(0,) * len(zx.shape)]
-    padded, (co, *inner) = windows.padded(x, outside), w.shape
+    zero = None if zx is None else zx[(0,) * len(zx.shape)]
+    padded, (co, *inner) = windows.padded(x, 0 if zero is None else zero), w.shape
     sums = convolved(padded, w, windows, groups)
     channel, taps = te.reduce_axis(inner[0], name="ci"), windows.taps()
     k = [te.reduce_axis(size, name="k") for size in inner]
 
     def image(n: Expr, g: Expr, *position: Expr) -> Expr:
-        element = padded[(n, g * inner[0] + channel, *windows.places(position, taps))]
-        return te.sum(element, axis=[channel, *taps])
+        value = padded[(n, g * inner[0] + channel, *windows.places(position, taps))]
+        return te.sum(value, axis=[channel, *taps])
 
     of_w = te.compute((co,), lambda o: te.sum(w[(o, *k)], axis=k), name="filters")
     of_x = te.compute((x.shape[0], groups, *windows.out), image, name="images")
 
     def at(n: Expr, o: Expr, *position: Expr) -> Expr:
-        zeros = (None if zx is None else outside, None if zw is None else _own(zw, w, (o,), 0))
+        zeros = (zero, None if zw is None else _own(zw, w, (o,), 0))
         group = first_of_group(o, co // groups, 1, groups)
         return _moved(sums[(n, o, *position)], zeros, (of_x[(n, group, *position)], of_w[o]), math.prod(inner))
 
