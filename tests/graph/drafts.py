@@ -62,7 +62,12 @@ def operators_of(graph: Graph) -> list[str]:
 
 def some_inputs(graph: Graph) -> dict[str, Array]:
     rng = np.random.default_rng(7)
-    return {name: rng.normal(size=graph.values[name].shape).astype(graph.values[name].dtype) for name in graph.inputs}
+    drawn = {name: rng.normal(size=graph.values[name].shape) for name in graph.inputs}
+    # Of bools about one of four holds.
+    return {
+        name: array < -0.7 if graph.values[name].dtype == "bool" else array.astype(graph.values[name].dtype)
+        for name, array in drawn.items()
+    }
 
 
 def checked(run: Callable[[Graph], Graph], graph: Graph, tolerance: float = 1e-6) -> Graph:

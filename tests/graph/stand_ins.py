@@ -34,8 +34,9 @@ def _elementwise() -> dict[str, Any]:
         "sigmoid": te.sigmoid,
         "silu": lambda a: a * te.sigmoid(a),
         "identity": lambda a: a,
+        "logical_not": te.logical_not,
     }
-    return {name: _mapped(name, f) for name, f in {**two, **one}.items()}
+    return {name: _mapped(name, f) for name, f in {**two, **one, "where": te.select}.items()}
 
 
 def _mapped(name: str, function: Any) -> Any:
@@ -263,11 +264,21 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = False
 ) -> Tensor:
     rank = len(q.shape)
+    k, v = (
+        te.compute(
+            (*q.shape[:-2], *t.shape[-2:]),
+            lambda *i, t=t: t[(*i[:-3], i[-3] // (q.shape[-3] // t.shape[-3]), *i[-2:])],
+            name=name,
+        )
+        for name, t in (("keys", k), ("values", v))
+    )
     turned = transpose(k, (*range(rank - 2), rank - 1, rank - 2))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = map_elements(lambda a: a * factor, matmul(q, turned), name="scores")
     if mask is not None:
-        scores = map_elements(lambda a, b: a + b, scores, mask, name="masked")
+        scores = map_elements(
+            lambda a, b: te.select(b, a, -math.inf) if mask.dtype == "bool" else a + b, scores, mask, name="masked"
+        )
     if causal:
         seen = scores
         scores = te.compute(seen.shape, lambda *i: te.select(i[-1] <= i[-2], seen[i], -1e30), name="causal")

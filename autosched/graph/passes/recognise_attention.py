@@ -2,59 +2,87 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.graph import Array, Attribute, Graph, Node, Shape
 from autosched.graph.passes.merge_layouts import composed, permutation
 from autosched.graph.passes.rewrite import Change, made_by, new_name, number, read_once, rewrite
 from autosched.ir.dtype import DTYPES
 
 
 @dataclass(frozen=True)
+class _Mask:
+    """What is added to the scores, or which of them are kept (`of_bools`), or hidden (`is_inverted`)."""
+
+    name: str
+    of_bools: bool = False
+    is_inverted: bool = False
+
+
+@dataclass(frozen=True)
 class _Scores:
-    """What softmax is taken of: q @ keys * scale + mask."""
+    """What softmax is taken of: q @ keys * scale, masked."""
 
     q: str
     keys: str  # [..., D, L]
     scale: float
-    mask: str | None
+    mask: _Mask | None
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Keys as [..., L, D], times `factor`; `turned` are nodes that make them."""
+
+    name: str
+    shape: Shape
+    factor: float
+    turned: tuple[Node, ...] = ()
 
 
 def recognise_attention(graph: Graph) -> Graph:
-    """One node for the products, the mask and the softmax of attention. Constants that mask all that comes after
-    become `causal`."""
+    """One node for the products, the mask and the softmax of attention.
+
+    Constants that hide all that comes after become `causal`, and heads that are repeated for several queries are not.
+    """
     return rewrite(graph, _attention)
 
 
 def _attention(graph: Graph, node: Node) -> Change | None:
     weights, v = (*node.inputs, None, None)[:2]
     softmax = made_by(graph, _uncast(graph, weights), "softmax") if node.operator == "matmul" else None
-    if softmax is None or v is None:
+    if softmax is None or weights is None or v is None:
         return None
     rank = len(graph.values[softmax.outputs[0]].shape)
     scores = _scores(graph, _uncast(graph, softmax.inputs[0]))
     if scores is None or cast("int", softmax.attributes["axis"]) % rank != rank - 1:
         return None
-    path = (cast("str", weights), softmax.outputs[0], softmax.used[0])
-    if not all(read_once(graph, name) for name in path):
-        return None
     keys = _turned_back(graph, node, scores.keys)
-    if keys is None:
+    if keys is None or not all(read_once(graph, n) for n in (weights, softmax.outputs[0], softmax.used[0])):
         return None
-    turned, k, shape, factor = keys
     q, values, made = graph.values[scores.q], graph.values[v], graph.values[node.outputs[0]]
-    is_alike = q.shape[:-2] == shape[:-2] == values.shape[:-2] and len(q.shape) >= 3
+    is_alike = q.shape[:-2] == keys.shape[:-2] == values.shape[:-2] and len(q.shape) >= 3
     if not is_alike or not q.dtype == graph.values[scores.keys].dtype == values.dtype == made.dtype:
         return None
-    attributes: dict[str, Attribute] = {"scale": scores.scale * factor}
-    mask = scores.mask
-    if mask is not None and _is_causal(graph, mask):
-        mask, attributes["causal"] = None, True
-    inputs = (scores.q, k, v) if mask is None else (scores.q, k, v, mask)
-    return Change((*turned, Node("attention", inputs, node.outputs, attributes, softmax.origin)))
+    attributes: dict[str, Attribute] = {"scale": scores.scale * keys.factor}
+    inputs: tuple[str, ...] = (scores.q, _ungrouped(graph, keys.name), _ungrouped(graph, v))
+    nodes, constants = list(keys.turned), dict[str, Array]()
+    if scores.mask is not None and _is_causal(graph, scores.mask):
+        attributes["causal"] = True
+    elif scores.mask is not None and scores.mask.is_inverted:
+        kept = new_name(graph, node, "kept")
+        inputs = (*inputs, kept)
+        if graph.is_constant(scores.mask.name):
+            constants[kept] = ~graph.constants[scores.mask.name]
+        else:
+            nodes.append(Node("logical_not", (scores.mask.name,), (kept,)))
+    elif scores.mask is not None:
+        inputs = (*inputs, scores.mask.name)
+    return Change((*nodes, Node("attention", inputs, node.outputs, attributes, softmax.origin)), constants)
 
 
 def _uncast(graph: Graph, name: str | None) -> str | None:
@@ -69,14 +97,7 @@ def _uncast(graph: Graph, name: str | None) -> str | None:
 
 
 def _scores(graph: Graph, name: str | None) -> _Scores | None:
-    added = made_by(graph, name, "add")
-    places = range(2) if added is not None else (None,)
-    for place in places:
-        product, mask = name, None
-        if added is not None and place is not None:
-            product, mask = added.inputs[place], added.inputs[1 - place]
-            if product is None or graph.values[product].shape != graph.values[added.outputs[0]].shape:
-                continue
+    for product, mask in _unmasked(graph, name):
         whole, scale = _unscaled(graph, _uncast(graph, product))
         matmul = made_by(graph, whole, "matmul")
         if matmul is None or whole is None or not read_once(graph, whole):
@@ -85,6 +106,24 @@ def _scores(graph: Graph, name: str | None) -> _Scores | None:
         if q is not None and keys is not None:
             return _Scores(q, keys, scale * before * between, mask)
     return None
+
+
+def _unmasked(graph: Graph, name: str | None) -> Iterator[tuple[str, _Mask | None]]:
+    """What scores may be before a mask, and the mask: one that is added, or one that chooses."""
+    if name is None:
+        return
+    node = made_by(graph, name, "add", "where")
+    pairs: list[tuple[str, _Mask]] = []
+    if node is not None and node.operator == "add":
+        left, right = cast("tuple[str, str]", node.inputs)
+        pairs = [(left, _Mask(right)), (right, _Mask(left))]
+    elif node is not None:
+        choice, left, right = cast("tuple[str, str, str]", node.inputs)
+        pairs = [(left, _Mask(choice, True))] if number(graph, right) == -math.inf else []
+        pairs += [(right, _Mask(choice, True, is_inverted=True))] if number(graph, left) == -math.inf else []
+    yield from ((side, mask) for side, mask in pairs if graph.values[side].shape == graph.values[name].shape)
+    if node is None:
+        yield name, None
 
 
 def _unscaled(graph: Graph, name: str | None) -> tuple[str | None, float]:
@@ -105,32 +144,46 @@ def _unscaled(graph: Graph, name: str | None) -> tuple[str | None, float]:
     return name, factor
 
 
-def _turned_back(graph: Graph, node: Node, keys: str) -> tuple[tuple[Node, ...], str, tuple[int, ...], float] | None:
-    """The keys as [..., L, D]: nodes that make them, their name and shape, and a factor that comes out; None where
-    they are not transposed."""
+def _turned_back(graph: Graph, node: Node, keys: str) -> _Keys | None:
+    """None where the keys are not transposed: to do that would be a pass over them."""
     turn = made_by(graph, keys, "transpose")
-    if turn is None:
+    source, factor = _unscaled(graph, None if turn is None else turn.used[0])
+    if turn is None or source is None:
         return None
-    source, factor = _unscaled(graph, turn.used[0])
     perm, shape = permutation(turn), graph.values[keys].shape
     rank = len(perm)
     swapped = (*range(rank - 2), rank - 1, rank - 2)
-    back = composed(perm, swapped)
-    turned_shape = tuple(shape[axis] for axis in swapped)
-    if source is None or back == tuple(range(rank)):
-        return None if source is None else ((), source, turned_shape, factor)
+    back, own = composed(perm, swapped), tuple(shape[axis] for axis in swapped)
+    if back == tuple(range(rank)):
+        return _Keys(source, own, factor)
     name = new_name(graph, node, "keys")
-    return (Node("transpose", (source,), (name,), {"perm": back}, turn.origin),), name, turned_shape, factor
+    return _Keys(name, own, factor, (Node("transpose", (source,), (name,), {"perm": back}, turn.origin),))
 
 
-def _is_causal(graph: Graph, mask: str) -> bool:
-    """Whether a mask is a constant, 0 up to the diagonal and after it as good as -infinity."""
-    array = graph.constants.get(mask)
+def _ungrouped(graph: Graph, name: str) -> str:
+    """Keys or values before each of their heads was repeated for several heads of queries."""
+    joined = made_by(graph, name, "reshape")
+    repeated = made_by(graph, joined.inputs[0], "expand") if joined is not None else None
+    apart = made_by(graph, repeated.inputs[0], "reshape") if repeated is not None else None
+    if repeated is None or apart is None:
+        return name
+    source = apart.used[0]
+    own, one, many = (graph.values[n].shape for n in (source, apart.outputs[0], repeated.outputs[0]))
+    heads = graph.values[name].shape
+    is_repeated = len(own) >= 3 and one == (*own[:-2], 1, *own[-2:]) and many == (*own[:-2], many[-3], *own[-2:])
+    return source if is_repeated and heads == (*own[:-3], own[-3] * many[-3], *own[-2:]) else name
+
+
+def _is_causal(graph: Graph, mask: _Mask) -> bool:
+    """Whether a mask is a constant that keeps what is up to the diagonal, and hides what comes after it."""
+    array = graph.constants.get(mask.name)
     if array is None or array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
         return False
     if any(size != 1 for size in array.shape[:-2]):
         return False
-    square = array.reshape(array.shape[-2:]).astype("float64")
-    hidden = max(-1e9, -DTYPES[graph.values[mask].dtype].largest)
-    after = np.triu(np.ones(square.shape, dtype=bool), k=1)
-    return bool(np.all(square[after] <= hidden) and np.all(square[~after] == 0))
+    square, kept = array.reshape(array.shape[-2:]), np.tri(array.shape[-1], dtype=bool)
+    if mask.of_bools:
+        return bool(np.all((square != mask.is_inverted) == kept))
+    # exp of this, beside a score that is not masked, is 0.
+    hidden = max(-1e9, -DTYPES[graph.values[mask.name].dtype].largest)
+    return bool(np.all(square[~kept] <= hidden) and np.all(square[kept] == 0))

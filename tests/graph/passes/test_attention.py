@@ -68,15 +68,62 @@ def test_heads_come_out_of_the_columns():
 
 
 @pytest.mark.parametrize("hidden", [-np.inf, -1e9, np.finfo("float32").min])
-def test_a_constant_that_masks_what_comes_after(hidden):
+def test_a_constant_that_hides_what_comes_after(hidden):
     d = Draft()
-    mask = np.triu(np.full((1, 1, 6, 6), hidden), k=1) if np.isfinite(hidden) else None
-    if mask is None:
-        mask = np.where(np.tri(6, dtype=bool), 0.0, hidden)
-    after = checked(recognise_attention, d.graph(finish(d, d.add(scores(d), d.constant(mask)))))
-    (node,) = after.nodes
+    mask = np.where(np.tri(6, dtype=bool), 0.0, hidden)[None, None]
+    (node,) = checked(recognise_attention, d.graph(finish(d, d.add(scores(d), d.constant(mask))))).nodes
     assert node.attributes["causal"] is True
     assert len(node.inputs) == 3
+
+
+def chosen(d, keeps, condition):
+    """Scores where `condition` holds, or where it does not."""
+    s = scores(d)
+    return finish(d, d.where(condition, s, -math.inf) if keeps else d.where(condition, -math.inf, s))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_constant_choice_of_what_comes_before(keeps):
+    d = Draft()
+    choice = d.constant(np.tri(6, dtype=bool) == keeps, dtype="bool")
+    (node,) = checked(recognise_attention, d.graph(chosen(d, keeps, choice))).nodes
+    assert node.attributes["causal"] is True
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_choice_is_a_mask_of_bools(keeps):
+    d = Draft()
+    choice = np.eye(6, dtype=bool) | np.tri(6, k=-2, dtype=bool)
+    graph = d.graph(chosen(d, keeps, d.constant(choice == keeps, dtype="bool")))
+    after = checked(recognise_attention, graph)
+    np.testing.assert_array_equal(after.constants[after.nodes[0].inputs[3]], choice)
+
+
+def test_a_choice_of_what_is_hidden_that_is_given():
+    d = Draft()
+    after = checked(recognise_attention, d.graph(chosen(d, False, d.input(2, 1, 1, 6, dtype="bool"))))
+    assert operators_of(after) == ["logical_not", "attention"]
+
+
+def test_heads_are_not_repeated():
+    d = Draft()
+    parts = []
+    for _ in range(2):
+        apart = d.reshape(d.input(2, 2, 6, 4), shape=(2, 2, 1, 6, 4))
+        parts.append(d.reshape(d.expand(apart, shape=(2, 2, 3, 6, 4)), shape=(2, 6, 6, 4)))
+    s = d.mul(d.matmul(d.input(2, 6, 6, 4), d.transpose(parts[0], perm=SWAP)), 0.5)
+    (node,) = checked(recognise_attention, d.graph(d.matmul(d.softmax(s, axis=-1), parts[1]))).nodes
+    assert node.inputs[1:] == ("in0", "in1")
+
+
+def test_heads_in_another_order_are_repeated():
+    """All heads once, then all again: not what `attention` does with fewer heads of keys."""
+    d = Draft()
+    apart = d.reshape(d.input(2, 2, 6, 4), shape=(2, 1, 2, 6, 4))
+    keys = d.reshape(d.expand(apart, shape=(2, 3, 2, 6, 4)), shape=(2, 6, 6, 4))
+    s = d.matmul(d.input(2, 6, 6, 4), d.transpose(keys, perm=SWAP))
+    after = checked(recognise_attention, d.graph(d.matmul(d.softmax(s, axis=-1), d.input(2, 6, 6, 4))))
+    assert operators_of(after) == ["reshape", "expand", "reshape", "attention"]
 
 
 @pytest.mark.parametrize("hidden", [-1.0, -1e9])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.graph.interpret import interpret
+from autosched.graph.operators import operators
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.merge_siblings import merge_siblings
 from tests.graph.drafts import Draft, checked, operators_of, some_inputs
@@ -39,6 +40,14 @@ def test_a_chain_is_rounded_once():
     expected = weights * whole.reshape(3, 1, 1, 1)
     found = after.constants[after.nodes[0].inputs[1]]
     np.testing.assert_array_equal(found, expected.astype("float32"))
+
+
+@pytest.mark.skipif("conv_transpose" not in operators(), reason="there is no such operator yet")
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_goes_into_a_transposed_convolution(groups):
+    d = Draft()
+    made = d.conv_transpose(d.input(1, 4, 3, 3), d.random(4, 6 // groups, 2, 2), groups=groups, strides=(2, 2))
+    assert operators_of(checked(fold_batch_norm, d.graph(batch_norm(d, made, 6)))) == ["conv_transpose"]
 
 
 @pytest.mark.parametrize("operator", ["linear", "gemm"])
