@@ -130,6 +130,23 @@ def test_linears_of_one_operand_are_joined(biased):
     assert after.nodes[1].attributes == {"sizes": sizes, "axis": 2}
 
 
+@pytest.mark.parametrize("operator", ["linear", "matmul"])
+def test_a_bias_that_is_added_is_joined_too(operator):
+    d = Draft()
+    x = d.input(2, 4, 6)
+    q, k, v = (d.add_node(operator, x, d.random(6, 6)) for _ in range(3))
+    after = checked(merge_siblings, d.graph(d.add(q, d.random(6)), d.add(d.random(1, 1, 6), k), v))
+    assert operators_of(after) == (["matmul", "add", "split"] if operator == "matmul" else ["linear", "split"])
+
+
+def test_what_is_added_for_each_row_stays_behind():
+    d = Draft()
+    x = d.input(4, 6)
+    made = [d.matmul(x, d.random(6, 6)) for _ in range(2)]
+    after = checked(merge_siblings, d.graph(d.add(made[0], d.random(4, 1)), d.add(made[1], made[1])))
+    assert operators_of(after) == ["matmul", "split", "add", "add"]
+
+
 def test_gate_and_up_are_joined():
     d = Draft()
     x = d.relu(d.input(2, 4))
