@@ -48,6 +48,8 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.graph": ("graph/test_graph.py",),
     "autosched.graph.operators": ("graph/test_operators.py",),
     "autosched.graph.passes": ("graph/passes/test_identities.py",),
+    "autosched.graph.onnx": ("graph/onnx/test_import.py",),
+    "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),
     "autosched.session": ("test_api.py::test_compile_without_records_takes_the_analytic_best",),
     "autosched.api": ("test_api.py::test_tune_then_everything_that_is_done_with_records",),
     "autosched.cli": ("cli/test_values.py", "cli/test_tune.py"),

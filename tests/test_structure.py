@@ -106,7 +106,7 @@ FORBIDDEN_ATTRIBUTES = {
     *(("subprocess", name) for name in ("getoutput", "getstatusoutput")),
     *(("builtins", name) for name in FORBIDDEN_CALLS),
 }
-HEAVY = ("llvmlite", "xgboost", "networkx", "matplotlib", "rich", "torch", "scipy", "tvm", "pycuda", "cuda")
+HEAVY = ("llvmlite", "xgboost", "networkx", "matplotlib", "rich", "torch", "scipy", "tvm", "pycuda", "cuda", "onnx")
 
 
 def python_files(*folders: str) -> list[Path]:

@@ -1,0 +1,93 @@
+"""The graph that is being made: values, constants, nodes, and names for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array, Attribute, Node, Value
+from autosched.graph.operators import results_of
+from autosched.ir.dtype import DTYPES
+
+
+def check_value(value: Value) -> None:
+    """Raises GraphError for a value that no graph of ours may have."""
+    if value.dtype not in DTYPES:
+        raise GraphError(f"the value {value} is of a type that is not supported; {', '.join(DTYPES)} are")
+    if 0 in value.shape:
+        raise GraphError(f"the value {value} has a size of 0, which is not supported")
+
+
+class GraphBuilder:
+    """Constants may also be what no graph can have, as empty ones: nodes that would read them are refused."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.constants: dict[str, Array] = {}
+        self.nodes: list[Node] = []
+        self._numbers: Counter[str] = Counter()  # of names made of each stem
+        self._reserved: set[str] = set()
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """No value is called so by itself: they are ONNX's names, which what they stand for will have."""
+        self._reserved.update(names)
+
+    def add_value(self, value: Value) -> None:
+        if value.name in self.values:
+            raise GraphError(f"the model has two values {value.name}")
+        self.values[value.name] = value
+
+    def add_constant(self, array: Array, stem: str) -> str:
+        """A constant under a name made of `stem`."""
+        name = self._new_name(stem)
+        self.name_constant(name, array)
+        return name
+
+    def name_constant(self, name: str, array: Array) -> None:
+        self.add_value(Value(name, array.shape, array.dtype.name))
+        self.constants[name] = array
+
+    def add_node(
+        self, operator: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute], n: int, origin: str
+    ) -> tuple[str, ...]:
+        for name in inputs:
+            if name is not None:
+                check_value(self.values[name])
+        outputs = tuple(self._new_name(f"{origin}.{operator}") for _ in range(n))
+        node = Node(operator, tuple(inputs), outputs, attributes, origin)
+        for value in results_of(node, self.values):
+            check_value(value)
+            self.add_value(value)
+        self.nodes.append(node)
+        return outputs
+
+    def rename(self, new: Mapping[str, str], start: int) -> None:
+        """Gives values that the nodes from `start` on make other names."""
+        for old, name in new.items():
+            self.add_value(replace(self.values.pop(old), name=name))
+        for n in range(start, len(self.nodes)):
+            node = self.nodes[n]
+            inputs = tuple(None if i is None else new.get(i, i) for i in node.inputs)
+            self.nodes[n] = replace(node, inputs=inputs, outputs=tuple(new.get(o, o) for o in node.outputs))
+
+    def output(self, name: str, value: str) -> None:
+        """Makes `value` an output of the network, called `name`."""
+        if value == name:
+            return
+        check_value(self.values[value])
+        array = self.constants.get(value)
+        if array is not None:
+            self.name_constant(name, array)
+            return
+        (made,) = self.add_node("identity", [value], {}, 1, f"output {name}")
+        self.rename({made: name}, len(self.nodes) - 1)
+
+    def _new_name(self, stem: str) -> str:
+        while True:
+            self._numbers[stem] += 1
+            number = self._numbers[stem]
+            name = stem if number == 1 else f"{stem}.{number}"
+            if name not in self.values and name not in self._reserved:
+                return name

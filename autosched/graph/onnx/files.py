@@ -1,0 +1,98 @@
+"""ONNX files: the model of a path, and arrays of its tensors.
+
+Data beside the model is mapped into memory, not read. It must lie in the model's folder: a file that is loaded must not
+make us read another one of the machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, ModelProto, TensorProto
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array
+from autosched.ir.dtype import DTYPES
+
+OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
+STANDARD = ("", "ai.onnx")  # names of their domain
+
+
+def read_model(path: Path) -> ModelProto:
+    """The model in a file, without data that lies beside it. Raises GraphError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's; it has one class of them for each of its implementations
+        raise GraphError(f"{path} is not an ONNX model, or is truncated ({len(data)} bytes)") from error
+    if not model.HasField("graph"):
+        raise GraphError(f"{path} holds no graph: it is not an ONNX model, or is truncated ({len(data)} bytes)")
+    return model
+
+
+def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
+    """The version of each domain of operators that a model uses; the standard's domain is ''."""
+    found = {"" if o.domain in STANDARD else o.domain: o.version for o in model.opset_import}
+    version = found.get("")
+    if version is not None and version not in OPSETS:
+        raise GraphError(f"the model is of opset {version}; supported are {OPSETS.start} to {OPSETS.stop - 1}")
+    return found
+
+
+def type_named(number: int) -> str | None:
+    """Our type for one of ONNX's; None where there is none."""
+    if number in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    name = onnx.helper.tensor_dtype_to_np_dtype(number).name
+    return name if name in DTYPES else None
+
+
+def array_of(tensor: TensorProto, folder: Path | None) -> Array:
+    """The array of a tensor, read only. `folder`: where data beside the model lies."""
+    where = f"the tensor {tensor.name or '(without name)'}"
+    if tensor.data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        raise GraphError(f"{where} is of type {TensorProto.DataType.Name(tensor.data_type)}, which is not supported")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return mapped(tensor, folder, where)
+    try:
+        array: Array = onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"{where} has data that do not fit its shape {list(tensor.dims)}: {error}") from error
+    return array
+
+
+def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
+    """The array of a tensor whose data lies in a file of `folder`."""
+    facts = {entry.key: entry.value for entry in tensor.external_data}
+    location = facts.get("location", "")
+    if folder is None:
+        raise GraphError(f"{where} has its data in the file {location}, but the model comes from no folder")
+    file, home = (folder / location).resolve(), folder.resolve()
+    if not location or not file.is_relative_to(home):
+        raise GraphError(f"{where} has its data in {location!r}, which is outside of the model's folder {folder}")
+    if not file.is_file():
+        raise GraphError(f"{where} has its data in {location}, and there is no such file in {folder}")
+    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
+        raise GraphError(f"{where} packs two elements in a byte, which is not supported for data beside the model")
+    try:
+        offset, size = int(facts.get("offset", 0)), int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        length = int(facts.get("length", size))
+    except ValueError as error:
+        raise GraphError(f"{where} has an offset or length of its data that is no number") from error
+    there = file.stat().st_size
+    if offset < 0 or length != size or offset + size > there:
+        raise GraphError(
+            f"{where} needs {size} bytes of {location} from {offset} on; it says {length}, the file has {there}"
+        )
+    if size == 0:
+        return np.zeros(shape, dtype)
+    data = np.asarray(np.memmap(file, np.uint8, "r", offset, (size,)))
+    if offset % dtype.itemsize:
+        data = data.copy()  # elements must lie at multiples of their size
+    return data.view(dtype).reshape(shape)

@@ -1,0 +1,112 @@
+"""What is known while importing: constants, shapes, and arithmetic on small constants.
+
+Results of any size that only look at their operand are views. Other nodes are computed here only where all they read is
+small, as shapes are: large constants are the passes' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import RuntimeContextError
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array, Value
+from autosched.ir.dtype import numpy_dtype
+
+SMALL = 1 << 16  # elements
+# Small integers that stand for floats stay as they are, for integer products; random numbers are none.
+KEPT = {"DequantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan"}  # rules choose among graphs
+
+
+def _constant_of_shape(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    value = attributes.get("value")
+    one = np.zeros((), np.float32) if value is None else np.reshape(value, ())
+    return np.broadcast_to(one, tuple(int(size) for size in arrays[0]))
+
+
+def _expand(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    x, shape = arrays[0], tuple(int(size) for size in arrays[1])
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, shape))
+
+
+def _transpose(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    return np.transpose(arrays[0], attributes.get("perm"))
+
+
+def _constant(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    (name,) = attributes
+    if name == "value":
+        return np.asarray(attributes[name])
+    if name not in types:
+        raise GraphError(f"a constant of {name} is not supported")
+    return np.asarray(attributes[name], types[name])
+
+
+VIEWS: Mapping[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Transpose": _transpose,
+}
+OF_SHAPES = {"Shape", "Size"}  # of operands whose elements are not read
+# Operators that have no rule: what they make is known while importing, or refused.
+FOLDED_ONLY = {"Constant", "ConstantOfShape", *OF_SHAPES, "Range", "NonZero", "MelWeightMatrix"}
+
+
+def folded(
+    node: NodeProto,
+    attributes: Mapping[str, Any],
+    opsets: Mapping[str, int],
+    operands: Sequence[Value | None],
+    constants: Mapping[str, Array],
+) -> tuple[Array, ...] | None:
+    """The results of a node that are known; None where they are not, or are left to the network."""
+    if node.domain or node.op_type in KEPT:
+        return None
+    if node.op_type in OF_SHAPES and operands[0] is not None:
+        return (_of_shape(node.op_type, operands[0].shape, attributes),)
+    if node.op_type == "CastLike":  # the second operand says a type only
+        operands, target = operands[:1], operands[1]
+    arrays = [None if v is None else constants.get(v.name) for v in operands]
+    if any(v is not None and a is None for v, a in zip(operands, arrays, strict=True)):
+        return None
+    if node.op_type == "CastLike" and arrays[0] is not None and target is not None:
+        return (arrays[0].astype(numpy_dtype(target.dtype)),) if arrays[0].size <= SMALL else None
+    if node.op_type in VIEWS:
+        return (VIEWS[node.op_type]([a for a in arrays if a is not None], attributes),)
+    if not arrays or sum(a.size for a in arrays if a is not None) > SMALL:
+        return None
+    return _by_reference(node, opsets, arrays)
+
+
+def _of_shape(operator: str, shape: tuple[int, ...], attributes: Mapping[str, Any]) -> Array:
+    if operator == "Size":
+        return np.asarray(np.prod(shape, dtype=np.int64))
+    return np.asarray(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
+
+
+def _by_reference(
+    node: NodeProto, opsets: Mapping[str, int], arrays: Sequence[Array | None]
+) -> tuple[Array, ...] | None:
+    """By ONNX's own NumPy; None for an operator that it lacks, and for results that are no arrays."""
+    given = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
+    ins, outs = ([helper.make_empty_tensor_value_info(n) for n in names if n] for names in (given, node.output))
+    imports = [helper.make_opsetid("", opsets[""])]  # a node alone would be one of the newest version
+    model = helper.make_model(helper.make_graph([node], "folded", ins, outs), opset_imports=imports)
+    try:
+        # It may write to what it is given.
+        results = ReferenceEvaluator(model).run(None, {k: a.copy() for k, a in given.items()})
+    except (NotImplementedError, RuntimeContextError):
+        return None
+    except Exception as error:  # any that NumPy or the library has for operands that do not fit
+        raise GraphError(f"it cannot be computed of its constants: {error}") from error
+    if not all(isinstance(r, np.ndarray | np.generic) for r in results):
+        return None
+    return tuple(np.asarray(r) for r in results)

@@ -1,0 +1,227 @@
+"""A model as a graph: one pass over its nodes, in which shapes are known, constants folded and rules applied.
+
+A node that cannot be imported does not end the pass: its results are lost, and with them what reads them, so that
+every operator that is not supported is named at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array, Graph
+from autosched.graph.onnx.builder import GraphBuilder
+from autosched.graph.onnx.definitions import Definition, definition_of, has_definition, local_definitions
+from autosched.graph.onnx.files import array_of, opsets_of
+from autosched.graph.onnx.folding import FOLDED_ONLY, folded
+from autosched.graph.onnx.inputs import inputs_of
+from autosched.graph.onnx.order import in_order, label
+from autosched.graph.onnx.schemas import check_node, domain_of
+from autosched.graph.onnx.site import RULES, NotConstant, Scope, Site
+from autosched.graph.verify import verify
+
+FAMILIES = (
+    *("attention", "control", "convolutions", "elementwise", "indices", "normalisation", "pools", "products"),
+    *("quantised", "recurrent", "reductions", "resizing"),
+)
+DEEPEST = 50  # of graphs and definitions within each other
+
+
+def import_model(model: ModelProto, sizes: Mapping[str, int], folder: Path | None = None) -> Graph:
+    """The graph of a model in memory; `folder`: where data beside it lies. Raises GraphError."""
+    for family in FAMILIES:
+        importlib.import_module(f"autosched.graph.onnx.rules.{family}")
+    scope = Scope({}, opsets_of(model))
+    importer = Importer(local_definitions(model), folder)
+    builder = importer.builder
+    importer.add_initializers(model.graph, scope)
+    inputs = inputs_of(model.graph, sizes)
+    for value in inputs:
+        builder.add_value(value)
+        scope.names[value.name] = value.name
+    outputs = tuple(o.name for o in model.graph.output)
+    builder.reserve(outputs)
+    importer.add_nodes(model.graph.node, scope)
+    importer.raise_what_failed()
+    for name in outputs:
+        if scope.names.get(name) is None:
+            raise GraphError(f"the output {name} of the model is made by nothing")
+        builder.output(name, scope.names[name] or "")
+    name = model.graph.name or "network"
+    whole = Graph(tuple(v.name for v in inputs), outputs, (), builder.values, builder.constants, name)
+    graph = whole.with_nodes(builder.nodes)
+    verify(graph)
+    return graph
+
+
+class Unsupported(GraphError):
+    """An operator that there is no rule for."""
+
+
+class Importer:
+    """Adds ONNX's nodes to a graph, and keeps what went wrong."""
+
+    def __init__(self, definitions: Mapping[tuple[str, str], Definition], folder: Path | None) -> None:
+        self.builder = GraphBuilder()
+        self._definitions, self._folder = definitions, folder
+        self._unsupported: dict[str, list[str]] = {}  # nodes by operator
+        self._errors: list[GraphError] = []
+
+    def add_initializers(self, graph: GraphProto, scope: Scope) -> None:
+        if len(graph.sparse_initializer):
+            raise GraphError("the model has sparse initializers, which are not supported")
+        for tensor in graph.initializer:
+            array = array_of(tensor, self._folder)
+            if scope.depth:
+                scope.names[tensor.name] = self.builder.add_constant(array, tensor.name)
+            else:
+                self.builder.name_constant(tensor.name, array)
+                scope.names[tensor.name] = tensor.name
+
+    def add_graph(self, graph: GraphProto, scope: Scope, given: Sequence[str]) -> tuple[str, ...]:
+        """The results of a graph within the graph, which sees the names around it."""
+        if len(graph.input) != len(given):
+            raise GraphError(f"its graph {graph.name} has {len(graph.input)} inputs, and is given {len(given)}")
+        names = ChainMap(dict[str, "str | None"](), scope.names)
+        inner = Scope(names, scope.opsets, scope.attributes, scope.depth + 1)
+        self.add_initializers(graph, inner)
+        names.update({info.name: value for info, value in zip(graph.input, given, strict=True)})
+        self.add_nodes(graph.node, inner)
+        return self._found([o.name for o in graph.output], inner)
+
+    def add_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+        """Nodes that read what `scope` names, and what they make."""
+        if scope.depth > DEEPEST:
+            raise GraphError(f"the model has more than {DEEPEST} graphs or functions within each other")
+        sequence = in_order(nodes, scope.names)
+        if scope.depth == 0:
+            self.builder.reserve(name for node in sequence for name in node.output)
+        for node in sequence:
+            self._add(node, scope)
+
+    def _add(self, node: NodeProto, scope: Scope) -> None:
+        operator = f"{domain_of(node)}.{node.op_type}".lstrip(".")
+        inputs = [scope.names[name] if name else None for name in node.input]
+        lost = any(name and found is None for name, found in zip(node.input, inputs, strict=True))
+        start, results = len(self.builder.nodes), tuple[str, ...]()
+        try:
+            if not lost:
+                results = self._results(node, inputs, scope)
+            elif not self._has_meaning(node, scope):
+                raise Unsupported
+        except Unsupported:
+            lost = True
+            self._unsupported.setdefault(operator, []).append(label(node))
+        except GraphError as error:
+            lost = True
+            error.args = (f"{operator} {label(node)}: {error}",)
+            self._errors.append(error)
+        if lost:
+            scope.names.update({name: None for name in node.output if name})
+            return
+        pairs = [(old, new) for old, new in zip(results, node.output, strict=False) if new]
+        renamed: dict[str, str] = {}
+        if scope.depth == 0:  # names within definitions are not of this graph
+            made = {name for n in self.builder.nodes[start:] for name in n.outputs}
+            for old, new in pairs:
+                if old in made and old not in renamed:
+                    renamed[old] = new
+            self.builder.rename(renamed, start)
+        scope.names.update({new: renamed.get(old, old) for old, new in pairs})
+
+    def _has_meaning(self, node: NodeProto, scope: Scope) -> bool:
+        """Whether there is a rule of the operator, or a definition by others."""
+        key = domain_of(node), node.op_type
+        return (
+            key in RULES or key in self._definitions or self._is_known_only(node) or has_definition(node, scope.opsets)
+        )
+
+    def _is_known_only(self, node: NodeProto) -> bool:
+        return not domain_of(node) and node.op_type in FOLDED_ONLY
+
+    def _results(self, node: NodeProto, inputs: Sequence[str | None], scope: Scope) -> tuple[str, ...]:
+        given = (self._attribute(a, scope) for a in node.attribute)
+        attributes = {a.name: value for a, value in zip(node.attribute, given, strict=True) if value is not None}
+        key = domain_of(node), node.op_type
+        operands = [None if name is None else self.builder.values[name] for name in inputs]
+        if key not in self._definitions:
+            check_node(node, scope.opsets)
+            known = folded(node, attributes, scope.opsets, operands, self.builder.constants)
+            if known is not None:
+                return self._constants(node, known, scope)
+        if not self._has_meaning(node, scope):
+            raise Unsupported
+        if self._is_known_only(node):
+            which = next((v.name for v in operands if v and v.name not in self.builder.constants), "")
+            raise NotConstant(f"what it makes must be known while importing, but {which} depends on data", which)
+        if key in RULES and key not in self._definitions:
+            wanted, origin = tuple(map(bool, node.output)), f"{node.op_type} {label(node)}"
+            site = Site(self, scope, node.op_type, origin, tuple(inputs), wanted, attributes)
+            found = RULES[key](site)
+            if found is not None:
+                if unread := sorted(set(attributes) - site.asked):
+                    raise GraphError(f"the attribute {unread[0]} = {attributes[unread[0]]!r} is not supported")
+                return (found,) if isinstance(found, str) else found
+        return self._expanded(node, inputs, attributes, scope)
+
+    def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: Scope) -> tuple[str, ...]:
+        """What a node makes that is known; within definitions, names are not of this graph."""
+        names = [name for name in node.output if name]
+        made = {}
+        for name, array in zip(names, arrays, strict=True):
+            made[name] = self.builder.add_constant(array, label(node)) if scope.depth else name
+            if not scope.depth:
+                self.builder.name_constant(name, array)
+        return tuple(made.get(name, "") for name in node.output)
+
+    def _attribute(self, attribute: AttributeProto, scope: Scope) -> Any:
+        """None for one of the definition around it that was not given."""
+        if attribute.ref_attr_name:
+            return scope.attributes.get(attribute.ref_attr_name)
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return array_of(value, self._folder)
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, list):
+            return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+        return value
+
+    def _expanded(
+        self, node: NodeProto, inputs: Sequence[str | None], attributes: Mapping[str, Any], scope: Scope
+    ) -> tuple[str, ...]:
+        """A node as the nodes that define it."""
+        found = self._definitions.get((domain_of(node), node.op_type))
+        if found is None:
+            operands = [None if name is None else self.builder.values[name] for name in inputs]
+            found = definition_of(node, attributes, scope.opsets, operands)
+        defaults = {a.name: self._attribute(a, scope) for a in found.defaults}
+        pairs = zip(found.inputs, inputs, strict=False)
+        names: dict[str, str | None] = {name: value for name, value in pairs if value is not None}
+        inner = Scope(names, {**scope.opsets, **found.opsets}, {**defaults, **attributes}, scope.depth + 1)
+        self.add_nodes(found.nodes_reading(names), inner)
+        wanted = [made if name else "" for made, name in zip(found.outputs, node.output, strict=False)]
+        return self._found(wanted, inner)
+
+    def _found(self, wanted: Iterable[str], scope: Scope) -> tuple[str, ...]:
+        """What a graph or definition within the graph returns; '' where that is not wanted."""
+        results = []
+        for name in wanted:
+            if name and scope.names.get(name) is None:
+                self.raise_what_failed()
+                raise GraphError(f"nothing makes {name}, which it returns")
+            results.append(scope.names.get(name) or "")
+        return tuple(results)
+
+    def raise_what_failed(self) -> None:
+        if self._unsupported:
+            rows = [f"{name} ({len(nodes)}, first {nodes[0]})" for name, nodes in sorted(self._unsupported.items())]
+            raise GraphError(f"the model uses operators that are not supported: {', '.join(rows)}")
+        if self._errors:
+            raise self._errors[0]

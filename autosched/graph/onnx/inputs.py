@@ -1,0 +1,59 @@
+"""The inputs of a model as values of a graph: types, and sizes for symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from onnx import GraphProto, TensorProto, ValueInfoProto
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Value
+from autosched.graph.onnx.files import type_named
+from autosched.ir.dtype import DTYPES
+
+
+def inputs_of(graph: GraphProto, sizes: Mapping[str, int]) -> list[Value]:
+    """The inputs of the network, with `sizes` for symbolic dimensions."""
+    constants = {tensor.name for tensor in graph.initializer}
+    unbound: dict[str, str] = {}  # the input that has it first
+    known: set[str] = set()
+    values = []
+    for info in graph.input:
+        if info.name in constants:
+            continue
+        shape = []
+        for name, size in dimensions(info):
+            known |= {name} if size is None else set()
+            if size is None and name not in sizes:
+                unbound.setdefault(name, info.name)
+            shape.append(size if size is not None else int(sizes.get(name, 1)))
+        if min(shape, default=1) < 1:
+            raise GraphError(f"the input {info.name} has the shape {shape}; sizes of 0 and less are not supported")
+        values.append(Value(info.name, tuple(shape), dtype_of(info)))
+    if unbound:
+        which = ", ".join(f"{name} (of {value})" for name, value in unbound.items())
+        raise GraphError(f"the model has dimensions whose sizes must be given: {which}")
+    if strangers := [name for name in sizes if name not in known]:
+        names = ", ".join(sorted(known)) or "none"
+        raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {names}")
+    return values
+
+
+def dimensions(info: ValueInfoProto) -> Iterable[tuple[str, int | None]]:
+    """(name, size) of each dimension; the size is None for a symbolic one."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise GraphError(f"the input {info.name} is no tensor: sequences, maps and optional values are not supported")
+    if not info.type.tensor_type.HasField("shape"):
+        raise GraphError(f"the input {info.name} says no shape, not even how many dimensions it has")
+    for n, dimension in enumerate(info.type.tensor_type.shape.dim):
+        place = f"{info.name}[{n}]"
+        yield dimension.dim_param or place, dimension.dim_value if dimension.HasField("dim_value") else None
+
+
+def dtype_of(info: ValueInfoProto) -> str:
+    number = info.type.tensor_type.elem_type
+    found = type_named(number)
+    if found is None:
+        name, ours = TensorProto.DataType.Name(number), ", ".join(DTYPES)
+        raise GraphError(f"the input {info.name} is of type {name}, which is not supported; {ours} are")
+    return found

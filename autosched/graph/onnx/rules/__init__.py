@@ -1,0 +1,1 @@
+"""Rules: ONNX operators as nodes of ours."""

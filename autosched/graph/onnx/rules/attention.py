@@ -1,0 +1,35 @@
+"""Attention."""
+
+from __future__ import annotations
+
+from autosched.graph.onnx.site import Results, Site, rule
+
+
+@rule("Attention")
+def attention(site: Site) -> Results | None:
+    """Plain attention is one node; with a cache, a cap or scores as a result it is written out by its definition."""
+    q, k, v, mask = site.input(0), site.input(1), site.input(2), site.optional(3)
+    causal, precision = bool(site.attribute("is_causal", 0)), site.attribute("softmax_precision", 1)
+    windows = [site.attribute(f"{side}_window_size", -1) for side in ("left", "right")]
+    site.ignore("qk_matmul_output_mode")
+    extras = any(site.optional(n) is not None for n in range(4, 7)) or any(site.wanted[1:])
+    if extras or site.attribute("softcap", 0.0) or precision != 1 or windows != [-1, -1]:
+        return None
+    packed = site.rank(q) == 3
+    heads = (site.attribute("q_num_heads"), site.attribute("kv_num_heads"))
+    if packed:
+        q, k, v = (by_head(site, name, n) for name, n in ((q, heads[0]), (k, heads[1]), (v, heads[1])))
+    rows, columns = site.shape(q)[-2], site.shape(k)[-2]
+    if (causal and rows != columns) or (mask is not None and (causal or site.shape(mask)[-1] != columns)):
+        return None
+    y = site.emit("attention", q, k, v, mask, scale=site.attribute("scale"), causal=causal)
+    if not packed:
+        return y
+    batch, n, length, depth = site.shape(y)
+    return site.reshape(site.emit("transpose", y, perm=(0, 2, 1, 3)), (batch, length, n * depth))
+
+
+def by_head(site: Site, name: str, heads: int) -> str:
+    """[batch, length, heads * depth] as [batch, heads, length, depth]."""
+    batch, length, width = site.shape(name)
+    return site.emit("transpose", site.reshape(name, (batch, length, heads, width // heads)), perm=(0, 2, 1, 3))

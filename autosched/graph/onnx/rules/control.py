@@ -1,0 +1,93 @@
+"""Control flow that is known while importing: branches are chosen, loops unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosched.errors import GraphError
+from autosched.graph.onnx.site import NotConstant, Results, Site, rule
+
+MOST_STEPS = 4096  # of a loop
+BY_DATA = "depends on data; control flow by data is not supported"
+
+
+def is_true(site: Site, name: str, what: str) -> bool:
+    """The value of a condition, which must be known."""
+    if name not in site.builder.constants:
+        raise NotConstant(f"{what} ({name}) {BY_DATA}", name)
+    return bool(site.builder.constants[name].reshape(()))
+
+
+@rule("If")
+def choose(site: Site) -> Results:
+    branches = [site.attribute(f"{side}_branch") for side in ("else", "then")]
+    return site.run(branches[is_true(site, site.input(0), "its condition")], [])
+
+
+@rule("Loop")
+def loop(site: Site) -> Results:
+    """A body from the step's number, a condition and what is carried, to a condition, what is carried, and rows."""
+    body, most, first = site.attribute("body"), site.array(0), site.optional(1)
+    carried = [site.input(n) for n in range(2, len(site.inputs))]
+    limit = MOST_STEPS + 1 if most is None else int(most.item())
+    condition = site.constant(True) if first is None else first
+    rows: list[tuple[str, ...]] = []
+    while len(rows) < limit and is_true(site, condition, "its condition"):
+        check_steps(len(rows) + 1)
+        condition, *made = site.run(body, [site.constant(len(rows), "int64"), condition, *carried])
+        rows.append(tuple(made[len(carried) :]))
+        carried = made[: len(carried)]
+    count = len(site.wanted) - len(carried)
+    if count and not rows:
+        raise GraphError("it makes no step, and so results without elements, which are not supported")
+    return (*carried, *(stacked(site, [row[n] for row in rows], 0) for n in range(count)))
+
+
+@rule("Scan")
+def scan(site: Site) -> Results:
+    """A body from what is carried and rows of the inputs, to what is carried and rows of the results."""
+    body, n_rows = site.attribute("body"), site.attribute("num_scan_inputs")
+    given = site.given()
+    carried, read = given[: len(given) - n_rows], given[len(given) - n_rows :]
+    n_results = len(body.output) - len(carried)
+    axes, backwards = (site.attribute(f"scan_input_{what}", (0,) * n_rows) for what in ("axes", "directions"))
+    axes = [site.axis(axis, site.rank(name)) for axis, name in zip(axes, read, strict=True)]
+    steps = {site.shape(name)[axis] for axis, name in zip(axes, read, strict=True)}
+    if len(steps) != 1:
+        raise GraphError(f"its inputs have different numbers of rows: {sorted(steps)}")
+    (n,) = steps
+    check_steps(n)
+    rows = []
+    for step in range(n):
+        places = [n - 1 - step if back else step for back in backwards]
+        now = [row(site, name, axis, at) for name, axis, at in zip(read, axes, places, strict=True)]
+        made = site.run(body, [*carried, *now])
+        carried, results = list(made[: len(carried)]), made[len(carried) :]
+        rows.append(results)
+    out_axes, reverse = (site.attribute(f"scan_output_{what}", (0,) * n_results) for what in ("axes", "directions"))
+    columns = [[r[k] for r in (rows[::-1] if reverse[k] else rows)] for k in range(n_results)]
+    return (*carried, *(stacked(site, column, axis) for column, axis in zip(columns, out_axes, strict=True)))
+
+
+def check_steps(steps: int) -> None:
+    if steps > MOST_STEPS:
+        raise GraphError(f"a loop of more than {MOST_STEPS} steps is not supported, as all are written out")
+
+
+def row(site: Site, name: str, axis: int, at: int) -> str:
+    shape = site.shape(name)
+    return site.reshape(site.part(name, axis, at, at + 1), shape[:axis] + shape[axis + 1 :])
+
+
+def stacked(site: Site, parts: Sequence[str], axis: int) -> str:
+    """Rows along a new axis; a constant where all are."""
+    arrays = [site.builder.constants.get(name) for name in parts]
+    known = [a for a in arrays if a is not None]
+    shape = site.shape(parts[0])
+    at = site.axis(axis, len(shape) + 1)
+    if len(known) == len(parts):
+        return site.constant(np.stack(known, at))
+    wide = [site.reshape(name, (*shape[:at], 1, *shape[at:])) for name in parts]
+    return wide[0] if len(wide) == 1 else site.emit("concat", *wide, axis=at)

@@ -1,0 +1,44 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from autosched.errors import GraphError
+from autosched.graph.onnx.rules.windows import halves, window_of
+from autosched.graph.onnx.site import Results, Site, rule
+
+
+def kernel_of(site: Site, w: str) -> tuple[int, ...]:
+    """The weights' spatial sizes, which the node may repeat."""
+    own = site.shape(w)[2:]
+    said = tuple(site.attribute("kernel_shape", own))
+    if said != own:
+        raise GraphError(f"its kernel_shape {list(said)} is not that of its weights {list(site.shape(w))}")
+    return own
+
+
+@rule("Conv")
+def conv(site: Site) -> Results:
+    x, w = site.input(0), site.input(1)
+    window = window_of(site, x, kernel_of(site, w))
+    groups = site.attribute("group", 1)
+    return site.emit("conv", x, w, site.optional(2), groups=groups, **window.strides_pads_dilations)
+
+
+@rule("ConvTranspose")
+def conv_transpose(site: Site) -> Results:
+    """Where the result's shape is given, pads follow; what they lack is padding of the result."""
+    x, w = site.input(0), site.input(1)
+    window = window_of(site, x, kernel_of(site, w))
+    n, spatial, rule_ = len(window.kernel), site.shape(x)[2:], site.attribute("auto_pad", "NOTSET")
+    more = list(site.attribute("output_padding", (0,) * n))
+    wanted, pads = site.attribute("output_shape"), window.pads
+    if wanted is None and rule_.startswith("SAME"):
+        wanted = tuple(size * stride for size, stride in zip(spatial, window.strides, strict=True))
+    if wanted is not None:
+        rows = zip(spatial, window.strides, window.kernel, window.dilations, strict=True)
+        full = [(size - 1) * stride + (k - 1) * d + 1 for size, stride, k, d in rows]
+        totals = [size + p - out for size, p, out in zip(full, more, wanted[-n:], strict=True)]
+        more = [p + max(-total, 0) for p, total in zip(more, totals, strict=True)]
+        pads = halves([max(total, 0) for total in totals], rule_)
+    rest = {**window.strides_pads_dilations, "pads": pads, "output_padding": tuple(more)}
+    return site.emit("conv_transpose", x, w, site.optional(2), groups=site.attribute("group", 1), **rest)

@@ -1,0 +1,276 @@
+"""Operators that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Shape
+from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.site import Results, Site, refuse, rule
+
+
+@rule("Reshape")
+def reshape(site: Site) -> Results:
+    x, wanted = site.input(0), site.array(1)
+    assert wanted is not None, "its schema asks for two inputs"
+    keep = not site.attribute("allowzero", 0)
+    own, sizes = site.shape(x), [int(size) for size in wanted.reshape(-1)]
+    for n, size in enumerate(sizes):
+        if size == 0 and keep:
+            if n >= len(own):
+                raise GraphError(f"the new shape {sizes} copies size {n} of a shape of {len(own)}")
+            sizes[n] = own[n]
+    total, known = int(np.prod(own)), int(np.prod([s for s in sizes if s != -1]))
+    if sizes.count(-1) > 1 or (-1 in sizes and (known == 0 or total % known)) or (-1 not in sizes and total != known):
+        raise GraphError(f"{total} elements of the shape {list(own)} do not fit the new shape {sizes}")
+    return site.reshape(x, [total // known if s == -1 else s for s in sizes])
+
+
+@rule("Flatten")
+def flatten(site: Site) -> Results:
+    x, axis = site.input(0), site.attribute("axis", 1)
+    shape = site.shape(x)
+    at = axis if axis == len(shape) else site.axis(axis, len(shape))
+    return site.reshape(x, (int(np.prod(shape[:at])), int(np.prod(shape[at:]))))
+
+
+@rule("Squeeze")
+def squeeze(site: Site) -> Results:
+    x, axes = site.input(0), site.integers(1, "axes", since=13)
+    shape = site.shape(x)
+    gone = site.axes(axes, len(shape)) if axes is not None else [n for n, size in enumerate(shape) if size == 1]
+    if any(shape[n] != 1 for n in gone):
+        raise GraphError(f"the axes {list(gone)} of the shape {list(shape)} are not all of size 1")
+    return site.reshape(x, [size for n, size in enumerate(shape) if n not in gone])
+
+
+@rule("Unsqueeze")
+def unsqueeze(site: Site) -> Results:
+    x, axes = site.input(0), site.integers(1, "axes", since=13) or ()
+    rank = site.rank(x) + len(axes)
+    new, old = site.axes(axes, rank), iter(site.shape(x))
+    return site.reshape(x, [1 if n in new else next(old) for n in range(rank)])
+
+
+@rule("Transpose")
+def transpose(site: Site) -> Results:
+    x = site.input(0)
+    rank = site.rank(x)
+    perm = tuple(site.attribute("perm", range(rank)[::-1]))
+    return x if perm == tuple(range(rank)) else site.emit("transpose", x, perm=perm)
+
+
+@rule("Expand")
+def expand(site: Site) -> Results:
+    x, wanted = site.input(0), site.array(1)
+    assert wanted is not None, "its schema asks for two inputs"
+    own = site.shape(x)
+    try:
+        shape = np.broadcast_shapes(own, tuple(int(size) for size in wanted))
+    except ValueError as error:
+        raise GraphError(f"the shape {list(own)} does not expand to {wanted.tolist()}") from error
+    return x if shape == own else site.emit("expand", x, shape=shape)
+
+
+@rule("Slice")
+def slice_(site: Site) -> Results:
+    x = site.input(0)
+    rank = site.rank(x)
+    starts, stops, axes = (site.integers(n, name, since=10) for n, name in ((1, "starts"), (2, "ends"), (3, "axes")))
+    steps = site.integers(4, "", since=10) if site.opset >= 10 else None
+    if starts is None or stops is None:
+        raise GraphError("its starts or ends are missing")
+    where = site.axes(range(len(starts)) if axes is None else axes, rank)
+    return sliced(site, x, where, [slice(*s) for s in zip(starts, stops, steps or [1] * len(starts), strict=True)])
+
+
+def sliced(site: Site, x: str, axes: Sequence[int], slices: Sequence[slice]) -> str:
+    """Elements of `x` by Python's slices of some axes. Backwards is forwards of what is flipped."""
+    shape, flipped = site.shape(x), []
+    starts, stops, steps, cut = [], [], [], []
+    for axis, part in zip(axes, slices, strict=True):
+        size = shape[axis]
+        if part.step == 0:
+            raise GraphError("a slice has the step 0")
+        found = range(*part.indices(size))
+        if not len(found):
+            return empty(site, x, axis)
+        start, step = (size - 1 - found.start, -found.step) if found.step < 0 else (found.start, found.step)
+        flipped += [axis] if found.step < 0 else []
+        if (start, step, len(found)) != (0, 1, size):
+            starts.append(start)
+            stops.append(start + (len(found) - 1) * step + 1)
+            steps.append(step)
+            cut.append(axis)
+    if flipped:
+        x = site.emit("flip", x, axes=tuple(flipped))
+    if not cut:
+        return x
+    return site.emit("slice", x, starts=tuple(starts), stops=tuple(stops), axes=tuple(cut), steps=tuple(steps))
+
+
+def empty(site: Site, x: str, axis: int) -> str:
+    """No elements of an axis: a constant, whatever `x` is."""
+    return site.constant(np.zeros([0 if n == axis else s for n, s in enumerate(site.shape(x))]), site.dtype(x))
+
+
+@rule("Concat")
+def concat(site: Site) -> Results:
+    """What is empty adds nothing."""
+    given = site.given()
+    axis = site.axis(site.attribute("axis"), site.rank(given[0]))
+    full = [name for name in given if 0 not in site.shape(name)] or given[:1]
+    return full[0] if len(full) == 1 else site.emit("concat", *full, axis=axis)
+
+
+@rule("Split")
+def split(site: Site) -> Results:
+    x = site.input(0)
+    axis = site.axis(site.attribute("axis", 0), site.rank(x))
+    size, n = site.shape(x)[axis], len(site.wanted)
+    sizes = site.integers(1, "split", since=13)
+    count = site.attribute("num_outputs", n)
+    if sizes is None:
+        part = -(-size // count)
+        sizes = (*(part for _ in range(count - 1)), size - part * (count - 1))
+    if sum(sizes) != size or len(sizes) != n or min(sizes) < 0:
+        raise GraphError(f"{size} elements do not split into {n} results of the sizes {list(sizes)}")
+    full = [part for part in sizes if part]
+    parts = iter([x] if len(full) == 1 else site.emit_all(len(full), "split", x, sizes=tuple(full), axis=axis))
+    return tuple(next(parts) if part else empty(site, x, axis) for part in sizes)
+
+
+@rule("Pad")
+def pad(site: Site) -> Results:
+    x = site.input(0)
+    rank, mode = site.rank(x), site.attribute("mode", "constant")
+    given = site.integers(1, "pads", since=11)
+    if given is None:
+        raise GraphError("its pads are missing")
+    filler = site.array(2) if site.opset >= 11 else np.asarray(site.attribute("value", 0.0))
+    value = filler.item() if filler is not None else 0
+    axes = site.integers(3, "", since=11) if site.opset >= 11 else None
+    where, half = site.axes(range(rank) if axes is None else axes, rank), len(given) // 2
+    if len(given) != 2 * len(where):
+        raise GraphError(f"{len(given)} pads do not fit {len(where)} axes")
+    pads = [(0, 0)] * rank
+    for axis, low, high in zip(where, given[:half], given[half:], strict=True):
+        pads[axis] = (low, high)
+    return padded(site, x, pads, mode, value)
+
+
+def padded(site: Site, x: str, pads: Sequence[tuple[int, int]], mode: str, value: float) -> str:
+    """Pads below 0 cut off."""
+    cut = [n for n, pair in enumerate(pads) if min(pair) < 0]
+    if cut:
+        ends = [(max(-pads[n][0], 0), site.shape(x)[n] - max(-pads[n][1], 0)) for n in cut]
+        x = sliced(site, x, cut, [slice(start, stop, 1) for start, stop in ends])
+    more = tuple((max(low, 0), max(high, 0)) for low, high in pads)
+    return site.emit("pad", x, pads=more, mode=mode, value=value) if any(map(any, more)) else x
+
+
+@rule("Tile")
+def tile(site: Site) -> Results:
+    repeats = site.integers(1, "", since=0)
+    refuse(repeats is None or min(repeats, default=1) < 1, "a repeat of 0")
+    return site.emit("tile", site.input(0), repeats=repeats)
+
+
+@rule("DepthToSpace")
+def depth_to_space(site: Site) -> Results:
+    mode = site.attribute("mode", "DCR")
+    return site.emit("depth_to_space", site.input(0), block=site.attribute("blocksize"), mode=mode)
+
+
+@rule("SpaceToDepth")
+def space_to_depth(site: Site) -> Results | None:
+    if site.attribute("mode", "DCR") != "DCR":
+        return None
+    return site.emit("space_to_depth", site.input(0), block=site.attribute("blocksize"))
+
+
+@rule("Trilu")
+def trilu(site: Site) -> Results:
+    k = site.array(1)
+    return site.emit("trilu", site.input(0), k=0 if k is None else k.item(), upper=bool(site.attribute("upper", 1)))
+
+
+@rule("Gather")
+def gather(site: Site) -> Results:
+    x = site.input(0)
+    axis = site.axis(site.attribute("axis", 0), site.rank(x))
+    return site.emit("gather", x, site.input(1), axis=axis)
+
+
+@rule("GatherElements")
+def gather_elements(site: Site) -> Results:
+    x = site.input(0)
+    return site.emit("gather_elements", x, site.input(1), axis=site.axis(site.attribute("axis", 0), site.rank(x)))
+
+
+@rule("GatherND")
+def gather_nd(site: Site) -> Results:
+    return site.emit("gather_nd", site.input(0), site.input(1), batch_dims=site.attribute("batch_dims", 0))
+
+
+@rule("ScatterND")
+def scatter_nd(site: Site) -> Results:
+    return site.emit("scatter_nd", *site.given(), reduction=site.attribute("reduction", "none"))
+
+
+@rule("ScatterElements", "Scatter")
+def scatter_elements(site: Site) -> Results:
+    axis = site.axis(site.attribute("axis", 0), site.rank(site.input(0)))
+    return site.emit("scatter_elements", *site.given(), axis=axis, reduction=site.attribute("reduction", "none"))
+
+
+@rule("OneHot")
+def one_hot(site: Site) -> Results:
+    depth, ids = site.array(1), site.input(0)
+    assert depth is not None, "its schema asks for three inputs"
+    axis = site.axis(site.attribute("axis", -1), site.rank(ids) + 1)
+    return site.emit("one_hot", site.cast(ids, "int64"), site.input(2), depth=int(depth.item()), axis=axis)
+
+
+@rule("CumSum")
+def cumsum(site: Site) -> Results:
+    x, axis = site.input(0), site.array(1)
+    assert axis is not None, "its schema asks for two inputs"
+    flags = {name: bool(site.attribute(name, 0)) for name in ("exclusive", "reverse")}
+    return site.emit("cumsum", x, axis=site.axis(int(axis.item()), site.rank(x)), **flags)
+
+
+@rule("EyeLike")
+def eye_like(site: Site) -> Results:
+    x, to = site.input(0), site.attribute("dtype")
+    shape = site.shape(x)
+    kind = site.dtype(x) if to is None else type_named(to)
+    if len(shape) != 2 or kind is None:
+        raise GraphError("a matrix of this shape or type is not supported")
+    return site.constant(np.eye(shape[0], shape[1], k=site.attribute("k", 0)), kind)
+
+
+@rule("Compress")
+def compress(site: Site) -> Results:
+    """A constant condition says which elements stay."""
+    x, condition, axis = site.input(0), site.array(1), site.attribute("axis")
+    assert condition is not None, "its schema asks for two inputs"
+    kept = np.flatnonzero(condition)
+    if axis is None:
+        x, axis = site.reshape(x, (int(np.prod(site.shape(x))),)), 0
+    return site.emit("gather", x, site.constant(kept, "int64"), axis=site.axis(axis, site.rank(x)))
+
+
+@rule("ReverseSequence")
+def reverse_sequence(site: Site) -> Results:
+    x, lengths = site.input(0), site.array(1)
+    assert lengths is not None, "its schema asks for two inputs"
+    batch, time = site.attribute("batch_axis", 1), site.attribute("time_axis", 0)
+    shape: Shape = site.shape(x)
+    size = lengths.reshape([-1 if n == batch else 1 for n in range(len(shape))])
+    step = np.arange(shape[time]).reshape([-1 if n == time else 1 for n in range(len(shape))])
+    ids = np.broadcast_to(np.where(step < size, size - 1 - step, step), shape)
+    return site.emit("gather_elements", x, site.constant(ids, "int64"), axis=time)

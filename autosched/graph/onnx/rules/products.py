@@ -1,0 +1,26 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from autosched.graph.onnx.site import Results, Site, rule
+
+
+@rule("MatMul")
+def matmul(site: Site) -> Results:
+    return site.emit("matmul", site.input(0), site.input(1))
+
+
+@rule("Gemm")
+def gemm(site: Site) -> Results:
+    attributes = {
+        "alpha": site.attribute("alpha", 1.0),
+        "beta": site.attribute("beta", 1.0),
+        "trans_a": bool(site.attribute("transA", 0)),
+        "trans_b": bool(site.attribute("transB", 0)),
+    }
+    return site.emit("gemm", site.input(0), site.input(1), site.optional(2), **attributes)
+
+
+@rule("Einsum")
+def einsum(site: Site) -> Results:
+    return site.emit("einsum", *site.given(), equation=site.attribute("equation").replace(" ", ""))

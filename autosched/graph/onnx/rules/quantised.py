@@ -1,0 +1,79 @@
+"""Integers that stand for floats."""
+
+from __future__ import annotations
+
+from autosched.errors import GraphError
+from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.rules.convolutions import kernel_of
+from autosched.graph.onnx.rules.windows import window_of
+from autosched.graph.onnx.site import Results, Site, refuse, rule
+from autosched.ir.dtype import DTYPES
+
+
+@rule("QuantizeLinear")
+def quantize(site: Site) -> Results:
+    site.ignore("saturate")  # of floats of 8 bits
+    refuse(site.attribute("block_size", 0) != 0, "a scale for each block")
+    refuse(site.attribute("precision", 0) not in (0, 1), "another precision than float32")
+    x, scale, zero, to = site.input(0), site.input(1), site.optional(2), site.attribute("output_dtype", 0)
+    dtype = type_named(to) if to else "uint8" if zero is None else site.dtype(zero)
+    if dtype is None or dtype not in DTYPES or not DTYPES[dtype].is_integer:
+        raise GraphError(f"quantising to the type {to or dtype} is not supported")
+    return site.emit("quantize", x, scale, zero, axis=quantised_axis(site, x, scale), dtype=dtype)
+
+
+@rule("DequantizeLinear")
+def dequantize(site: Site) -> Results:
+    refuse(site.attribute("block_size", 0) != 0, "a scale for each block")
+    refuse(site.attribute("output_dtype", 0) != 0, "another type of the result than the scale's")
+    x, scale = site.input(0), site.input(1)
+    return site.emit("dequantize", x, scale, site.optional(2), axis=quantised_axis(site, x, scale))
+
+
+def quantised_axis(site: Site, x: str, scale: str) -> int:
+    """The axis that has a scale for each index; of one scale for all, any."""
+    axis = site.attribute("axis", 1)
+    return site.axis(axis, site.rank(x)) if site.rank(scale) else 0
+
+
+@rule("MatMulInteger")
+def matmul_integer(site: Site) -> Results:
+    return site.emit("matmul_integer", site.input(0), site.input(1), site.optional(2), site.optional(3))
+
+
+@rule("QLinearMatMul")
+def linear_matmul(site: Site) -> Results:
+    """a, its scale and zero, b, its scale and zero, those of the result."""
+    a, sa, za, b, sb, zb, sy, zy = (site.input(n) for n in range(8))
+    sums = site.emit("matmul_integer", a, b, za, zb)
+    return requantised(site, sums, site.emit("mul", sa, sb), sy, zy)
+
+
+def requantised(site: Site, sums: str, scale: str, result_scale: str, result_zero: str) -> str:
+    """Sums of 32 bits as integers of the result."""
+    floats = site.emit("mul", site.cast(sums, site.dtype(scale)), scale)
+    return site.emit("quantize", floats, result_scale, result_zero, axis=0, dtype=site.dtype(result_zero))
+
+
+def convolved(site: Site, x: str, w: str, zx: str | None, zw: str | None) -> str:
+    window = window_of(site, x, kernel_of(site, w))
+    groups = site.attribute("group", 1)
+    return site.emit("conv_integer", x, w, zx, zw, groups=groups, **window.strides_pads_dilations)
+
+
+@rule("ConvInteger")
+def conv_integer(site: Site) -> Results:
+    return convolved(site, site.input(0), site.input(1), site.optional(2), site.optional(3))
+
+
+@rule("QLinearConv")
+def linear_conv(site: Site) -> Results:
+    """x, its scale and zero, w, its scale and zero, those of the result, the bias."""
+    x, sx, zx, w, sw, zw, sy, zy = (site.input(n) for n in range(8))
+    sums, bias = convolved(site, x, w, zx, zw), site.optional(8)
+    channel = (-1,) + (1,) * (site.rank(x) - 2)
+    if bias is not None:
+        sums = site.emit("add", sums, site.reshape(bias, (site.shape(bias)[0], *channel[1:])))
+    if site.rank(sw) == 1 and site.shape(sw)[0] > 1:
+        sw = site.reshape(sw, (site.shape(sw)[0], *channel[1:]))
+    return requantised(site, sums, site.emit("mul", sx, sw), sy, zy)

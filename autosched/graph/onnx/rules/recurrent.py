@@ -1,0 +1,182 @@
+"""Recurrent networks, unrolled: what does not depend on the step before is one product for all steps.
+
+Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from autosched.graph.onnx.site import Results, Site, refuse, rule
+
+DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+# Ours, its attributes, and the defaults of alpha and beta.
+ACTIVATIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
+    **{name: (name.lower(), ()) for name in ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")},
+    "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
+    "Elu": ("elu", (("alpha", 1.0),)),
+    "ThresholdedRelu": ("thresholded_relu", (("alpha", 1.0),)),
+    "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+}
+Activation = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One direction. Values: recurrent weights [gates * H, H], biases [gates * H], peepholes [3 * H]."""
+
+    site: Site
+    hidden: int
+    weights: str
+    input_bias: str | None
+    hidden_bias: str | None
+    peepholes: str | None
+    activations: tuple[Activation, ...]
+    clip: float | None
+
+    def gates(self, x: str) -> list[str]:
+        return [self.gate(x, n) for n in range(self.site.shape(x)[-1] // self.hidden)]
+
+    def gate(self, x: str, n: int) -> str:
+        return self.site.part(x, self.site.rank(x) - 1, n * self.hidden, (n + 1) * self.hidden)
+
+    def product(self, h: str, first: int, last: int, bias: str | None) -> str:
+        """h @ weights.T of gates `first` to `last`."""
+        rows = (first * self.hidden, last * self.hidden)
+        part = None if bias is None else self.site.part(bias, 0, *rows)
+        return self.site.emit("linear", h, self.site.part(self.weights, 0, *rows), part)
+
+    def add(self, a: str, b: str) -> str:
+        return self.site.emit("add", a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.site.emit("mul", a, b)
+
+    def activate(self, n: int, x: str) -> str:
+        if self.clip is not None:
+            x = self.site.emit("clip", x, low=-self.clip, high=self.clip)
+        return self.activations[n](x)
+
+    def complement(self, x: str) -> str:
+        return self.site.emit("sub", self.site.constant(1.0, self.site.dtype(x)), x)
+
+
+def rnn_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+    return (cell.activate(0, cell.add(x, cell.product(state[0], 0, 1, cell.hidden_bias))),)
+
+
+def gru_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+    (h,) = state
+    linear = bool(cell.site.attribute("linear_before_reset", 0))
+    sums = cell.gates(cell.product(h, 0, 2, cell.hidden_bias))
+    update, reset = (cell.activate(0, cell.add(cell.gate(x, n), sums[n])) for n in (0, 1))
+    if linear:
+        inner = cell.mul(reset, cell.product(h, 2, 3, cell.hidden_bias))
+    else:
+        inner = cell.product(cell.mul(reset, h), 2, 3, cell.hidden_bias)
+    new = cell.activate(1, cell.add(cell.gate(x, 2), inner))
+    return (cell.add(cell.mul(cell.complement(update), new), cell.mul(update, h)),)
+
+
+def lstm_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+    h, c = state
+    i, o, f, g = cell.gates(cell.add(x, cell.product(h, 0, 4, cell.hidden_bias)))
+
+    def peek(gate: str, n: int, at: str) -> str:
+        return gate if cell.peepholes is None else cell.add(gate, cell.mul(cell.gate(cell.peepholes, n), at))
+
+    i = cell.activate(0, peek(i, 0, c))
+    f = cell.complement(i) if cell.site.attribute("input_forget", 0) else cell.activate(0, peek(f, 2, c))
+    c = cell.add(cell.mul(f, c), cell.mul(i, cell.activate(1, g)))
+    o = cell.activate(0, peek(o, 1, c))
+    return cell.mul(o, cell.activations[2](c)), c
+
+
+STEPS = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
+
+
+@rule("LSTM", "GRU", "RNN")
+def recurrent(site: Site) -> Results:
+    """Inputs: x, weights of inputs and of states, biases, lengths, first h, then of an LSTM first c and peepholes."""
+    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[
+        site.attribute("direction", "forward")
+    ]
+    batch_first = bool(site.attribute("layout", 0))
+    x, states = site.input(0), [site.optional(5), site.optional(6)][: 2 if site.operator == "LSTM" else 1]
+    if batch_first:
+        x = site.emit("transpose", x, perm=(1, 0, 2))
+        states = [None if s is None else site.emit("transpose", s, perm=(1, 0, 2)) for s in states]
+    lengths = site.array(4)
+    refuse(lengths is not None and bool((lengths != site.shape(x)[0]).any()), "sequences of different lengths")
+    site.ignore("hidden_size", "linear_before_reset", "input_forget")
+    runs = [one_direction(site, x, states, n, backwards) for n, backwards in enumerate(directions)]
+    steps = [joined(site, [run[0][t] for run in runs], 0) for t in range(site.shape(x)[0])]
+    every = joined(site, [site.reshape(s, (1, *site.shape(s))) for s in steps], 0)  # [T, directions, B, H]
+    ends = [joined(site, [run[1][n] for run in runs], 0) for n in range(len(states))]
+    if batch_first:
+        every = site.emit("transpose", every, perm=(2, 0, 1, 3))
+        ends = [site.emit("transpose", end, perm=(1, 0, 2)) for end in ends]
+    return every, *ends
+
+
+def joined(site: Site, parts: list[str], axis: int) -> str:
+    return parts[0] if len(parts) == 1 else site.emit("concat", *parts, axis=axis)
+
+
+def one_direction(
+    site: Site, x: str, states: list[str | None], n: int, backwards: bool
+) -> tuple[list[str], tuple[str, ...]]:
+    """h of every step in the order of time, and the last states; each [1, B, H]."""
+    steps, batch, width = site.shape(x)
+
+    def own(name: str | None) -> str | None:
+        """The part of direction `n`, without that axis."""
+        return None if name is None else site.reshape(site.part(name, 0, n, n + 1), site.shape(name)[1:])
+
+    cell = cell_of(site, own, n)
+    weights = own(site.input(1))
+    rows = site.emit("linear", site.reshape(x, (steps * batch, width)), weights, cell.input_bias)
+    zero = None
+    state: list[str] = []
+    for first in states:
+        if first is None:
+            zero = zero or site.constant(np.zeros((batch, cell.hidden)), site.dtype(x))
+        state.append(own(first) or zero or "")
+    outputs: dict[int, str] = {}
+    now = tuple(state)
+    for t in reversed(range(steps)) if backwards else range(steps):
+        now = STEPS[site.operator](cell, site.part(rows, 0, t * batch, (t + 1) * batch), now)
+        outputs[t] = now[0]
+    shape = (1, batch, cell.hidden)
+    return [site.reshape(outputs[t], shape) for t in range(steps)], tuple(site.reshape(s, shape) for s in now)
+
+
+def cell_of(site: Site, own: Callable[[str | None], str | None], n: int) -> Cell:
+    weights = own(site.input(2))
+    assert weights is not None, "its schema asks for three inputs"
+    hidden, biases = site.shape(weights)[1], own(site.optional(3))
+    size = GATES[site.operator] * hidden
+    of_input, of_hidden = (None if biases is None else site.part(biases, 0, k * size, (k + 1) * size) for k in (0, 1))
+    peepholes = own(site.optional(7)) if site.operator == "LSTM" else None
+    activations, bound = activations_of(site, n), site.attribute("clip")
+    return Cell(site, hidden, weights, of_input, of_hidden, peepholes, activations, bound)
+
+
+def activations_of(site: Site, direction: int) -> tuple[Activation, ...]:
+    """Those of one direction. Numbers are given to the functions that take some, in their order."""
+    count = len(DEFAULTS[site.operator])
+    names = tuple(site.attribute("activations", DEFAULTS[site.operator] * 2))
+    numbers = {name: list(site.attribute(f"activation_{name}", ())) for name in ("alpha", "beta")}
+    known = {name.lower(): found for name, found in ACTIVATIONS.items()}
+    made: list[Activation] = []
+    for name in names:
+        refuse(name.lower() not in known, f"the activation {name}")
+        ours, takes = known[name.lower()]
+        attributes = {key: numbers[key].pop(0) if numbers[key] else default for key, default in takes}
+        made.append(partial(site.emit, ours, **attributes))
+    return tuple(made[direction * count : (direction + 1) * count])

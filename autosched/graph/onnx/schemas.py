@@ -1,0 +1,41 @@
+"""What the standard says of an operator: whether there is one, of how many inputs, of which attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import NodeProto, defs
+
+from autosched.errors import GraphError
+from autosched.graph.onnx.files import STANDARD
+
+
+def domain_of(node: NodeProto) -> str:
+    return "" if node.domain in STANDARD else str(node.domain)
+
+
+def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
+    """The operator of a node at the version that the model is of; None where the standard knows none."""
+    domain = domain_of(node)
+    if domain not in opsets or not defs.has(node.op_type, domain):
+        return None
+    try:
+        return defs.get_schema(node.op_type, opsets[domain], domain)
+    except defs.SchemaError:
+        return None
+
+
+def check_node(node: NodeProto, opsets: Mapping[str, int]) -> None:
+    """Raises GraphError where a node has not the inputs and attributes that its operator has."""
+    schema = schema_of(node, opsets)
+    if schema is None:
+        if defs.has(node.op_type, domain_of(node)):
+            raise GraphError(f"opset {opsets.get(domain_of(node), '(none given)')} has no such operator")
+        return
+    least, most = schema.min_input, schema.max_input
+    if not least <= len(node.input) <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        raise GraphError(f"it has {len(node.input)} inputs, and takes {wanted}")
+    strangers = [a.name for a in node.attribute if a.name not in schema.attributes]
+    if strangers:
+        raise GraphError(f"it has no attribute {strangers[0]} in opset {opsets[domain_of(node)]}")

@@ -1,0 +1,201 @@
+"""What a rule sees of a node of ONNX, and the table of rules.
+
+    @rule("Flatten")
+    def flatten(site: Site) -> str: ...     emits nodes of ours; returns the names of the values that are its results
+
+A rule serves all versions of its operator; where these differ, it looks at `site.opset`. It returns None for a node
+that is better written out by the standard's definition of the operator. Attributes that no rule asked for are refused:
+they would change what the node computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from onnx import GraphProto
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array, Attribute, Shape
+from autosched.graph.onnx.builder import GraphBuilder
+from autosched.ir.dtype import DTYPES
+
+Results = str | tuple[str, ...]
+Rule = Callable[["Site"], "Results | None"]
+RULES: dict[tuple[str, str], Rule] = {}  # by domain and name
+
+
+def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Decorator: the function is the rule of these operators."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            assert (domain, name) not in RULES, f"there are two rules of {name}"
+            RULES[domain, name] = function
+        return function
+
+    return add
+
+
+class NotConstant(GraphError):
+    """An operand that must be known while importing is not; `value` is its name."""
+
+    def __init__(self, message: str, value: str) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What nodes see: values of ours by ONNX's names (None for one that is lost), the version of each domain of
+    operators, and the attributes of the definition that they are part of. `depth`: how many graphs lie around them."""
+
+    names: MutableMapping[str, str | None]
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+
+
+class GraphImporter(Protocol):
+    """What adds ONNX's nodes to the graph that is being made."""
+
+    builder: GraphBuilder
+
+    def add_graph(self, graph: GraphProto, scope: Scope, given: Sequence[str]) -> tuple[str, ...]: ...
+
+
+@dataclass
+class Site:
+    """One node of ONNX; `inputs` are names of values of our graph, None where one is left out."""
+
+    importer: GraphImporter
+    scope: Scope
+    operator: str
+    origin: str  # operator and name, for messages
+    inputs: tuple[str | None, ...]
+    wanted: tuple[bool, ...]  # of each result, whether it has a name
+    attributes: Mapping[str, Any]
+    asked: set[str] = field(default_factory=set)  # attributes
+
+    @property
+    def builder(self) -> GraphBuilder:
+        return self.importer.builder
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard's operators."""
+        return self.scope.opsets[""]
+
+    # What the node says
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return self.attributes.get(name, default)
+
+    def ignore(self, *names: str) -> None:
+        """These attributes do not matter here."""
+        self.asked.update(names)
+
+    def optional(self, n: int) -> str | None:
+        return self.inputs[n] if n < len(self.inputs) else None
+
+    def input(self, n: int) -> str:
+        name = self.optional(n)
+        if name is None:
+            raise GraphError(f"input {n} is missing")
+        return name
+
+    def given(self) -> list[str]:
+        """All inputs, of an operator that takes any number."""
+        return [self.input(n) for n in range(len(self.inputs))]
+
+    def array(self, n: int) -> Array | None:
+        """The value of input `n`, which must be known; None where it is left out."""
+        name = self.optional(n)
+        if name is None:
+            return None
+        if name not in self.builder.constants:
+            raise NotConstant(f"input {n} ({name}) must be a constant, or follow from shapes and constants", name)
+        return self.builder.constants[name]
+
+    def integers(self, n: int, attribute: str, since: int) -> tuple[int, ...] | None:
+        """A list of numbers that is input `n` from opset `since` on, and was an attribute before it."""
+        if self.opset < since:
+            found = self.attribute(attribute)
+            return None if found is None else tuple(found)
+        array = self.array(n)
+        return None if array is None else tuple(int(i) for i in array.reshape(-1))
+
+    def run(self, graph: GraphProto, given: Sequence[str]) -> tuple[str, ...]:
+        """The results of a graph that the node holds."""
+        return self.importer.add_graph(graph, self.scope, given)
+
+    def is_wanted(self, n: int) -> bool:
+        return n < len(self.wanted) and self.wanted[n]
+
+    # Values
+
+    def shape(self, name: str) -> Shape:
+        return self.builder.values[name].shape
+
+    def rank(self, name: str) -> int:
+        return len(self.shape(name))
+
+    def dtype(self, name: str) -> str:
+        return self.builder.values[name].dtype
+
+    def is_float(self, name: str) -> bool:
+        return DTYPES[self.dtype(name)].is_float
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis that may count from the end."""
+        if not -rank <= axis < rank:
+            raise GraphError(f"there is no axis {axis} of {rank}")
+        return axis % rank
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        found = tuple(self.axis(a, rank) for a in axes)
+        if len(set(found)) != len(found):
+            raise GraphError(f"the axes {list(axes)} name one twice")
+        return found
+
+    # What is made of it
+
+    def constant(self, array: Any, dtype: str | None = None) -> str:
+        """A new constant; `dtype` is one of our types."""
+        made = np.asarray(array, None if dtype is None else DTYPES[dtype].numpy_dtype)
+        return self.builder.add_constant(made, self.origin)
+
+    def emit(self, operator: str, *inputs: str | None, **attributes: Attribute) -> str:
+        return self.emit_all(1, operator, *inputs, **attributes)[0]
+
+    def emit_all(self, n: int, operator: str, *inputs: str | None, **attributes: Attribute) -> tuple[str, ...]:
+        return self.builder.add_node(operator, inputs, attributes, n, self.origin)
+
+    def reshape(self, name: str, shape: Sequence[int]) -> str:
+        """`name` with another shape; itself where it has it."""
+        wanted = tuple(int(size) for size in shape)
+        if self.shape(name) == wanted:
+            return name
+        found = self.builder.constants.get(name)
+        return self.emit("reshape", name, shape=wanted) if found is None else self.constant(found.reshape(wanted))
+
+    def cast(self, name: str, dtype: str) -> str:
+        return name if self.dtype(name) == dtype else self.emit("cast", name, dtype=dtype)
+
+    def part(self, name: str, axis: int, start: int, stop: int) -> str:
+        """Elements `start` to `stop` of an axis."""
+        found = self.builder.constants.get(name)
+        if found is not None:
+            return self.constant(found[(slice(None),) * axis + (slice(start, stop),)])
+        if (start, stop) == (0, self.shape(name)[axis]):
+            return name
+        return self.emit("slice", name, starts=(start,), stops=(stop,), axes=(axis,), steps=(1,))
+
+
+def refuse(condition: bool, what: str) -> None:
+    """Raises GraphError where a rule does not take what it sees."""
+    if condition:
+        raise GraphError(f"{what} is not supported")

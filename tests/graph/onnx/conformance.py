@@ -1,0 +1,181 @@
+"""Which of the standard's own test cases of single operators are imported and computed as they say.
+
+    python -m tests.graph.onnx.conformance             all cases; how many pass, and why others do not
+    python -m tests.graph.onnx.conformance --update    writes those that pass into the list, which may only grow
+    python -m tests.graph.onnx.conformance softmax     the cases whose name has this word, each with its outcome
+
+A case is one operator, or what the standard defines it by, with inputs and what is expected. An input that must be known
+while importing, as a shape, is made a constant of the model; all others stay inputs, so that nothing is compared with
+itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, numpy_helper
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Graph
+from autosched.graph.interpret import interpret
+from autosched.graph.onnx.importer import import_model
+from autosched.graph.onnx.site import NotConstant
+from autosched.ir.dtype import DTYPES
+
+LIST = Path(__file__).with_name("passed.txt")
+SUBSET = ("add", "cast", "constant", "constantofshape", "identity", "relu", "shape", "size", "sum", "where")
+SEED = 7  # of the data that cases draw
+Case = Any  # onnx.backend.test.case.test_case.TestCase, which has no types
+PASSED = "passed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: passed, wrong (computed, but something else), or refused (an error that says why)."""
+
+    kind: str
+    why: str = ""
+
+
+def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
+    """All cases, or those of some modules of the standard's tests, as `conv`; all take half a minute to make."""
+    from onnx.backend.test.case import node
+
+    np.random.seed(SEED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cases overflow and divide by 0 on purpose
+        if modules is None:
+            return list(node.collect_testcases())
+        for name in modules:
+            importlib.import_module(f"{node.__name__}.{name}")
+    return list(node._NodeTestCases)
+
+
+def outcome_of(case: Case) -> Outcome:
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    given, expected = ([as_array(a) for a in arrays] for arrays in case.data_sets[0])
+    if any(array is None for array in (*given, *expected)):
+        return Outcome("refused", "sequences and optional values")
+    inputs = {info.name: array for info, array in zip(model.graph.input, given, strict=False)}
+    try:
+        graph = imported(model, inputs)
+        with np.errstate(all="ignore"):
+            results = interpret(graph, {name: inputs[name] for name in graph.inputs})
+    except GraphError as error:
+        return Outcome("refused", str(error))
+    for info, array in zip(model.graph.output, expected, strict=True):
+        if difference := differs(results[info.name], array, case):
+            return Outcome("wrong", f"{info.name}: {difference}")
+    return Outcome(PASSED)
+
+
+def as_array(given: Any) -> Any:
+    """An array of what a case holds; None for sequences and optional values."""
+    if isinstance(given, onnx.TensorProto):
+        return numpy_helper.to_array(given)
+    return np.asarray(given) if isinstance(given, np.ndarray | np.generic) else None
+
+
+def imported(model: ModelProto, inputs: dict[str, np.ndarray[Any, Any]]) -> Graph:
+    """The graph of a case; inputs that must be known become constants of the model, one after the other. Where what
+    must be known is computed, those are the inputs of integers, as sizes are."""
+    make_constant(model, inputs, [name for name, array in inputs.items() if not array.size])
+    while True:
+        try:
+            return import_model(model, {})
+        except NotConstant as error:
+            left = [info.name for info in model.graph.input]
+            names = [error.value] if error.value in left else [n for n in left if inputs[n].dtype.kind in "iub"]
+            if not names:
+                raise
+            make_constant(model, inputs, names)
+
+
+def make_constant(model: ModelProto, inputs: dict[str, np.ndarray[Any, Any]], names: Iterable[str]) -> None:
+    for name in names:
+        del model.graph.input[[info.name for info in model.graph.input].index(name)]
+        model.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+
+
+def differs(result: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], case: Case) -> str:
+    """What is different, or nothing."""
+    if (result.dtype, result.shape) != (expected.dtype, expected.shape):
+        return f"{result.dtype}{list(result.shape)} instead of {expected.dtype}{list(expected.shape)}"
+    if expected.dtype.kind in "biu":
+        count = int((result != expected).sum())
+        return f"{count} of {expected.size} elements are different" if count else ""
+    # What is expected was computed in its own type, which rounds more often than we do.
+    rtol = max(case.rtol, 4 * float(DTYPES[expected.dtype.name].unit_roundoff))
+    a, b = (array.astype(np.float64) for array in (result, expected))
+    close = np.isclose(a, b, rtol=rtol, atol=case.atol, equal_nan=True)
+    worst = np.nanmax(np.abs(a - b)) if not close.all() else 0.0
+    return "" if close.all() else f"{int((~close).sum())} of {expected.size} elements differ, by up to {worst:.3g}"
+
+
+def listed() -> list[str]:
+    return LIST.read_text(encoding="utf-8").split()
+
+
+def outcomes(cases: Iterable[Case]) -> Iterator[tuple[str, Outcome]]:
+    for case in cases:
+        try:
+            yield case.name, outcome_of(case)
+        except Exception as error:
+            yield case.name, Outcome("crashed", f"{type(error).__name__}: {error}")
+
+
+def reason(why: str) -> str:
+    """A refusal without what is of its case alone, to count it."""
+    for word in ("there is no operator ", "not supported: "):
+        if word in why:
+            return word + why.partition(word)[2].partition(" (")[0]
+    return why.partition(": ")[2][:90] or why[:90]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.graph.onnx.conformance")
+    parser.add_argument("words", nargs="*", help="cases whose name has all of these")
+    parser.add_argument("--update", action="store_true", help="write the list of cases that pass")
+    options = parser.parse_args()
+    if options.words and options.update:
+        parser.error("the list is written of all cases: give no words with --update")
+    cases = [case for case in cases_of() if all(word in case.name for word in options.words)]
+    found = dict(outcomes(cases))
+    if options.words:
+        print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in found.items()))
+    return report(found) if not options.words else 0
+
+
+def report(found: dict[str, Outcome]) -> int:
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, o in found.items():
+        if o.kind != PASSED:
+            reasons[o.kind][reason(o.why) if o.kind == "refused" else f"{name}: {o.why[:150]}"] += 1
+    for kind, counter in reasons.items():
+        print(f"{kind} ({counter.total()}):")
+        print("\n".join(f"  {count:4} {why}" for why, count in counter.most_common()))
+    passed = sorted(name for name, o in found.items() if o.kind == PASSED)
+    print(f"{len(passed)} of {len(found)} cases pass; {onnx.__name__} {onnx.__version__}")
+    lost = sorted(set(listed()) - set(passed))
+    if lost:
+        print(f"{len(lost)} listed cases do not pass: {', '.join(lost)}")
+        return 1
+    if "--update" in sys.argv:
+        LIST.write_text("\n".join(passed) + "\n", encoding="utf-8")
+        print(f"written to {LIST.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

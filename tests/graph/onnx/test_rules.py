@@ -1,0 +1,127 @@
+"""Rules: the standard's own cases that passed before, older versions of operators, and whole networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+from autosched.graph.graph import Graph  # noqa: E402
+from autosched.graph.interpret import interpret  # noqa: E402
+from autosched.graph.onnx import load_onnx  # noqa: E402
+from autosched.graph.onnx.importer import import_model  # noqa: E402
+from autosched.graph.operators import operators  # noqa: E402
+from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of  # noqa: E402
+from tests.graph.onnx.models import model, node  # noqa: E402
+
+needs_operators = pytest.mark.skipif("conv" not in operators(), reason="the operators of networks are not there")
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+def test_the_list_of_passed_cases_is_one():
+    names = listed()
+    assert names == sorted(set(names))
+    assert names
+
+
+def test_cases_that_passed_still_pass():
+    """Of a few of the standard's files; `python -m tests.graph.onnx.conformance` checks all."""
+    known = set(listed())
+    cases = [case for case in cases_of(SUBSET) if case.name in known]
+    assert len(cases) > 10
+    failed = {case.name: outcome_of(case) for case in cases}
+    assert {name: o for name, o in failed.items() if o.kind != PASSED} == {}
+
+
+# Older versions, which the standard's cases no longer have: (opset, node, shape of x, constants).
+OLDER = {
+    "slice": (9, node("Slice", ["x"], ["y"], starts=[1, 0], ends=[-1, 2], axes=[1, 0]), [2, 5], {}),
+    "squeeze": (11, node("Squeeze", ["x"], ["y"], axes=[-3, 2]), [1, 3, 1], {}),
+    "unsqueeze": (11, node("Unsqueeze", ["x"], ["y"], axes=[0, 2]), [2, 3], {}),
+    "split": (11, node("Split", ["x"], ["y", "z"], axis=1, split=[2, 3]), [2, 5], {}),
+    "pad": (10, node("Pad", ["x"], ["y"], pads=[0, 1, 2, 0], value=1.5), [2, 3], {}),
+    "clip": (10, node("Clip", ["x"], ["y"], min=-0.5, max=0.25), [2, 3], {}),
+    "reduce_sum": (11, node("ReduceSum", ["x"], ["y"], axes=[1], keepdims=0), [2, 3], {}),
+    "reduce_max": (13, node("ReduceMax", ["x"], ["y"], axes=[-1]), [2, 3], {}),
+    "dropout": (7, node("Dropout", ["x"], ["y"], ratio=0.5), [2, 3], {}),
+}
+
+
+@needs_operators
+@pytest.mark.parametrize("name", OLDER)
+def test_older_versions(name):
+    opset, one, shape, constants = OLDER[name]
+    compare(model([one], {"x": shape}, list(one.output), constants, opset), shape)
+
+
+@needs_operators
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+def test_softmax_was_over_all_axes_from_one_on(name):
+    graph = import_model(model([node(name, ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, opset=11), {})
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    exps = np.exp(x.reshape(2, 12))
+    y = (exps / exps.sum(1, keepdims=True)).reshape(x.shape)
+    expected = np.log(y) if name == "LogSoftmax" else y
+    np.testing.assert_allclose(interpret(graph, {"x": x})["y"], expected, rtol=1e-5)
+
+
+@needs_operators
+def test_constants_are_sliced_while_importing():
+    """A recurrent network's weights are cut into those of gates: no node of the graph does."""
+    hidden, width = 2, 3
+    shapes = {"w": (1, 4 * hidden, width), "r": (1, 4 * hidden, hidden), "b": (1, 8 * hidden)}
+    constants = {k: np.random.default_rng(1).normal(size=s).astype(np.float32) for k, s in shapes.items()}
+    nodes = [node("LSTM", ["x", "w", "r", "b"], ["", "y"], hidden_size=hidden)]
+    made = model(nodes, {"x": [5, 4, width]}, constants=constants, opset=14)
+    graph = compare(made, [5, 4, width])
+    read = {name for n in graph.nodes if n.operator == "slice" for name in n.used}
+    assert not read & set(graph.constants)
+
+
+def compare(made: onnx.ModelProto, shape: list[int]) -> Graph:
+    """The graph of a model with an input x, whose results are those of ONNX's reference."""
+    graph = import_model(made, {})
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    expected = ReferenceEvaluator(made).run(None, {"x": x})
+    results = interpret(graph, {"x": x})
+    for output, array in zip(made.graph.output, expected, strict=True):
+        np.testing.assert_allclose(results[output.name], array, rtol=1e-5, atol=1e-6)
+    return graph
+
+
+# Whole networks
+
+SAME_COUNT = {"Conv": "conv", "Relu": "relu", "MaxPool": "max_pool", "Gemm": "gemm", "LRN": "lrn", "Concat": "concat"}
+
+
+@needs_operators
+@pytest.mark.parametrize(
+    "name", ["bvlc_alexnet", "shufflenet", "resnet50", "squeezenet", "inception_v1", "densenet121"]
+)
+def test_networks(name):
+    """Their weights are constants of shapes: what is checked is structure."""
+    path = LIGHT / f"light_{name}.onnx"
+    graph = load_onnx(path)
+    theirs = Counter(n.op_type for n in onnx.load(path).graph.node)
+    ours = Counter(n.operator for n in graph.nodes)
+    assert {k: ours[v] for k, v in SAME_COUNT.items()} == {k: theirs[k] for k in SAME_COUNT}
+    assert [graph.values[name].shape for name in graph.inputs] == [(1, 3, 224, 224)]
+    (output,) = graph.outputs
+    assert graph.values[output].shape[:2] == (1, 1000)
+
+
+@needs_operators
+@pytest.mark.slow
+def test_the_result_of_a_network():
+    path = LIGHT / "light_squeezenet.onnx"
+    graph = load_onnx(path)
+    expected = onnx.numpy_helper.to_array(onnx.load_tensor(LIGHT / "light_squeezenet_output_0.pb"))
+    x = np.ones((1, 3, 224, 224), np.float32)
+    (result,) = interpret(graph, {graph.inputs[0]: x}).values()
+    np.testing.assert_allclose(result, expected, rtol=1e-3)
