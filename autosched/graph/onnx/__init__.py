@@ -12,16 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import numpy.typing as npt
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 
-NO_SIZES: Mapping[str, int] = MappingProxyType({})
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def load_onnx(path: str | Path, sizes: Mapping[str, int] = NO_SIZES) -> Graph:
+def load_onnx(path: str | Path, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
     """The network in an ONNX file. `sizes` says what its symbolic dimensions are, by name: {"batch": 1}; one that has
-    no name is called by its place, as in {"x[0]": 1}. Raises GraphError for what is not accepted."""
+    no name is called by its place, as in {"x[0]": 1}. `fixed` has values of inputs that are the same in each run, as a
+    sampling rate that branches depend on: they are constants then. Raises GraphError for what is not accepted."""
     try:
         from autosched.graph.onnx.files import read_model
         from autosched.graph.onnx.importer import import_model
@@ -30,4 +34,4 @@ def load_onnx(path: str | Path, sizes: Mapping[str, int] = NO_SIZES) -> Graph:
             raise
         raise UsageError("reading ONNX files needs the package onnx: pip install 'autosched[onnx]'") from error
     file = Path(path)
-    return import_model(read_model(file), sizes, file.parent)
+    return import_model(read_model(file), sizes, fixed, file.parent)

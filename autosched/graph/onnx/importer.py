@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from autosched.errors import GraphError
@@ -20,7 +21,7 @@ from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import Definition, definition_of, has_definition, local_definitions
 from autosched.graph.onnx.files import array_of, opsets_of
 from autosched.graph.onnx.folding import FOLDED_ONLY, folded
-from autosched.graph.onnx.inputs import inputs_of
+from autosched.graph.onnx.inputs import fixed_inputs, inputs_of
 from autosched.graph.onnx.order import in_order, label
 from autosched.graph.onnx.schemas import check_node, domain_of
 from autosched.graph.onnx.site import RULES, NotConstant, Scope, Site
@@ -33,7 +34,9 @@ FAMILIES = (
 DEEPEST = 50  # of graphs and definitions within each other
 
 
-def import_model(model: ModelProto, sizes: Mapping[str, int], folder: Path | None = None) -> Graph:
+def import_model(
+    model: ModelProto, sizes: Mapping[str, int], fixed: Mapping[str, npt.ArrayLike], folder: Path | None = None
+) -> Graph:
     """The graph of a model in memory; `folder`: where data beside it lies. Raises GraphError."""
     for family in FAMILIES:
         importlib.import_module(f"autosched.graph.onnx.rules.{family}")
@@ -41,7 +44,10 @@ def import_model(model: ModelProto, sizes: Mapping[str, int], folder: Path | Non
     importer = Importer(local_definitions(model), folder)
     builder = importer.builder
     importer.add_initializers(model.graph, scope)
-    inputs = inputs_of(model.graph, sizes)
+    inputs = inputs_of(model.graph, sizes, fixed)
+    for name, array in fixed_inputs(model.graph, fixed).items():
+        builder.name_constant(name, array)
+        scope.names[name] = name
     for value in inputs:
         builder.add_value(value)
         scope.names[value.name] = value.name

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from onnx import GraphProto, TensorProto, ValueInfoProto
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, TensorProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Value
+from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_named
 from autosched.ir.dtype import DTYPES
 
 
-def inputs_of(graph: GraphProto, sizes: Mapping[str, int]) -> list[Value]:
-    """The inputs of the network, with `sizes` for symbolic dimensions."""
-    constants = {tensor.name for tensor in graph.initializer}
+def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str]) -> list[Value]:
+    """The inputs of the network, with `sizes` for symbolic dimensions; those that are `fixed` are constants."""
+    constants = {*(tensor.name for tensor in graph.initializer), *fixed}
     unbound: dict[str, str] = {}  # the input that has it first
     known: set[str] = set()
     values = []
@@ -37,6 +39,21 @@ def inputs_of(graph: GraphProto, sizes: Mapping[str, int]) -> list[Value]:
         names = ", ".join(sorted(known)) or "none"
         raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {names}")
     return values
+
+
+def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """The values of inputs that are constants, as arrays of their types."""
+    infos = {info.name: info for info in graph.input}
+    arrays = {}
+    for name, value in fixed.items():
+        if name not in infos or any(tensor.name == name for tensor in graph.initializer):
+            raise GraphError(f"{name} is given a value, but is no input of the model")
+        sizes = [size for _, size in dimensions(infos[name])]
+        array = np.asarray(value, helper.tensor_dtype_to_np_dtype(infos[name].type.tensor_type.elem_type))
+        if len(sizes) != array.ndim or any(s not in (None, n) for s, n in zip(sizes, array.shape, strict=True)):
+            raise GraphError(f"the input {name} is given a value of the shape {list(array.shape)}, not {sizes}")
+        arrays[name] = array
+    return arrays
 
 
 def dimensions(info: ValueInfoProto) -> Iterable[tuple[str, int | None]]:

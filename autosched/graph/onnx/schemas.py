@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnx import NodeProto, defs
+from onnx import AttributeProto, NodeProto, defs
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.files import STANDARD
@@ -36,6 +36,12 @@ def check_node(node: NodeProto, opsets: Mapping[str, int]) -> None:
     if not least <= len(node.input) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
         raise GraphError(f"it has {len(node.input)} inputs, and takes {wanted}")
-    strangers = [a.name for a in node.attribute if a.name not in schema.attributes]
-    if strangers:
+    names = [a.name for a in node.attribute]
+    if strangers := [name for name in names if name not in schema.attributes]:
         raise GraphError(f"it has no attribute {strangers[0]} in opset {opsets[domain_of(node)]}")
+    if missing := [name for name, a in schema.attributes.items() if a.required and name not in names]:
+        raise GraphError(f"it lacks the attribute {missing[0]}")
+    for a in node.attribute:
+        kind, wanted = AttributeProto.AttributeType.Name(a.type), str(schema.attributes[a.name].type).rpartition(".")[2]
+        if kind != wanted:
+            raise GraphError(f"its attribute {a.name} is {kind}, not {wanted}")

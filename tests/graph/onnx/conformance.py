@@ -26,7 +26,7 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Graph
+from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.onnx.importer import import_model
 from autosched.graph.onnx.site import NotConstant
@@ -62,8 +62,7 @@ def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
 
 
 def outcome_of(case: Case) -> Outcome:
-    model = ModelProto()
-    model.CopyFrom(case.model)
+    model = case.model
     given, expected = ([as_array(a) for a in arrays] for arrays in case.data_sets[0])
     if any(array is None for array in (*given, *expected)):
         return Outcome("refused", "sequences and optional values")
@@ -87,28 +86,22 @@ def as_array(given: Any) -> Any:
     return np.asarray(given) if isinstance(given, np.ndarray | np.generic) else None
 
 
-def imported(model: ModelProto, inputs: dict[str, np.ndarray[Any, Any]]) -> Graph:
-    """The graph of a case; inputs that must be known become constants of the model, one after the other. Where what
-    must be known is computed, those are the inputs of integers, as sizes are."""
-    make_constant(model, inputs, [name for name, array in inputs.items() if not array.size])
+def imported(model: ModelProto, inputs: dict[str, Array]) -> Graph:
+    """The graph of a case. Inputs that must be known become constants, one after the other; where what must be known is
+    computed, those are the inputs of integers, as sizes are."""
+    fixed = {name: array for name, array in inputs.items() if not array.size}
     while True:
         try:
-            return import_model(model, {})
+            return import_model(model, {}, fixed)
         except NotConstant as error:
-            left = [info.name for info in model.graph.input]
-            names = [error.value] if error.value in left else [n for n in left if inputs[n].dtype.kind in "iub"]
+            left = {name: array for name, array in inputs.items() if name not in fixed}
+            names = [error.value] if error.value in left else [n for n, a in left.items() if a.dtype.kind in "iub"]
             if not names:
                 raise
-            make_constant(model, inputs, names)
+            fixed |= {name: inputs[name] for name in names}
 
 
-def make_constant(model: ModelProto, inputs: dict[str, np.ndarray[Any, Any]], names: Iterable[str]) -> None:
-    for name in names:
-        del model.graph.input[[info.name for info in model.graph.input].index(name)]
-        model.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
-
-
-def differs(result: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], case: Case) -> str:
+def differs(result: Array, expected: Array, case: Case) -> str:
     """What is different, or nothing."""
     if (result.dtype, result.shape) != (expected.dtype, expected.shape):
         return f"{result.dtype}{list(result.shape)} instead of {expected.dtype}{list(expected.shape)}"

@@ -34,7 +34,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def graph_of(*args: Any, sizes: Mapping[str, int] | None = None, **more: Any) -> Graph:
-    return import_model(model(*args, **more), sizes or {})
+    return import_model(model(*args, **more), sizes or {}, {})
 
 
 node = helper.make_node

@@ -128,7 +128,7 @@ def test_nodes_may_be_in_any_order():
 def test_an_initializer_may_be_listed_as_an_input():
     made = small()
     made.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [3]))
-    assert import_model(made, {}).inputs == ("x",)
+    assert import_model(made, {}, {}).inputs == ("x",)
 
 
 # Data beside the model
@@ -196,6 +196,8 @@ def test_data_that_is_too_short(tmp_path):
         ([RELU, RELU], "makes the value y twice"),
         ([node("Add", ["x"], ["y"])], "Add y: it has 1 inputs, and takes 2"),
         ([node("Relu", ["x"], ["y"], alpha=1.0)], "Relu y: it has no attribute alpha in opset 17"),
+        ([node("Flatten", ["x"], ["y"], axis="one")], "Flatten y: its attribute axis is STRING, not INT"),
+        ([node("Concat", ["x", "x"], ["y"])], "Concat y: it lacks the attribute axis"),
         ([node("Relu", ["x"], ["z"])], "the output y of the model is made by nothing"),
         ([node("Reshape", ["x", "x"], ["y"])], r"Reshape y: input 1 \(x\) must be a constant"),
         ([node("Range", ["x", "x", "x"], ["y"])], "Range y: what it makes must be known .* x depends on data"),
@@ -213,7 +215,22 @@ def test_control_flow_by_data_is_refused():
     made = model([node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)], {"x": [2]})
     made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     with pytest.raises(GraphError, match=r"If y: its condition \(c\) depends on data; control flow by data"):
-        import_model(made, {})
+        import_model(made, {}, {})
+
+
+def test_an_input_that_decides_is_fixed():
+    outs = [helper.make_empty_tensor_value_info("b")]
+    then, other = (helper.make_graph([node(o, ["x"] * n, ["b"])], o, [], outs) for o, n in (("Relu", 1), ("Add", 2)))
+    made = model([node("If", ["c"], ["y"], then_branch=then, else_branch=other)], {"x": [2]})
+    made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    for value, operator in ((True, "relu"), (False, "add")):
+        graph = import_model(made, {}, {"c": value})
+        assert graph.inputs == ("x",)
+        assert [n.operator for n in graph.nodes] == [operator]
+    with pytest.raises(GraphError, match="z is given a value, but is no input of the model"):
+        import_model(made, {}, {"z": True})
+    with pytest.raises(GraphError, match=r"the input c is given a value of the shape \[1\], not \[\]"):
+        import_model(made, {}, {"c": [True]})
 
 
 def test_all_that_is_not_supported_is_named_at_once():
@@ -232,7 +249,7 @@ def test_all_that_is_not_supported_is_named_at_once():
 @pytest.mark.parametrize("opset", [6, 99])
 def test_opsets(opset):
     with pytest.raises(GraphError, match=f"the model is of opset {opset}; supported are 7 to "):
-        import_model(small(opset=opset), {})
+        import_model(small(opset=opset), {}, {})
 
 
 @pytest.mark.parametrize("kind", [TensorProto.STRING, TensorProto.INT16, TensorProto.COMPLEX64])
@@ -240,7 +257,7 @@ def test_types(kind):
     made = model([RELU], {"x": [2]})
     made.graph.input[0].type.tensor_type.elem_type = kind
     with pytest.raises(GraphError, match=f"the input x is of type {TensorProto.DataType.Name(kind)}, which"):
-        import_model(made, {})
+        import_model(made, {}, {})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.95])
@@ -264,4 +281,4 @@ def test_initializers_that_do_not_fit():
     made = small()
     made.graph.initializer[0].raw_data = b"1234"
     with pytest.raises(GraphError, match=r"the tensor bias has data that do not fit its shape \[3\]"):
-        import_model(made, {})
+        import_model(made, {}, {})

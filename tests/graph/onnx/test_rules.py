@@ -42,7 +42,7 @@ def test_cases_that_passed_still_pass():
 # Older versions, which the standard's cases no longer have: (opset, node, shape of x, constants).
 OLDER = {
     "slice": (9, node("Slice", ["x"], ["y"], starts=[1, 0], ends=[-1, 2], axes=[1, 0]), [2, 5], {}),
-    "squeeze": (11, node("Squeeze", ["x"], ["y"], axes=[-3, 2]), [1, 3, 1], {}),
+    "squeeze": (11, node("Squeeze", ["x"], ["y"], axes=[0, 2]), [1, 3, 1], {}),
     "unsqueeze": (11, node("Unsqueeze", ["x"], ["y"], axes=[0, 2]), [2, 3], {}),
     "split": (11, node("Split", ["x"], ["y", "z"], axis=1, split=[2, 3]), [2, 5], {}),
     "pad": (10, node("Pad", ["x"], ["y"], pads=[0, 1, 2, 0], value=1.5), [2, 3], {}),
@@ -63,7 +63,7 @@ def test_older_versions(name):
 @needs_operators
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
 def test_softmax_was_over_all_axes_from_one_on(name):
-    graph = import_model(model([node(name, ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, opset=11), {})
+    graph = import_model(model([node(name, ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, opset=11), {}, {})
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     exps = np.exp(x.reshape(2, 12))
     y = (exps / exps.sum(1, keepdims=True)).reshape(x.shape)
@@ -86,7 +86,7 @@ def test_constants_are_sliced_while_importing():
 
 def compare(made: onnx.ModelProto, shape: list[int]) -> Graph:
     """The graph of a model with an input x, whose results are those of ONNX's reference."""
-    graph = import_model(made, {})
+    graph = import_model(made, {}, {})
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     expected = ReferenceEvaluator(made).run(None, {"x": x})
     results = interpret(graph, {"x": x})

@@ -23,10 +23,19 @@ def attention(site: Site) -> Results | None:
     if (causal and rows != columns) or (mask is not None and (causal or site.shape(mask)[-1] != columns)):
         return None
     y = site.emit("attention", q, k, v, mask, scale=site.attribute("scale"), causal=causal)
+    if mask is not None and site.dtype(mask) == "bool" and not keeps_some_of_each_row(site, mask):
+        rows_kept = site.emit("reduce_any", mask, axes=(site.rank(mask) - 1,), keepdims=True)
+        y = site.emit("where", rows_kept, y, site.constant(0.0, site.dtype(y)))  # not NaN, as a softmax of nothing
     if not packed:
         return y
     batch, n, length, depth = site.shape(y)
     return site.reshape(site.emit("transpose", y, perm=(0, 2, 1, 3)), (batch, length, n * depth))
+
+
+def keeps_some_of_each_row(site: Site, mask: str) -> bool:
+    """Whether that is known."""
+    found = site.builder.constants.get(mask)
+    return found is not None and bool(found.any(axis=-1).all())
 
 
 def by_head(site: Site, name: str, heads: int) -> str:
