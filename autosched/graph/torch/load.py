@@ -1,0 +1,285 @@
+"""PyTorch modules and fx graphs as graphs of operators.
+
+An ATen operator becomes what its rule makes of it. What depends on no input, as masks and positions do, torch computes
+here and now; parameters and buffers become constants in their own memory. All operators without a rule are named in one
+message.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._python_dispatch import _disable_current_modes
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Graph, Value
+from autosched.graph.torch.builder import Builder, array_of, value_of
+from autosched.graph.torch.rules import rules
+from autosched.graph.verify import verify
+
+# Operators that check something, which a graph with known shapes needs no more.
+_CHECKS = (
+    *("aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default"),
+    *("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"),
+)
+
+
+def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Graph:
+    """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
+    they appear in what the module returns. Raises GraphError."""
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(example_inputs), strict=False)
+        program = program.run_decompositions(_decompositions())
+    b = Builder()
+    known: dict[str, Any] = {}
+    inputs: list[str] = []
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        if spec.kind.name == "USER_INPUT":
+            node = next(n for n in program.graph.nodes if n.name == name)
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                known[name] = b.declare(value_of(node.meta["val"], name))
+                inputs.append(known[name].name)
+            else:
+                known[name] = getattr(spec.arg, "value", None)
+            continue
+        tensor = _state(program, spec.target)
+        known[name] = tensor if spec.kind.name == "CONSTANT_TENSOR" else _constant(b, tensor, str(spec.target))
+    changed = [str(s.target) for s in program.graph_signature.output_specs if s.kind.name != "USER_OUTPUT"]
+    if changed:
+        raise GraphError(f"the module {type(module).__name__} changes {', '.join(changed)}, which a network cannot")
+    return _walk(b, program.graph_module, known, inputs, type(module).__name__)
+
+
+def load_fx(
+    module: fx.GraphModule, example_inputs: Sequence[Any], constants: Mapping[int, torch.Tensor] | None = None
+) -> Graph:
+    """The graph of ATen operators that AOTAutograd or a partition of its graph is. `constants` are arguments, by their
+    position, that are known and no inputs of the graph. Raises GraphError."""
+    places = module.graph.find_nodes(op="placeholder")
+    if not all("val" in node.meta for node in module.graph.nodes if node.op != "output"):
+        FakeTensorProp(module).propagate(*example_inputs)
+    b = Builder()
+    known: dict[str, Any] = {}
+    inputs: list[str] = []
+    for n, node in enumerate(places):
+        if constants is not None and n in constants:
+            known[node.name] = _constant(b, constants[n], node.name)
+        else:
+            known[node.name] = b.declare(value_of(_tensor(node), node.name))
+            inputs.append(known[node.name].name)
+    return _walk(b, module, known, inputs, type(module).__name__)
+
+
+def can_load(node: fx.Node) -> bool:
+    """Whether a node of an fx graph of ATen operators can be one of a Graph, results that are read included."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and can_load(source)
+    b = Builder()
+    try:
+        if not node.all_input_nodes:
+            return _is_known_ahead(node, ()) and None not in _wanted(node)
+        if str(node.target) not in rules():
+            return False
+        made = _apply(b, node, lambda n: _declared(b, n))
+    except GraphError:
+        return False
+    return all(made[place] is not None for place in _read_places(node))
+
+
+def _declared(b: Builder, node: fx.Node) -> Value | tuple[Value, ...]:
+    """What another node gives as if it were an input."""
+    found = node.meta.get("val")
+    if isinstance(found, tuple | list):
+        return tuple(b.declare(value_of(part, node.name)) for part in found)
+    return b.declare(value_of(_tensor(node), node.name))
+
+
+def _decompositions() -> dict[Any, Any]:
+    """torch's own, of operators for which there is no rule."""
+    table: dict[Any, Any] = torch.export.default_decompositions()
+    for overload in [found for found in table if str(found) in rules()]:
+        del table[overload]
+    return table
+
+
+def _state(program: Any, target: str) -> torch.Tensor:
+    """A parameter, buffer or constant of an exported program; buffers that are not saved are among its constants."""
+    tensor: torch.Tensor = program.state_dict[target] if target in program.state_dict else program.constants[target]
+    return tensor
+
+
+def _constant(b: Builder, tensor: torch.Tensor, name: str) -> Value:
+    value_of(tensor, name)  # refuses what a graph cannot hold
+    return b.constant(array_of(tensor), name)
+
+
+def _tensor(node: fx.Node) -> torch.Tensor:
+    found = node.meta.get("val")
+    if not isinstance(found, torch.Tensor):
+        raise GraphError(f"{node.name} is no tensor")
+    return found
+
+
+def _wanted(node: fx.Node) -> tuple[Value | None, ...]:
+    """The results of a node by torch; None for one that is no tensor, or is empty and never read."""
+    found = node.meta.get("val")
+    if not isinstance(found, tuple | list):
+        return (value_of(found, node.name) if isinstance(found, torch.Tensor) else None,)
+    read = _read_places(node)
+    return tuple(
+        value_of(part, node.name) if isinstance(part, torch.Tensor) and (n in read or part.numel() > 0) else None
+        for n, part in enumerate(found)
+    )
+
+
+def _read_places(node: fx.Node) -> set[Any]:
+    """Which of several results are read."""
+    return {user.args[1] for user in node.users if user.target is operator.getitem}
+
+
+def _origin(node: fx.Node) -> str:
+    """The operator and the submodule that it is in."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((entry[0] for entry in reversed(stack.values()) if isinstance(entry[0], str) and entry[0]), "")
+    return f"{node.target} ({path})" if path else str(node.target)
+
+
+def _is_known_ahead(node: fx.Node, arguments: Sequence[Any]) -> bool:
+    """Whether torch can compute the node now: of an operator that always gives the same, and of no inputs."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return not any(isinstance(x, Value | _Refused) for x in arguments)
+
+
+def _mapped(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+    """Arguments and named arguments with values for nodes."""
+    as_argument: Any = value
+    return fx.map_arg((node.args, dict(node.kwargs)), as_argument)
+
+
+def _arguments(node: fx.Node, value: Callable[[fx.Node], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """All arguments of a node, those that it leaves out too; `value` gives what another node is."""
+    args, kwargs = _mapped(node, value)
+    given = [*args]
+    named: dict[str, Any] = {}
+    target: Any = node.target
+    for n, argument in enumerate(target._schema.arguments):
+        found = kwargs.get(argument.name, argument.default_value)
+        if argument.kwarg_only:
+            named[argument.name] = found
+        elif n >= len(given):
+            given.append(found)
+    return given, named
+
+
+def _apply(b: Builder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+    """What the rule of a node makes: a value, or a tuple with None for a result that it does not make."""
+    b.wanted, b.origin = _wanted(node), _origin(node)
+    args, named = _arguments(node, value)
+    made = rules()[str(node.target)](b, *args, **named)
+    for found, wanted in zip(made if isinstance(made, tuple) else (made,), b.wanted, strict=True):
+        if found is not None and wanted is not None:
+            same = (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            assert same, f"{b.origin}: the rule makes {found}, but torch {wanted}"
+    return made
+
+
+class _Refused:
+    """What a node gives that has no place in a graph; it is named in the end, with all others."""
+
+
+_REFUSED = _Refused()
+
+
+@dataclass
+class _Walk:
+    """The nodes of an fx graph one after the other."""
+
+    b: Builder
+    known: dict[str, Any]  # by node: a value, a tensor that torch has computed, a tuple of them, _REFUSED
+    refused: Counter[str] = field(default_factory=Counter)
+    as_constants: dict[int, Value] = field(default_factory=dict)  # by the identity of a tensor in `known`
+
+    def visit(self, node: fx.Node) -> None:
+        try:
+            self.known[node.name] = self.result(node)
+        except GraphError as error:
+            self.refused[str(error)] += 1
+            self.known[node.name] = _REFUSED
+
+    def result(self, node: fx.Node) -> Any:
+        arguments = [x for n in node.all_input_nodes for x in _parts(self.known[n.name])]
+        target: Any = node.target
+        if target is operator.getitem:
+            return self.part(*node.args)
+        if str(target) in _CHECKS:
+            return None
+        if _is_known_ahead(node, arguments):
+            args, kwargs = _mapped(node, lambda n: self.known[n.name])
+            with _disable_current_modes(), torch.no_grad():
+                return target(*args, **kwargs)
+        if str(node.target) not in rules():
+            raise GraphError(str(node.target))
+        if any(x is _REFUSED for x in arguments):
+            return _REFUSED
+        return _apply(self.b, node, lambda n: self.value(self.known[n.name]))
+
+    def part(self, source: Any, place: Any) -> Any:
+        """One of several results."""
+        found = self.known[source.name]
+        made = found if found is _REFUSED else found[place]
+        if made is None:
+            raise GraphError(f"result {place} of {source.target}")
+        return made
+
+    def value(self, found: Any) -> Any:
+        """A tensor that torch has computed becomes a constant where it is read."""
+        if not isinstance(found, torch.Tensor):
+            return found
+        if id(found) not in self.as_constants:
+            self.as_constants[id(found)] = _constant(self.b, found, "computed")
+        return self.as_constants[id(found)]
+
+
+def _parts(found: Any) -> Sequence[Any]:
+    return found if isinstance(found, tuple | list) else (found,)
+
+
+def _walk(b: Builder, module: fx.GraphModule, known: dict[str, Any], inputs: Sequence[str], name: str) -> Graph:
+    walk = _Walk(b, known)
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            known[node.name] = _attribute(module, str(node.target))
+        elif node.op == "call_function":
+            walk.visit(node)
+    if walk.refused:
+        words = (f"{what} ({count})" if count > 1 else what for what, count in sorted(walk.refused.items()))
+        raise GraphError(f"{name} has operators that networks do not take: {'; '.join(words)}")
+    (end,) = module.graph.find_nodes(op="output")
+    outputs = [walk.value(known[x.name]) if isinstance(x, fx.Node) else x for x in end.args[0]]
+    if not all(isinstance(value, Value) for value in outputs):
+        places = [n for n, value in enumerate(outputs) if not isinstance(value, Value)]
+        raise GraphError(f"{name}: outputs {places} are no tensors")
+    graph = b.graph(inputs, [value.name for value in outputs], name)
+    verify(graph)
+    return graph
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    """The attribute of an fx module that a get_attr node reads."""
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,74 @@
+"""Rules of matrix products and attention."""
+
+from __future__ import annotations
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Value
+from autosched.graph.torch.builder import Builder
+from autosched.graph.torch.rules import rule
+
+
+@rule("aten.linear.default")
+def linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    return b.emit("linear", x, weight, bias)
+
+
+@rule("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
+def matmul(b: Builder, x: Value, y: Value) -> Value:
+    """A matrix that was transposed before is the weight of `linear` as it was."""
+    weight = b.transposed.get(y.name)
+    if weight is not None and len(weight.shape) == 2:
+        return b.emit("linear", x, weight, None)
+    return b.emit("matmul", x, y)
+
+
+@rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
+def add_product(
+    b: Builder, c: Value, x: Value, y: Value, *, beta: bool | int | float = 1, alpha: bool | int | float = 1
+) -> Value:
+    """beta * c + alpha * (x @ y)."""
+    weight = b.transposed.get(y.name)
+    if weight is not None and weight.shape[:1] == c.shape and (beta, alpha) == (1, 1):
+        return b.emit("linear", x, weight, c)
+    product = matmul(b, x, y)
+    if alpha != 1:
+        product = b.emit("mul", product, b.operand(alpha, product.dtype))
+    if beta == 0:  # torch does not read c then
+        return product
+    if beta != 1:
+        c = b.emit("mul", c, b.operand(beta, c.dtype))
+    return b.emit("add", product, c)
+
+
+@rule("aten.scaled_dot_product_attention.default")
+def attention(
+    b: Builder,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: object,
+) -> Value:
+    """`options`: scale; enable_gqa, which the sizes show."""
+    if dropout_p != 0.0:
+        raise GraphError(f"{b.origin} has dropout {dropout_p}: call eval() of the module")
+    scale = options.get("scale")
+    number = float(scale) if isinstance(scale, int | float) else None
+    return b.emit("attention", query, key, value, attn_mask, scale=number, causal=is_causal)
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def flash_attention(
+    b: Builder,
+    query: Value,
+    key: Value,
+    value: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: object,
+) -> tuple[Value, None]:
+    mask = options.get("attn_mask")
+    assert mask is None or isinstance(mask, Value)
+    return attention(b, query, key, value, mask, dropout_p, is_causal, scale=options.get("scale")), None

@@ -1,0 +1,206 @@
+"""Rules of convolutions, pooling and changes of resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Value
+from autosched.graph.torch.builder import Builder
+from autosched.graph.torch.rules import enter_all, rule
+
+Sizes = int | Sequence[int]
+Pads = tuple[tuple[int, int], ...]
+
+
+def _each(x: Value, sizes: Sizes) -> tuple[int, ...]:
+    """One number for each dimension of space; torch gives one for all, or all."""
+    rank = len(x.shape) - 2
+    given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return given * rank if len(given) == 1 else given
+
+
+def _around(x: Value, padding: Sizes) -> Pads:
+    return tuple((p, p) for p in _each(x, padding))
+
+
+def _batched(b: Builder, x: Value, rank: int) -> Value:
+    """torch takes one image without its batch."""
+    return b.reshape(x, (1, *x.shape)) if len(x.shape) == rank + 1 else x
+
+
+def _same_pads(x: Value, weight: Value, dilation: Sizes) -> Pads:
+    """So that the size stays; an odd one is added at the end, as torch does."""
+    totals = [d * (k - 1) for d, k in zip(_each(x, dilation), weight.shape[2:], strict=True)]
+    return tuple((total // 2, total - total // 2) for total in totals)
+
+
+def conv_of(rank: int) -> Callable[..., Value]:
+    def conv(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+        stride, padding, dilation, groups = numbers
+        image = _batched(b, x, rank)
+        if padding == "same":
+            pads = _same_pads(image, weight, dilation)
+        else:
+            pads = _around(image, 0 if padding == "valid" else padding)
+        made = b.emit(
+            "conv",
+            *(image, weight, bias),
+            strides=_each(image, stride),
+            pads=pads,
+            dilations=_each(image, dilation),
+            groups=groups,
+        )
+        return b.reshape(made, b.result.shape)
+
+    return conv
+
+
+def conv_transpose_of(rank: int) -> Callable[..., Value]:
+    def conv(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+        stride, padding, output_padding, groups, dilation = numbers
+        image = _batched(b, x, rank)
+        made = b.emit(
+            "conv_transpose",
+            *(image, weight, bias),
+            strides=_each(image, stride),
+            pads=_around(image, padding),
+            dilations=_each(image, dilation),
+            groups=groups,
+            output_padding=_each(image, output_padding),
+        )
+        return b.reshape(made, b.result.shape)
+
+    return conv
+
+
+enter_all({f"aten.conv{n}d.{kind}": conv_of(n) for n in (1, 2, 3) for kind in ("default", "padding")})
+enter_all(
+    {
+        "aten.conv_transpose1d.default": conv_transpose_of(1),
+        "aten.conv_transpose2d.input": conv_transpose_of(2),
+        "aten.conv_transpose3d.input": conv_transpose_of(3),
+    }
+)
+
+
+@rule("aten.convolution.default")
+def convolution(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+    """All convolutions, as torch.compile gives them."""
+    stride, padding, dilation, transposed, output_padding, groups = numbers
+    rank = len(weight.shape) - 2
+    if transposed:
+        return conv_transpose_of(rank)(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv_of(rank)(b, x, weight, bias, stride, padding, dilation, groups)
+
+
+def max_pool_of(rank: int) -> Callable[..., Value]:
+    def max_pool(b: Builder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
+        stride, padding, dilation, ceil_mode = numbers
+        image = _batched(b, x, rank)
+        kernel = _each(image, kernel_size)
+        made = b.emit(
+            "max_pool",
+            image,
+            kernel=kernel,
+            strides=_each(image, stride) or kernel,
+            pads=_around(image, padding),
+            dilations=_each(image, dilation),
+            ceil_mode=ceil_mode,
+        )
+        return b.reshape(made, b.result.shape)
+
+    return max_pool
+
+
+def max_pool_with_indices_of(rank: int) -> Callable[..., tuple[Value, None]]:
+    """Only the values: nobody asks for the places in inference."""
+
+    def max_pool(b: Builder, x: Value, *numbers: Any) -> tuple[Value, None]:
+        return max_pool_of(rank)(b, x, *numbers), None
+
+    return max_pool
+
+
+def avg_pool_of(rank: int) -> Callable[..., Value]:
+    def avg_pool(b: Builder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
+        stride, padding, ceil_mode, count_include_pad, *divisor = numbers  # the last one not in one dimension
+        if divisor not in ([], [None]):
+            raise GraphError(f"{b.origin}: avg_pool with the divisor {divisor[0]}")
+        image = _batched(b, x, rank)
+        kernel = _each(image, kernel_size)
+        made = b.emit(
+            "avg_pool",
+            image,
+            kernel=kernel,
+            strides=_each(image, stride) or kernel,
+            pads=_around(image, padding),
+            dilations=(1,) * rank,
+            ceil_mode=ceil_mode,
+            count_include_pad=count_include_pad,
+        )
+        return b.reshape(made, b.result.shape)
+
+    return avg_pool
+
+
+enter_all({f"aten.max_pool{n}d.default": max_pool_of(n) for n in (1, 2, 3)})
+enter_all({f"aten.max_pool{n}d_with_indices.default": max_pool_with_indices_of(n) for n in (1, 2, 3)})
+enter_all({f"aten.avg_pool{n}d.default": avg_pool_of(n) for n in (1, 2, 3)})
+
+
+def adaptive_of(operator: str, reduction: str) -> Callable[..., Value]:
+    def adaptive(b: Builder, x: Value, output_size: Sizes) -> Value:
+        rank = 1 if isinstance(output_size, int) else len(output_size)
+        sizes = b.result.shape[-rank:]
+        if set(sizes) == {1}:
+            axes = tuple(range(len(x.shape) - rank, len(x.shape)))
+            return b.emit(reduction, x, axes=axes, keepdims=True)
+        if operator == "":
+            raise GraphError(f"{b.origin}: adaptive pooling to the sizes {list(sizes)}")
+        return b.reshape(b.emit(operator, _batched(b, x, rank), sizes=sizes), b.result.shape)
+
+    return adaptive
+
+
+_mean_pool = adaptive_of("adaptive_avg_pool", "reduce_mean")
+enter_all({f"aten.adaptive_avg_pool{n}d.default": _mean_pool for n in (1, 2, 3)})
+enter_all({f"aten._adaptive_avg_pool{n}d.default": _mean_pool for n in (2, 3)})
+
+
+def adaptive_max(b: Builder, x: Value, output_size: Sizes) -> tuple[Value, None]:
+    return adaptive_of("", "reduce_max")(b, x, output_size), None
+
+
+enter_all({f"aten.adaptive_max_pool{n}d.default": adaptive_max for n in (1, 2, 3)})
+
+
+def resized(b: Builder, x: Value, mode: str, coordinates: str, scales: Sequence[float | None]) -> Value:
+    """To the shape that torch found. Scales that a user gave, not the ratio of sizes, say where a result reads."""
+    sizes = b.result.shape
+    factors: tuple[float, ...] | None = None
+    if any(scale is not None for scale in scales):
+        pairs = zip(scales, sizes[2:], x.shape[2:], strict=True)
+        factors = (1.0, 1.0, *(new / old if scale is None else float(scale) for scale, new, old in pairs))
+    return b.emit("resize", x, sizes=sizes, mode=mode, coordinates=coordinates, nearest="floor", scales=factors)
+
+
+def resize_of(mode: str, scales_of: Callable[..., Sequence[float | None]]) -> Callable[..., Value]:
+    """`scales_of` has the last arguments: a list that may be None, or one number for each dimension."""
+
+    def nearest(b: Builder, x: Value, output_size: Any, *scales: Any) -> Value:
+        return resized(b, x, mode, "asymmetric", scales_of(*scales))
+
+    def smooth(b: Builder, x: Value, output_size: Any, align_corners: bool, *scales: Any) -> Value:
+        return resized(b, x, mode, "align_corners" if align_corners else "half_pixel", scales_of(*scales))
+
+    return nearest if mode == "nearest" else smooth
+
+
+_RESIZES = (
+    *(("nearest1d", "nearest"), ("nearest2d", "nearest"), ("nearest3d", "nearest"), ("linear1d", "linear")),
+    *(("bilinear2d", "linear"), ("trilinear3d", "linear"), ("bicubic2d", "cubic")),
+)
+enter_all({f"aten.upsample_{name}.vec": resize_of(mode, lambda scales: scales or ()) for name, mode in _RESIZES})
+enter_all({f"aten.upsample_{name}.default": resize_of(mode, lambda *scales: scales) for name, mode in _RESIZES})
