@@ -67,6 +67,7 @@ BESIDE = {
         "autosched.session.request",
         "autosched.session.task",
     ),
+    "autosched.session.dynamo": (*JOINED, "autosched.session.network"),
     "autosched.session.trust": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.records": (*JOINED, *VERBS, "autosched.session.trust"),
     "autosched.api": (

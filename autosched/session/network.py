@@ -16,8 +16,10 @@ from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, Launch, Poi
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
-from autosched.graph.memory import Plan, Tenant, plan
+from autosched.graph.liveness import Tenant
+from autosched.graph.memory import Plan, plan
 from autosched.graph.partition import ALIAS, Alias, Group, dag_of, partition
+from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
 from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
 from autosched.runtime.kernel import Kernel
@@ -119,7 +121,7 @@ def compile_graph(graph: Graph, target: str | None = "cpu", threads: int | None 
     """
     verify(graph)
     device = find_device(target, threads)
-    program = build_program(with_own_outputs(graph), device)
+    program = build_program(with_own_outputs(run_passes(graph)[0]), device)
     entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
     objects = [compile_object(text, device.target) for text in (*(task.source.ir for task in program.tasks), entry)]
     names = [name for t in program.tasks for name in (t.source.name, t.source.prepare) if name is not None]
@@ -140,7 +142,9 @@ def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Ma
             "a network is a path of an ONNX file, a torch module with example_inputs, or a Graph; "
             f"got {type(model).__name__}"
         )
-    raise UsageError("torch modules are not taken yet: export the module to ONNX")
+    from autosched.graph.torch import load_torch
+
+    return load_torch(model, example_inputs)
 
 
 def with_own_outputs(graph: Graph) -> Graph:

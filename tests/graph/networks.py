@@ -70,7 +70,9 @@ def attention_block(length: int = 6, width: int = 8, heads: int = 2) -> Graph:
         for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
     )
     shares = b.add("softmax", b.add("mul", b.add("matmul", q, k), b.constant()), axis=-1)
-    joined = b.add("reshape", b.add("transpose", b.add("matmul", shares, v), perm=(0, 2, 1, 3)), shape=(1, length, width))
+    joined = b.add(
+        "reshape", b.add("transpose", b.add("matmul", shares, v), perm=(0, 2, 1, 3)), shape=(1, length, width)
+    )
     return b.graph(b.add("add", b.add("matmul", joined, b.constant(width, width)), "x"))
 
 

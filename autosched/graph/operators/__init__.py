@@ -23,15 +23,7 @@ from autosched.graph.graph import Attribute, Node, Value
 from autosched.te import Tensor, placeholder
 
 F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
-_FAMILIES = (
-    "elementwise",
-    "products",
-    "convolutions",
-    "pools",
-    "normalisation",
-    "attention",
-    "quantised",
-)
+_FAMILIES = ("elementwise", "products", "convolutions", "pools", "normalisation", "attention", "quantised")
 _TABLE: dict[str, Callable[..., Any]] = {}
 
 

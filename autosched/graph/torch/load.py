@@ -36,7 +36,7 @@ def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) 
     they appear in what the module returns. Raises GraphError."""
     with torch.no_grad():
         program = torch.export.export(module, tuple(example_inputs), strict=False)
-        program = program.run_decompositions(_decompositions())
+        program = program.run_decompositions(decompositions())
     b = Builder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
@@ -105,7 +105,7 @@ def _declared(b: Builder, node: fx.Node) -> Value | tuple[Value, ...]:
     return b.declare(value_of(_tensor(node), node.name))
 
 
-def _decompositions() -> dict[Any, Any]:
+def decompositions() -> dict[Any, Any]:
     """torch's own, of operators for which there is no rule."""
     table: dict[Any, Any] = torch.export.default_decompositions()
     for overload in [found for found in table if str(found) in rules()]:
@@ -268,7 +268,8 @@ def _walk(b: Builder, module: fx.GraphModule, known: dict[str, Any], inputs: Seq
         words = (f"{what} ({count})" if count > 1 else what for what, count in sorted(walk.refused.items()))
         raise GraphError(f"{name} has operators that networks do not take: {'; '.join(words)}")
     (end,) = module.graph.find_nodes(op="output")
-    outputs = [walk.value(known[x.name]) if isinstance(x, fx.Node) else x for x in end.args[0]]
+    ends = [known[x.name] if isinstance(x, fx.Node) else x for x in _parts(end.args[0])]
+    outputs = [walk.value(x) for x in ends]
     if not all(isinstance(value, Value) for value in outputs):
         places = [n for n, value in enumerate(outputs) if not isinstance(value, Value)]
         raise GraphError(f"{name}: outputs {places} are no tensors")
