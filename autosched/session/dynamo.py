@@ -29,7 +29,7 @@ _MODES = (None, "default")
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What `options` of torch.compile may say. `threads`: default all cores. `freeze`: whether weights are packed once."""
+    """What `options` of torch.compile may say. `threads`: default all cores; `freeze`: weights are packed once."""
 
     threads: int | None = None
     freeze: bool = True

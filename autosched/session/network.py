@@ -142,9 +142,10 @@ def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Ma
             "a network is a path of an ONNX file, a torch module with example_inputs, or a Graph; "
             f"got {type(model).__name__}"
         )
-    from autosched.graph.torch import load_torch
+    from autosched.graph.torch.load import load_torch
 
-    return load_torch(model, example_inputs)
+    found: Graph = load_torch(model, example_inputs)  # type: ignore[arg-type]
+    return found
 
 
 def with_own_outputs(graph: Graph) -> Graph:

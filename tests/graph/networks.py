@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def perceptron(sizes: Sequence[int] = (3, 17, 17, 5)) -> Graph:
     """Products with bias and relu; two of them are the same task."""
     b = Builder(x=(2, sizes[0]))
     value = "x"
-    for ins, outs in zip(sizes, sizes[1:], strict=False):
+    for ins, outs in itertools.pairwise(sizes):
         value = b.add("relu", b.add("linear", value, b.constant(outs, ins), b.constant(outs)))
     return b.graph(value)
 
