@@ -22,7 +22,7 @@ import numpy as np
 import autosched as at
 from autosched.errors import DeviceError, UsageError
 from autosched.runtime.gpu import dlpack
-from autosched.runtime.gpu.compile import Binary
+from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device
 from tests.runtime.cuda_session import *
 k = kernel()
@@ -336,7 +336,7 @@ memory = {name: d.allocate(1 << 16) for name in "ABC"}
 def loaded(**changed):
     launch = replace(source.launches[0], **changed)
     made = replace(source, launches=(launch,))
-    return d.prepare(d.load(Binary(b"\x7fELF"), made), made, memory)
+    return d.prepare(d.load(DeviceCode(b"\x7fELF"), made), made, memory)
 got = np.zeros(8, np.uint16)
 d.fill(memory["A"], b"\xfb\x7f", 0, 64), d.fill(memory["A"], b"\xa5", 2, 2)
 d.copy(memory["B"], memory["A"]), d.download(d.view(memory["B"], 2, 16), got)
@@ -347,11 +347,11 @@ d.upload(memory["A"], X), d.upload(memory["B"], Y)
 other = loaded()
 assert abs(d.time([call, other], 3) - 3e-5) < 1e-9
 assert abs(d.time([call, other], 1200) - 1.2e-2) < 1e-6
-d.run(d.prepare(d.load(Binary(b"\x7fELF"), source), source, memory))
+d.run(d.prepare(d.load(DeviceCode(b"\x7fELF"), source), source, memory))
 d.download(memory["C"], got.view(np.float32))
 faulty(d.allocate, 1 << 40)
-faulty(d.load, Binary(b"text"), source)
-faulty(d.load, Binary(b"\x7fELF"), replace(source, launches=(replace(source.launches[0], kernel="other"),)))
+faulty(d.load, DeviceCode(b"text"), source)
+faulty(d.load, DeviceCode(b"\x7fELF"), replace(source, launches=(replace(source.launches[0], kernel="other"),)))
 faulty(d.run, loaded(block=(2048, 1, 1)))
 """,
     )
