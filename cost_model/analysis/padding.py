@@ -109,10 +109,11 @@ def _outside(comparison: Binary, loops: Sequence[AnalysedLoop]) -> Expr:
     for reduce in (False, True):
         moving = [(x, c) for x in loops if x.reduce is reduce and (c := form.coefficient(x.var)) is not NO_STEP]
         numbers = [int(c.value) for _, c in moving if isinstance(c, Const)]
-        several |= len(set(numbers)) < len(numbers)
         count = product_of(x.trips for x, _ in moving)
         step = min(map(abs, numbers), default=0)
-        steps += [real(float(step or 1))] * max(1, sum(abs(n) == step for n in numbers))
+        smallest = sum(abs(n) == step for n in numbers)
+        several |= len(set(numbers)) < len(numbers) or smallest > 1
+        steps += [real(float(step or 1))] * max(1, smallest)
         counts.append(count)
         span = add(span, sum_of(multiply(absolute(c), subtract(x.trips, 1.0)) for x, c in moving))
         if step and min(numbers) < 0:

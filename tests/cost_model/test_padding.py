@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autosched import te
+from autosched.graph.operators import operators
 from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.target import parse_target
@@ -80,3 +82,14 @@ def test_phases_of_rows_beyond_the_output_are_outside(rows: int) -> None:
     inside = [[0 <= q + r - t < 8 for q in range(n) for r in range(2) for t in range(2)] for n in (tiled, 8)]
     exact = [sum(pairs) / len(pairs) for pairs in inside]
     assert evaluated(sketch, statement, qh=rows)[0] == pytest.approx(exact[0] * exact[1], abs=0.08)
+
+
+def test_a_causal_mask_is_a_condition_on_the_distance_of_two_loops() -> None:
+    """Scores of query i and key j are kept where j <= i: both loops are spatial, with steps 1 and -1."""
+    shapes = {"q": (4, 5, 6), "k": (4, 7, 6), "v": (4, 7, 3)}
+    tensors = [te.placeholder(shape, name=name) for name, shape in shapes.items()]
+    result = operators()["attention"](*tensors, te.placeholder((5, 7), "bool", "mask"), causal=True)
+    for sketch in sketches(collapse(te.ComputeDAG(result)), parse_target("llvm -mcpu=haswell"), 1)[:4]:
+        for statement in analyse(lower(sketch.state)).statements:
+            weight, _ = evaluated(sketch, statement)
+            assert 0.0 < weight <= 1.0
