@@ -59,6 +59,24 @@ def test_masks(shape, kind):
     close(computed("attention", q, k, v, mask), by_torch(q, k, v, mask))
 
 
+@pytest.mark.parametrize("kind", ["float32", "bool"])
+def test_a_query_that_keeps_no_key_gets_zeros(kind):
+    q, k, v = operands(*SIZES[0])
+    mask = np.ones((5, 7), bool)
+    mask[2] = False
+    mask = mask if kind == "bool" else np.where(mask, 0, -np.inf).astype("float32")
+    made = computed("attention", q, k, v, mask)
+    assert not made[..., 2, :].any()
+    close(made, by_torch(q, k, v, mask))
+
+
+def test_nan_is_not_taken_for_an_empty_row():
+    q, k, v = operands(*SIZES[0])
+    q[0, 0, 1, 0] = np.nan
+    made = computed("attention", q, k, v, np.ones((5, 7), bool))
+    np.testing.assert_array_equal(np.isnan(made).all(-1), np.isnan(q).any(-1))
+
+
 def test_a_causal_mask_beside_another():
     q, k, v = operands(*SIZES[0])
     mask = some(5, 7)

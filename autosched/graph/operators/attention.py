@@ -11,7 +11,7 @@ from autosched.graph.operators.elementwise import broadcast_shape, element
 from autosched.graph.operators.products import stretched
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
-from autosched.te.operators.normalise import softmax_over
+from autosched.te.operators.normalise import softmax_and_peak
 from autosched.te.operators.window import stored, widen
 
 
@@ -23,7 +23,8 @@ def attention(
 
     k and v may have fewer heads, of which each serves as many neighbours of q. A mask of bools says which scores are
     kept, another one is added; both broadcast to [..., heads, L, S]. `causal` keeps those of places up to the query's
-    own, which counts from the first. `scale` is 1 / sqrt(D) if left out. A query that keeps none gets NaN.
+    own, which counts from the first. `scale` is 1 / sqrt(D) if left out. A query that keeps none gets zeros, as in
+    torch.
     """
     batch = _batch(q, k, v)
     (length, depth), (places, width) = q.shape[-2:], v.shape[-2:]
@@ -52,12 +53,19 @@ def attention(
         kept += [i[-1] <= i[-2]] if causal else []
         return te.select(te.all(*kept), value, -math.inf) if kept else value
 
-    weights = softmax_over(te.compute(scores.shape, masked, name="masked"))
+    weights, peak = softmax_and_peak(te.compute(scores.shape, masked, name="masked"))
 
     def mixed(*i: Expr) -> Expr:
         return te.sum(weights[(*i[:-1], s)] * widen(v[(*place(v, i, heads[1]), s, i[-1])]), axis=s)
 
-    return stored(te.compute((*batch, length, width), mixed, name="attention"), q.dtype)
+    result = te.compute((*batch, length, width), mixed, name="mixed")
+    if mask is None:  # every query keeps the first key
+        return stored(result, q.dtype)
+
+    def at(*i: Expr) -> Expr:
+        return te.select(te.equal(peak[i[:-1]], -math.inf), 0.0, result[i])
+
+    return stored(te.compute(result.shape, at, name="attention"), q.dtype)
 
 
 def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:

@@ -24,6 +24,11 @@ def nrm(B: int, M: int, N: int, dtype: str = "float32") -> Tensor:
 
 def softmax_over(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x - max) / sum(exp(x - max)) over one axis, as the stages max, exp, sum and divide."""
+    return softmax_and_peak(x, axis)[0]
+
+
+def softmax_and_peak(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The softmax over one axis, and the maxima that are subtracted on the way."""
     axis %= len(x.shape)
     outer, n = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     k, r = te.reduce_axis(n, name="k"), te.reduce_axis(n, name="k")
@@ -37,8 +42,7 @@ def softmax_over(x: Tensor, axis: int = -1) -> Tensor:
     peak = te.compute(outer, lambda *i: te.max(x[along(i, k)], axis=k), name="peak")
     power = te.compute(x.shape, lambda *i: te.exp(x[i] - peak[of_row(i)]), name="power")
     total = te.compute(outer, lambda *i: te.sum(power[along(i, r)], axis=r), name="total")
-    result: Tensor = te.compute(x.shape, lambda *i: power[i] / total[of_row(i)], name="softmax")
-    return result
+    return te.compute(x.shape, lambda *i: power[i] / total[of_row(i)], name="softmax"), peak
 
 
 def softmax(M: int = 1024, N: int = 1024, dtype: str = "float32") -> Tensor:
