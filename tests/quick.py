@@ -52,6 +52,10 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),
     "autosched.graph.torch": ("graph/test_torch.py::test_types_that_there_are_not",),
     "autosched.graph.torch.rules": ("graph/test_torch_rules.py::test_every_rule_is_for_an_operator_of_torch",),
+    "autosched.graph.passes": (
+        "graph/passes/test_forms.py",
+        "graph/passes/test_passes.py::test_a_block_of_a_transformer",
+    ),
     "autosched.session": ("test_api.py::test_compile_without_records_takes_the_analytic_best",),
     "autosched.api": ("test_api.py::test_tune_then_everything_that_is_done_with_records",),
     "autosched.cli": ("cli/test_values.py", "cli/test_tune.py"),
