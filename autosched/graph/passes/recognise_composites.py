@@ -16,6 +16,7 @@ from autosched.graph.passes.rewrite import Change, number, rewrite
 from autosched.ir.dtype import DTYPES
 
 _REACH = 24  # nodes around a value at most
+_SIZE = 48  # nodes of an expression at most, where one that is read twice counts twice: it would double with each step
 _ROUNDING = 5e-6  # relative: 1.41421 stands for sqrt(2)
 _ROOTS = ("mul", "div", "cast")  # what the last node of a composite is
 
@@ -134,6 +135,7 @@ class _Reader:
         self.leaf = leaf
         self.within = {step.outputs[0] for step in around}
         self.known: dict[str, Form] = {leaf: X}
+        self.sizes: dict[str, int] = {}
         self.nodes: list[Node] = []  # those that were read
 
     def root(self, node: Node) -> Form:
@@ -156,13 +158,20 @@ class _Reader:
         if name is None or constant is not None:
             return Sum(constant or 0.0)
         if name not in self.known:
-            node = self.graph.producers.get(name)
-            is_read = node is not None and name in self.within and self._is_float(node.used[0])
-            form = _READ[node.operator](self, node) if is_read and node is not None else None
-            if form is not None and node is not None:
-                self.nodes.append(node)
-            self.known[name] = Leaf(name) if form is None else form
+            self.known[name] = self._read(name) or Leaf(name)
         return self.known[name]
+
+    def _read(self, name: str) -> Form | None:
+        """None where a value is as good as any other that is not the leaf."""
+        node = self.graph.producers.get(name)
+        if node is None or name not in self.within or not self._is_float(node.used[0]):
+            return None
+        form = _READ[node.operator](self, node)
+        self.sizes[name] = 1 + sum(self.sizes.get(read or "", 1) for read in node.inputs)
+        if form is None or self.sizes[name] > _SIZE:
+            return None
+        self.nodes.append(node)
+        return form
 
     def _is_float(self, name: str) -> bool:
         return DTYPES[self.graph.values[name].dtype].is_float

@@ -118,6 +118,16 @@ def test_activations_one_after_the_other():
     assert operators_of(checked(recognise_composites, d.graph(y))) == ["silu"] * 4
 
 
+def test_expressions_do_not_grow_without_end():
+    """Each value is read three times by the next: written out, 20 of them would be 3 ** 20."""
+    d = Draft()
+    y = d.input(2, 3)
+    for _ in range(20):
+        y = d.mul(0.5, d.add(y, d.mul(y, d.sigmoid(y))))
+    after = checked(recognise_composites, d.graph(y))
+    assert operators_of(after) == ["silu", "add", "mul"] * 20
+
+
 # Scale, bias, groups
 
 
