@@ -55,8 +55,9 @@ class _Dependences:
     sizes: Mapping[str, int]
     kept: frozenset[str]
 
-    def _bases(self, names: Iterable[str]) -> set[str]:
-        return {base_of(name, self.aliases) for name in names}
+    def _bases(self, names: Iterable[str]) -> dict[str, None]:
+        """Whose bytes are read or written; in the order of the names, so that ties are the same in each run."""
+        return dict.fromkeys(base_of(name, self.aliases) for name in names)
 
     def edges(self) -> Any:
         """A directed graph of the numbers of steps: from the writer of a value to its readers."""
@@ -93,7 +94,7 @@ class _Dependences:
             n = max((n for n in left if unwritten.isdisjoint(reads[n])), key=rank)
             del left[n]
             done.append(n)
-            unwritten -= writes[n]
+            unwritten -= writes[n].keys()
             times |= dict.fromkeys(writes[n], len(done))
             for x in reads[n]:
                 waiting[x].discard(n)
