@@ -1,8 +1,8 @@
 """One arena for the values of a network: where each lies, so that no two lie together that are needed together.
 
 Placed by decreasing size, as TFLite does, real networks reach the bound of the most bytes that are alive at one step.
-Where they do not, the steps with most bytes go first, and then a search goes on for a bounded number of nodes. That
-says how small the arena can be; for up to 5 % more, it is laid out for speed.
+Where they do not, the steps with most bytes go first; then, again and again, what lay too high; at last a search goes
+on for a bounded number of nodes. That says how small the arena can be; for up to 5 % more, it is laid out for speed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from autosched.graph.placement import Arena, Placement, freed_last, narrowest, p
 from autosched.graph.placement_search import Search
 
 SLACK = 1.05  # of the smallest arena found, for speed
+ROUNDS = 40  # in which what lies too high goes first
 NODES = 500  # of the search
+SEARCHED = 100  # tenants; of more, so many nodes hardly reach a whole placement
 SPARES = (4096, 1024, 256)  # bytes per slot for holding results apart from inputs: all that can help, or fewer
 HALVES = 6  # see `_orders`
 
@@ -56,10 +58,22 @@ def _smallest(arena: Arena) -> Placement:
     best = place(arena, _by_size(arena), narrowest)
     if best.nbytes > arena.bound:
         best = min(best, place(arena, _by_breadth(arena), narrowest), key=lambda p: p.nbytes)
-    if best.nbytes > arena.bound:
+    tried = best
+    for _ in range(ROUNDS):
+        if best.nbytes == arena.bound:
+            return best
+        tried = place(arena, _highest_first(tried, best.nbytes), narrowest)
+        best = min(best, tried, key=lambda p: p.nbytes)
+    if best.nbytes > arena.bound and len(arena.tenants) <= SEARCHED:
         order = Search(arena, best.nbytes).run(NODES)
         best = best if order is None else place(arena, order, narrowest)
     return best
+
+
+def _highest_first(placement: Placement, nbytes: int) -> list[int]:
+    """The order of a placement, but what reaches `nbytes`, or else to its top, goes before all others."""
+    top, sizes = min(nbytes, placement.nbytes), placement.arena.sizes
+    return sorted(placement.slots, key=lambda n: placement.offsets[n] + sizes[n] < top)
 
 
 def _by_size(arena: Arena) -> list[int]:

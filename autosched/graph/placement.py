@@ -127,10 +127,21 @@ class Placement:
             top = max(top, end)
         yield top, INFINITE
 
-    def freed(self, n: int) -> list[int]:
-        """Some of the tenants that ended before one begins, the last one first."""
-        end = bisect_left(self._ended, (self.arena.tenants[n].first, -1))
-        return [m for _, m in reversed(self._ended[max(0, end - RECENT) : end])]
+    def freed(self, n: int) -> list[tuple[int, int]]:
+        """(tenant, age) of what ended before a tenant begins, the last first: how many bytes were written since.
+
+        Left out is what is older than the arena is large: a cache that holds less has forgotten it, and one that holds
+        more holds everything.
+        """
+        arena, first = self.arena, self.arena.tenants[n].first
+        found: list[tuple[int, int]] = []
+        for k in range(bisect_left(self._ended, (first, -1)) - 1, -1, -1):
+            last, m = self._ended[k]
+            since = arena.written_between(last, first)
+            if since >= arena.bound or len(found) == RECENT:
+                break
+            found.append((m, since))
+        return found
 
     def close_bytes(self, n: int, offset: int) -> int:
         """The bytes of a tenant for each partner that it lies too near, which makes stores and loads wait for each
@@ -139,22 +150,23 @@ class Placement:
         near = sum(not APART <= (offset - other) % ALIASED_BYTES <= ALIASED_BYTES - APART for other in others)
         return near * self.arena.sizes[n]
 
-    def age(self, n: int, offset: int, freed: Sequence[int]) -> int:
-        """How old the bytes are that a tenant takes: for each, how many others have been written since it was freed.
-
-        `freed` as from the method. No byte is older than the arena is large: whatever cache holds less than that has
-        forgotten it, and one that holds more has not.
-        """
-        arena, first = self.arena, self.arena.tenants[n].first
-        parts, total = [(offset, offset + arena.sizes[n])], 0
-        for m in freed:
-            low, high = self.offsets[m], self.offsets[m] + arena.sizes[m]
-            covered = sum(max(0, min(end, high) - max(start, low)) for start, end in parts)
-            if covered:
-                total += covered * min(arena.written_between(arena.tenants[m].last, first), arena.bound)
-                pieces = [p for start, end in parts for p in ((start, min(end, low)), (max(start, high), end))]
-                parts = [(start, end) for start, end in pieces if start < end]
-        return total + arena.bound * sum(end - start for start, end in parts)
+    def age(self, n: int, offset: int, freed: Sequence[tuple[int, int]]) -> int:
+        """The sum over the bytes that a tenant takes of how old each is; `freed` as from the method."""
+        parts, total = [(offset, offset + self.arena.sizes[n])], 0
+        for m, since in freed:
+            low = self.offsets[m]
+            high = low + self.arena.sizes[m]
+            rest = []
+            for start, end in parts:
+                if low < end and start < high:
+                    total += since * (min(end, high) - max(start, low))
+                    rest += [(a, b) for a, b in ((start, low), (high, end)) if a < b]
+                else:
+                    rest.append((start, end))
+            if not rest:
+                return total
+            parts = rest
+        return total + self.arena.bound * sum(end - start for start, end in parts)
 
 
 # The slot for a tenant, given those that have one.
@@ -181,8 +193,8 @@ def freed_last(placement: Placement, n: int) -> int:
     def rank(slot: int) -> tuple[float, ...]:
         return slot + length > placement.limit, placement.age(n, slot, freed), slot
 
-    starts = [placement.slots[m] for m in freed]
-    starts += [slot + placement.length(m) - length for slot, m in zip(starts, freed, strict=True)]
+    starts = [placement.slots[m] for m, _ in freed]
+    starts += [placement.slots[m] + placement.length(m) - length for m, _ in freed]
     slots = set()
     for start, end in placement.gaps(n):
         last = end - length

@@ -106,6 +106,19 @@ def test_the_search_finds_what_orders_by_size_do_not():
     assert plan(tenants).nbytes <= 1.05 * problem.bound
 
 
+def test_what_lies_too_high_goes_first_in_a_larger_network():
+    """Too many tenants for the search; neither by size nor by breadth do these lie well."""
+    rng = np.random.default_rng(3)
+    sizes = rng.choice((4000, 400_000, 200_000, 393_216), 300)
+    tenants = [Tenant(f"t{n}", int(size), n, n + int(rng.integers(1, 5))) for n, size in enumerate(sizes)]
+    problem = Problem(tuple(tenants))
+    by_size = sorted(range(300), key=lambda n: -problem.sizes[n])
+    assert place(problem, by_size, narrowest).nbytes > 1.1 * problem.bound
+    made = plan(tenants)
+    assert made.nbytes <= 1.05 * made.bound_bytes
+    assert not faults(tenants, made)
+
+
 def test_the_search_ends():
     """After so many nodes, with what it has."""
     rng = np.random.default_rng(0)
