@@ -23,6 +23,14 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from autosched.errors import UsageError
 from autosched.graph.torch.load import can_load, decompositions, load_fx
 
+_GRADIENTS = (
+    "autosched compiles for inference only, so what needs gradients runs as torch has it: "
+    "call the model in torch.no_grad() or torch.inference_mode()"
+)
+_SIZES = (
+    "autosched compiles for sizes that are known, so what depends on others runs as torch has it: "
+    "call torch.compile with dynamic=False"
+)
 Compiled = Callable[..., Any]
 _MODES = (None, "default")
 
@@ -49,8 +57,10 @@ def backend(
     chosen = read_options(mode, options or {})
     needs_gradients = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     if torch.is_grad_enabled() and needs_gradients:
-        warn_of_gradients()
+        warn_once(_GRADIENTS)
         return module.forward
+    if any(isinstance(x, torch.SymInt) for x in example_inputs):
+        warn_once(_SIZES)
 
     def compile_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return make_boxed_func(partitioned(gm, chosen).forward)
@@ -80,13 +90,9 @@ def read_options(mode: str | None, options: Mapping[str, Any]) -> BackendOptions
 
 
 @cache
-def warn_of_gradients() -> None:
+def warn_once(text: str) -> None:
     """Once in a process."""
-    warnings.warn(
-        "autosched compiles for inference only, so what needs gradients runs as torch has it: "
-        "call the model in torch.no_grad() or torch.inference_mode()",
-        stacklevel=2,
-    )
+    warnings.warn(text, stacklevel=3)
 
 
 class _Supported(OperatorSupportBase):

@@ -20,6 +20,7 @@ from autosched.errors import UsageError  # noqa: E402
 from autosched.graph.graph import Graph  # noqa: E402
 from autosched.session import network  # noqa: E402
 from autosched.session.dynamo import backend, read_options, warn_of_gradients  # noqa: E402
+from autosched.session.dynamo import BackendOptions, backend, read_options, warn_once  # noqa: E402
 from tests.graph.torch_models import MODELS, assert_close, by_reference, loaded, model  # noqa: E402
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -147,7 +148,7 @@ def test_buffers_that_change_are_no_constants(compiled):
 
 
 def test_gradients_are_left_to_torch_with_one_warning(compiled):
-    warn_of_gradients.cache_clear()
+    warn_once.cache_clear()
     module, x = Gain(), torch.randn(3, 4)
     with pytest.warns(UserWarning, match="compiles for inference only"):
         torch.compile(module, backend=backend)(x).sum().backward()
@@ -155,6 +156,19 @@ def test_gradients_are_left_to_torch_with_one_warning(compiled):
     with warnings.catch_warnings(record=True) as others:
         torch.compile(Gain(), backend=backend)(x)
     assert not [w for w in others if "autosched" in str(w.message)]
+    assert compiled == []
+
+
+def test_sizes_that_vary_are_left_to_torch_with_a_warning(compiled):
+    warn_once.cache_clear()
+    module = Gain()
+    fast = torch.compile(module, backend=backend, dynamic=True)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="dynamic=False"):
+            fast(x)
+        for rows in (x, torch.randn(5, 4)):
+            assert_close(values(fast(rows)), module(rows))
     assert compiled == []
 
 

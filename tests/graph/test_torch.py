@@ -10,9 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from autosched.errors import GraphError  # noqa: E402
-from autosched.graph.torch.load import load_torch  # noqa: E402
+from autosched.graph.torch.load import can_load, load_fx, load_torch  # noqa: E402
 from tests.graph.torch_models import MODELS, assert_close, by_reference, loaded, model  # noqa: E402
 
 
@@ -88,6 +89,52 @@ class Counting(nn.Module):
 def test_a_module_that_changes_itself_is_refused():
     with pytest.raises(GraphError, match="the module Counting changes calls"):
         load_torch(Counting(), (torch.randn(3),))
+
+
+class Deciding(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+def test_what_torch_cannot_trace_is_one_sentence():
+    with pytest.raises(GraphError, match=r"^torch\.export cannot trace Deciding: .+$") as caught:
+        load_torch(Deciding(), (torch.randn(3),))
+    assert "\n" not in str(caught.value)
+
+
+class Tail(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.relu(x + self.weight) + self.bias
+
+
+def test_which_arguments_of_an_fx_graph_are_constants():
+    module, x = Tail(), torch.randn(3, 4)
+    traced = make_fx(lambda w, x, b: torch.relu(x + w) + b)(module.weight.detach(), x, module.bias.detach())
+    weight, bias = module.weight.detach(), module.bias.detach()
+    every = load_fx(traced, (weight, x, bias))
+    assert (len(every.inputs), len(every.constants)) == (3, 0)
+    graph = load_fx(traced, (weight, x, bias), {0: weight, 2: bias})
+    assert (len(graph.inputs), len(graph.constants)) == (1, 2)
+    assert_close(by_reference(every, (weight, x, bias)), module(x))
+    assert_close(by_reference(graph, (x,)), module(x))
+
+
+def test_which_nodes_can_be_loaded():
+    traced = make_fx(lambda x: (torch.relu(x), *torch.sort(x), torch.rand(3), torch.zeros(3)), tracing_mode="fake")(
+        torch.randn(3)
+    )
+    found = {str(node.target): can_load(node) for node in traced.graph.nodes if node.op == "call_function"}
+    assert found == {
+        "aten.relu.default": True,
+        "aten.sort.default": False,
+        "<built-in function getitem>": False,
+        "aten.rand.default": False,
+        "aten.zeros.default": True,
+    }
 
 
 def test_training_is_refused():

@@ -12,8 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
+from torch._functorch.aot_autograd import aot_module_simplified  # noqa: E402
 
 from autosched.errors import GraphError  # noqa: E402
+from autosched.graph.torch.load import decompositions, load_fx  # noqa: E402
 from autosched.graph.torch.rules import rules  # noqa: E402
 from tests.graph.torch_models import assert_close, by_reference, loaded  # noqa: E402
 
@@ -51,7 +53,7 @@ ARITHMETIC: Cases = {
     "add number to integers": (lambda a: a + 1.5, [x(3, dtype=INT)]),
     "add scalars of another type": (lambda a: a + torch.tensor(2.5, dtype=torch.float64), [x(3)]),
     "rsub": (lambda a: 2 - a, [x(5)]),
-    "mul bool": (lambda a: (a > 0) * a, [x(4, 3)]),
+    "mul bool": (lambda a: ((a > 0) * a, (a > 0) * (a < 1)), [x(4, 3)]),
     "div of integers": (lambda a, b: a / b, [x(6, dtype=INT), ids(4, 6) + 1]),
     "floor_divide": (lambda a, b: a // b, [x(9, dtype=INT), torch.tensor([2, -2, 3, -3, 4, -4, 5, 5, -5])]),
     "floor_divide of floats": (lambda a: a // 0.5, [x(9)]),
@@ -242,20 +244,20 @@ def in_tuple(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_values_are_those_of_torch(family):
-    """All of a family in one module: an export takes most of a second, however small it is."""
-    cases = FAMILIES[family]
+def all_of(cases: Cases) -> tuple[Callable[..., Any], list[Any]]:
+    """All cases as one function, since to export one takes most of a second, however small it is."""
     counts = [len(inputs) for _, inputs in cases.values()]
 
-    def all_of_them(*tensors):
+    def function(*tensors):
         rest = iter(tensors)
         made = [in_tuple(f(*islice(rest, n))) for (f, _), n in zip(cases.values(), counts, strict=True)]
-        return tuple(y for results in made for y in results)
+        return tuple(y.clone() for results in made for y in results)  # torch.compile makes views itself
 
-    tensors = [tensor for _, inputs in cases.values() for tensor in inputs]
-    found = iter(by_reference(loaded(Function(all_of_them), tensors), tensors))
-    wrong = {}
+    return function, [tensor for _, inputs in cases.values() for tensor in inputs]
+
+
+def assert_values(cases: Cases, results: Sequence[Any]) -> None:
+    found, wrong = iter(results), {}
     for name, (function, inputs) in cases.items():
         expected = in_tuple(function(*inputs))
         try:
@@ -264,6 +266,39 @@ def test_values_are_those_of_torch(family):
             wrong[name] = str(error)
     assert not wrong
     assert list(found) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_are_those_of_torch(family):
+    function, tensors = all_of(FAMILIES[family])
+    assert_values(FAMILIES[family], by_reference(loaded(Function(function), tensors), tensors))
+
+
+def captured(function: Callable[..., Any], tensors: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """The graph that a backend of torch.compile compiles, and its inputs."""
+    found: list[Any] = []
+
+    def keep(gm, example_inputs):
+        found.append(gm)
+        return gm
+
+    def take(gm, example_inputs):
+        found.append(example_inputs)
+        words = {"fw_compiler": keep, "inference_compiler": keep, "decompositions": decompositions()}
+        return aot_module_simplified(gm, example_inputs, **words)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=take, fullgraph=True, dynamic=False)(*tensors)
+    inputs, graph = found
+    return graph, inputs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_of_what_torch_compile_sees(family):
+    """Below composites: convolution for conv2d, addmm for linear, native_layer_norm."""
+    graph, inputs = captured(*all_of(FAMILIES[family]))
+    assert_values(FAMILIES[family], by_reference(loaded(graph, inputs, load_fx), inputs))
 
 
 def test_every_rule_is_for_an_operator_of_torch():

@@ -166,10 +166,10 @@ def model(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return module.eval(), inputs
 
 
-def loaded(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Graph:
+def loaded(module: Any, inputs: Sequence[torch.Tensor], load: Callable[..., Graph] = load_torch) -> Graph:
     """The graph of a module. Skips the test where operators that it needs are not there yet."""
     try:
-        return load_torch(module, inputs)
+        return load(module, inputs)
     except GraphError as error:
         missing = sorted(set(re.findall(r"there is no operator (\w+)", str(error))))
         if not missing:

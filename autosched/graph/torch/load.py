@@ -34,9 +34,7 @@ _CHECKS = (
 def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Graph:
     """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
     they appear in what the module returns. Raises GraphError."""
-    with torch.no_grad():
-        program = torch.export.export(module, tuple(example_inputs), strict=False)
-        program = program.run_decompositions(decompositions())
+    program = _exported(module, example_inputs)
     b = Builder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
@@ -105,6 +103,17 @@ def _declared(b: Builder, node: fx.Node) -> Value | tuple[Value, ...]:
     return b.declare(value_of(_tensor(node), node.name))
 
 
+def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Any:
+    """What torch.export makes of a module, with composite operators that have a rule whole. Raises GraphError."""
+    with torch.no_grad():
+        try:
+            program = torch.export.export(module, tuple(example_inputs), strict=False)
+        except Exception as error:  # of many kinds, those of the module's own code among them
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise GraphError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
+        return program.run_decompositions(decompositions())
+
+
 def decompositions() -> dict[Any, Any]:
     """torch's own, of operators for which there is no rule."""
     table: dict[Any, Any] = torch.export.default_decompositions()
@@ -145,7 +154,7 @@ def _wanted(node: fx.Node) -> tuple[Value | None, ...]:
 
 def _read_places(node: fx.Node) -> set[Any]:
     """Which of several results are read."""
-    return {user.args[1] for user in node.users if user.target is operator.getitem}
+    return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
 
 def _origin(node: fx.Node) -> str:
@@ -190,9 +199,8 @@ def _apply(b: Builder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
     args, named = _arguments(node, value)
     made = rules()[str(node.target)](b, *args, **named)
     for found, wanted in zip(made if isinstance(made, tuple) else (made,), b.wanted, strict=True):
-        if found is not None and wanted is not None:
-            same = (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            assert same, f"{b.origin}: the rule makes {found}, but torch {wanted}"
+        if found is not None and wanted is not None and (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise GraphError(f"{b.origin}: it makes {wanted}, but its rule {found}")
     return made
 
 
@@ -223,7 +231,7 @@ class _Walk:
         arguments = [x for n in node.all_input_nodes for x in _parts(self.known[n.name])]
         target: Any = node.target
         if target is operator.getitem:
-            return self.part(*node.args)
+            return self.part(node)
         if str(target) in _CHECKS:
             return None
         if _is_known_ahead(node, arguments):
@@ -236,11 +244,12 @@ class _Walk:
             return _REFUSED
         return _apply(self.b, node, lambda n: self.value(self.known[n.name]))
 
-    def part(self, source: Any, place: Any) -> Any:
-        """One of several results."""
-        found = self.known[source.name]
+    def part(self, node: fx.Node) -> Any:
+        """One of several results, which may be one that nobody reads."""
+        source: Any = node.args[0]
+        found, place = self.known[source.name], node.args[1]
         made = found if found is _REFUSED else found[place]
-        if made is None:
+        if made is None and node.users:
             raise GraphError(f"result {place} of {source.target}")
         return made
 

@@ -54,7 +54,6 @@ enter_all(
     {
         f"aten.{name}.{kind}": in_result_type(operator)
         for name, operator, kinds in (
-            ("mul", "mul", "Tensor Scalar"),
             ("maximum", "maximum", "default"),
             ("minimum", "minimum", "default"),
             ("pow", "pow", "Tensor_Tensor Tensor_Scalar Scalar"),
@@ -82,6 +81,11 @@ enter_all(
     }
 )
 enter_all({f"aten.logical_{name}.default": of_truths(f"logical_{name}") for name in ("and", "or", "xor")})
+
+
+@rule("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(b: Builder, x: Operand, y: Operand) -> Value:
+    return of_truths("logical_and")(b, x, y) if b.result.dtype == "bool" else in_result_type("mul")(b, x, y)
 
 
 def scaled(b: Builder, x: Operand, factor: bool | int | float) -> Value:
