@@ -41,6 +41,8 @@ def _transpose(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
 
 def _constant(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
     types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if len(attributes) != 1:
+        raise GraphError(f"it has {len(attributes)} values, and takes one")
     (name,) = attributes
     if name == "value":
         return np.asarray(attributes[name])

@@ -198,6 +198,12 @@ def test_data_that_is_too_short(tmp_path):
         ([node("Relu", ["x"], ["y"], alpha=1.0)], "Relu y: it has no attribute alpha in opset 17"),
         ([node("Flatten", ["x"], ["y"], axis="one")], "Flatten y: its attribute axis is STRING, not INT"),
         ([node("Concat", ["x", "x"], ["y"])], "Concat y: it lacks the attribute axis"),
+        ([node("Constant", [], ["y"])], "Constant y: it has 0 values, and takes one"),
+        ([node("Split", ["x"], ["y"], num_outputs=0)], "Split y: it has no attribute num_outputs in opset 17"),
+        (
+            [node("AveragePool", ["x"], ["y"], kernel_shape=[0])],
+            r"AveragePool y: kernel \[0\], .* do not fit the shape",
+        ),
         ([node("Relu", ["x"], ["z"])], "the output y of the model is made by nothing"),
         ([node("Reshape", ["x", "x"], ["y"])], r"Reshape y: input 1 \(x\) must be a constant"),
         ([node("Range", ["x", "x", "x"], ["y"])], "Range y: what it makes must be known .* x depends on data"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autosched.errors import GraphError
 from autosched.graph.onnx.site import Results, Site, rule
 
 
@@ -38,7 +39,9 @@ def keeps_some_of_each_row(site: Site, mask: str) -> bool:
     return found is not None and bool(found.any(axis=-1).all())
 
 
-def by_head(site: Site, name: str, heads: int) -> str:
+def by_head(site: Site, name: str, heads: int | None) -> str:
     """[batch, length, heads * depth] as [batch, heads, length, depth]."""
     batch, length, width = site.shape(name)
+    if not heads or heads < 0 or width % heads:
+        raise GraphError(f"the shape {list(site.shape(name))} is not one of {heads or 'an unknown number of'} heads")
     return site.emit("transpose", site.reshape(name, (batch, length, heads, width // heads)), perm=(0, 2, 1, 3))

@@ -34,6 +34,8 @@ def conv_transpose(site: Site) -> Results:
     wanted, pads = site.attribute("output_shape"), window.pads
     if wanted is None and rule_.startswith("SAME"):
         wanted = tuple(size * stride for size, stride in zip(spatial, window.strides, strict=True))
+    if len(more) != n or (wanted is not None and len(wanted) < n):
+        raise GraphError(f"its output_padding {more} or output_shape {wanted} does not fit {n} axes")
     if wanted is not None:
         rows = zip(spatial, window.strides, window.kernel, window.dilations, strict=True)
         full = [(size - 1) * stride + (k - 1) * d + 1 for size, stride, k, d in rows]

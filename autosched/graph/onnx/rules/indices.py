@@ -133,6 +133,8 @@ def split(site: Site) -> Results:
     size, n = site.shape(x)[axis], len(site.wanted)
     sizes = site.integers(1, "split", since=13)
     count = site.attribute("num_outputs", n)
+    if count < 1:
+        raise GraphError(f"it splits into {count} parts")
     if sizes is None:
         part = -(-size // count)
         sizes = (*(part for _ in range(count - 1)), size - part * (count - 1))

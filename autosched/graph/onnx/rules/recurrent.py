@@ -15,6 +15,7 @@ from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}  # whether backwards
 # Ours, its attributes, and the defaults of alpha and beta.
 ACTIVATIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     **{name: (name.lower(), ()) for name in ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")},
@@ -103,9 +104,9 @@ STEPS = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
 @rule("LSTM", "GRU", "RNN")
 def recurrent(site: Site) -> Results:
     """Inputs: x, weights of inputs and of states, biases, lengths, first h, then of an LSTM first c and peepholes."""
-    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[
-        site.attribute("direction", "forward")
-    ]
+    direction = site.attribute("direction", "forward")
+    refuse(direction not in DIRECTIONS, f"the direction {direction}")
+    directions = DIRECTIONS[direction]
     batch_first = bool(site.attribute("layout", 0))
     x, states = site.input(0), [site.optional(5), site.optional(6)][: 2 if site.operator == "LSTM" else 1]
     if batch_first:

@@ -13,7 +13,9 @@ def upsample(site: Site) -> Results:
     """What Resize was before opset 10: places are multiples, the nearest is the one before."""
     x = site.input(0)
     scales = site.attribute("scales") if site.opset < 9 else floats(site, 1)
-    sizes = tuple(math.floor(size * scale) for size, scale in zip(site.shape(x), scales or (), strict=True))
+    if scales is None or len(scales) != site.rank(x) or min(scales) <= 0:
+        raise GraphError(f"{list(scales or ())} are not scales of {site.rank(x)} axes")
+    sizes = tuple(math.floor(size * scale) for size, scale in zip(site.shape(x), scales, strict=True))
     return resized(site, x, sizes, scales, "asymmetric", "floor")
 
 
@@ -36,6 +38,9 @@ def resize(site: Site) -> Results:
     axes = site.axes(site.attribute("axes", range(len(shape))), len(shape))
     scales, wanted = floats(site, first), site.array(first + 1)
     policy = site.attribute("keep_aspect_ratio_policy", "stretch")
+    for given in (scales, wanted):
+        if given is not None and len(given) and (len(given) != len(axes) or min(given) <= 0):
+            raise GraphError(f"{list(given)} are not scales or sizes of {len(axes)} axes")
     every_scale, sizes = [1.0] * len(shape), list(shape)
     if scales is not None:
         for axis, scale in zip(axes, scales, strict=True):

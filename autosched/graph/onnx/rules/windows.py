@@ -30,7 +30,7 @@ def window_of(site: Site, x: str, kernel: Sequence[int]) -> Window:
     spatial = site.shape(x)[2:]
     n = len(spatial)
     strides, dilations = (tuple(site.attribute(name, (1,) * n)) for name in ("strides", "dilations"))
-    if n == 0 or {n} != {len(kernel), len(strides), len(dilations)}:
+    if n == 0 or {n} != {len(kernel), len(strides), len(dilations)} or min(*kernel, *strides, *dilations) < 1:
         given = f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)}"
         raise GraphError(f"{given} do not fit the shape {list(site.shape(x))}")
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
