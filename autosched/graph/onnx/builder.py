@@ -74,9 +74,9 @@ class GraphBuilder:
 
     def output(self, name: str, value: str) -> None:
         """Makes `value` an output of the network, called `name`."""
+        check_value(self.values[value])
         if value == name:
             return
-        check_value(self.values[value])
         array = self.constants.get(value)
         if array is not None:
             self.name_constant(name, array)

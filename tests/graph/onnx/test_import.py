@@ -215,6 +215,15 @@ def test_what_is_no_model(nodes, message):
         graph_of(nodes, {"x": [2]})
 
 
+def test_results_that_no_graph_has():
+    empty = node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.zeros((2, 0), np.float32)))
+    with pytest.raises(GraphError, match=r"the value y: float32\[2, 0\] has a size of 0"):
+        graph_of([empty], {"x": [2]})
+    narrow = node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.zeros(2, np.int16)))
+    with pytest.raises(GraphError, match=r"the value y: int16\[2\] is of a type that is not supported"):
+        graph_of([narrow], {"x": [2]})
+
+
 def test_control_flow_by_data_is_refused():
     outs = [helper.make_empty_tensor_value_info("b")]
     branch = helper.make_graph([node("Relu", ["x"], ["b"])], "g", [], outs)
