@@ -47,7 +47,6 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.tuner": ("tuner/test_population.py", "tuner/test_room.py", "tuner/test_definition.py"),
     "autosched.graph": ("graph/test_graph.py",),
     "autosched.graph.operators": ("graph/test_operators.py",),
-    "autosched.graph.passes": ("graph/passes/test_identities.py",),
     "autosched.graph.onnx": ("graph/onnx/test_import.py",),
     "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),
     "autosched.graph.torch": ("graph/test_torch.py::test_types_that_there_are_not",),

@@ -45,24 +45,33 @@ def operators() -> Mapping[str, Callable[..., Any]]:
 
 def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """The results of a node as stages over `tensors`, one for each of its inputs. Raises GraphError."""
-    function = operators().get(node.operator)
-    if function is None:
-        raise GraphError(f"{node}: there is no operator {node.operator}")
     try:
-        made = function(*tensors, **node.attributes)
+        return _apply(node.operator, tensors, node.attributes, len(node.outputs))
     except (ExpressionError, GraphError) as error:
         raise GraphError(f"{node.origin or node}: {error}") from error
-    results = made if isinstance(made, tuple) else (made,)
-    if len(results) < len(node.outputs):
-        raise GraphError(f"{node}: the operator {node.operator} has {len(results)} results")
-    return results[: len(node.outputs)]
 
 
 def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:
     """The values that a node makes of others: their shapes and types."""
     given = tuple(None if name is None else (values[name].shape, values[name].dtype) for name in node.inputs)
-    made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs), node.origin)
+    try:
+        made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
+    except (ExpressionError, GraphError) as error:
+        raise GraphError(f"{node.origin or node}: {error}") from error
     return tuple(Value(name, *found) for name, found in zip(node.outputs, made, strict=True))
+
+
+def _apply(
+    name: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Attribute], n_outputs: int
+) -> tuple[Tensor, ...]:
+    function = operators().get(name)
+    if function is None:
+        raise GraphError(f"there is no operator {name}")
+    made = function(*tensors, **attributes)
+    results = made if isinstance(made, tuple) else (made,)
+    if len(results) < n_outputs:
+        raise GraphError(f"the operator {name} has {len(results)} results, not {n_outputs}")
+    return results[:n_outputs]
 
 
 @lru_cache(maxsize=4096)
@@ -71,9 +80,7 @@ def _inferred(
     given: tuple[tuple[tuple[int, ...], str] | None, ...],
     attributes: tuple[tuple[str, Attribute], ...],
     n_outputs: int,
-    origin: str,
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Shapes and types of the results; equal layers share an answer."""
     tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
-    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(given))
-    node = Node(name, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes), origin)
-    return tuple((t.public_shape, t.dtype) for t in build(node, tensors))
+    return tuple((t.public_shape, t.dtype) for t in _apply(name, tensors, dict(attributes), n_outputs))
