@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-import tests.graph.stand_ins  # noqa: F401 (operators that are missing)
 from autosched.graph.graph import Array, Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of

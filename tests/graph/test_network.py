@@ -54,7 +54,7 @@ def test_equal_kernels_are_one_task():
 def test_movement_goes_into_the_reader():
     found = operators(networks.attention_block())
     assert found.count("=") == 4
-    assert "transpose" not in found
+    assert found.count("transpose") == 1  # a reshape follows, which takes nothing in
 
 
 def test_each_value_is_made_before_it_is_read():

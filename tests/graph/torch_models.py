@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from autosched.errors import GraphError
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.torch.load import load_torch
@@ -167,14 +164,8 @@ def model(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def loaded(module: Any, inputs: Sequence[torch.Tensor], load: Callable[..., Graph] = load_torch) -> Graph:
-    """The graph of a module. Skips the test where operators that it needs are not there yet."""
-    try:
-        return load(module, inputs)
-    except GraphError as error:
-        missing = sorted(set(re.findall(r"there is no operator (\w+)", str(error))))
-        if not missing:
-            raise
-        pytest.skip(f"no operators {', '.join(missing)}")
+    """The graph of a module."""
+    return load(module, inputs)
 
 
 def by_reference(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:

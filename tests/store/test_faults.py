@@ -24,9 +24,9 @@ from tests.store.tasks import TASK, add, start
 WRITER = """
 import sys
 from pathlib import Path
-from autosched.store import Database, Finding, TargetRow, Workload
+from autosched.store import Database, Finding, TargetRow, WorkloadRow
 with Database(Path(sys.argv[1])) as database:
-    run = database.start_run(Workload("w" * 64, "matmul", "{}"), TargetRow("cpu-x", "{}"), 2, 0)
+    run = database.start_run(WorkloadRow("w" * 64, "matmul", "{}"), TargetRow("cpu-x", "{}"), 2, 0)
     for n in range(int(sys.argv[3])):
         key = int(sys.argv[2]) * 1_000_000 + n
         row = database.append(run, "s", f"[{key}]", {"n": n}, 0, Finding(1e-3, (1e-3,)))
@@ -220,14 +220,14 @@ READER = """
 import sys
 from pathlib import Path
 from autosched.errors import StoreError
-from autosched.store import Database, TargetRow, Workload
+from autosched.store import Database, TargetRow, WorkloadRow
 path = Path(sys.argv[1])
 with Database(path, create=False) as database:
     assert database.check().ok
     (best,) = database.best("w" * 64, "cpu-x", 2)
     assert database.export_jsonl(sys.argv[2]) == 3
     try:
-        database.start_run(Workload("w", "w", "{}"), TargetRow("x", "{}"), 1, 0)
+        database.start_run(WorkloadRow("w", "w", "{}"), TargetRow("x", "{}"), 1, 0)
     except StoreError as error:
         print(error)
 try:

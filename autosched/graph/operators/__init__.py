@@ -23,7 +23,21 @@ from autosched.graph.graph import Attribute, Node, Value
 from autosched.te import Tensor, placeholder
 
 F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
-_FAMILIES = ("elementwise", "products", "convolutions", "pools", "normalisation", "attention", "quantised")
+_FAMILIES = (
+    "elementwise",
+    "activations",
+    "index_maps",
+    "padding",
+    "resize",
+    "gathers",
+    "reductions",
+    "products",
+    "convolutions",
+    "pools",
+    "normalisation",
+    "attention",
+    "quantised",
+)  # modules of this package
 _TABLE: dict[str, Callable[..., Any]] = {}
 
 

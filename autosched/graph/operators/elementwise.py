@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 from autosched import te
 from autosched.errors import GraphError
-from autosched.graph.operators import operator
+from autosched.graph.operators import elementary, operator
+from autosched.ir.dtype import DTYPES, promote
+from autosched.ir.expr import Expr
 from autosched.te import Tensor
 
 
@@ -27,20 +31,173 @@ def element(x: Tensor, index: tuple[Any, ...]) -> Any:
     return x[tuple(0 if size == 1 else i for i, size in zip(own, x.shape, strict=True))]
 
 
+def narrowed(value: Expr, *tensors: Tensor) -> Expr:
+    """`value` in the small float that all floats among the `tensors` are: it was computed in a wider type, but the
+    result of an operator has the type of its operands."""
+    floats = {t.dtype for t in tensors if DTYPES[t.dtype].is_float}
+    small = floats.pop() if len(floats) == 1 else value.dtype
+    return te.cast(value, small) if value.dtype == DTYPES[small].computes_in else value
+
+
 def map_elements(function: Callable[..., Any], *tensors: Tensor, name: str) -> Tensor:
     """`function` of the elements that broadcasting brings together."""
     shape = broadcast_shape(*(t.shape for t in tensors))
-    made: Tensor = te.compute(shape, lambda *index: function(*(element(t, index) for t in tensors)), name=name)
+
+    def at(*index: Expr) -> Expr:
+        return narrowed(function(*(element(t, index) for t in tensors)), *tensors)
+
+    made: Tensor = te.compute(shape, at, name=name)
     return made
 
 
-@operator
-def add(a: Tensor, b: Tensor) -> Tensor:
-    """a + b."""
-    return map_elements(lambda x, y: x + y, a, b, name="add")
+def of_elements(function: Callable[..., Any], name: str = "") -> Callable[..., Tensor]:
+    """A function of elements and attributes becomes the operator of that name."""
+    label = name or function.__name__.rstrip("_")
+
+    def mapped(*tensors: Tensor, **attributes: Any) -> Tensor:
+        return map_elements(lambda *elements: function(*elements, **attributes), *tensors, name=label)
+
+    mapped.__name__ = label
+    mapped.__doc__ = function.__doc__
+    return operator(mapped)
+
+
+def truncating(a: Expr, b: Expr) -> Expr:
+    """The quotient of integers without its fraction, as C and ONNX divide."""
+    down = te.floordiv(a, b)
+    inexact = te.not_equal(te.mod(a, b), 0)
+    return te.select(te.all(inexact, (a < 0) ^ (b < 0)), down + 1, down)
+
+
+@of_elements
+def div(a: Expr, b: Expr) -> Expr:
+    """a / b of floats; integers without the fraction."""
+    return a / b if DTYPES[promote(a.dtype, b.dtype)].is_float else truncating(a, b)
+
+
+def _remainder(a: Expr, b: Expr) -> Expr:
+    """a - b trunc(a / b), in float64, where that is exact for smaller floats and quotients of up to 2^29."""
+    x, y = te.cast(a, "float64"), te.cast(b, "float64")
+    quotient = te.floor(te.abs(x / y))
+    left = te.select(te.equal(quotient, 0.0), te.abs(x), te.abs(x) - quotient * te.abs(y))
+    return te.cast(te.select(x < 0.0, -left, left), promote(a.dtype, b.dtype))
+
+
+@of_elements
+def mod(a: Expr, b: Expr, fmod: bool = False) -> Expr:
+    """The remainder, with the sign of `b`, or with that of `a` (`fmod`)."""
+    if not DTYPES[promote(a.dtype, b.dtype)].is_float:
+        return a - truncating(a, b) * b if fmod else te.mod(a, b)
+    left = _remainder(a, b)
+    return left if fmod else te.select(te.all(te.not_equal(left, 0.0), (left < 0.0) ^ (b < 0.0)), left + b, left)
+
+
+@of_elements
+def pow_(a: Expr, b: Expr) -> Expr:
+    """a to the power of b, in the type of `a`, but that floats are computed as floats."""
+    if DTYPES[a.dtype].is_float or not DTYPES[b.dtype].is_float:
+        return te.pow(a, te.cast(b, DTYPES[a.dtype].computes_in))
+    return te.cast(te.pow(te.cast(a, b.dtype), b), a.dtype)
+
+
+@of_elements
+def shift_left(a: Expr, b: Expr) -> Expr:
+    """a 2^b without the bits that leave its type."""
+    bits = DTYPES[promote(a.dtype, b.dtype)].bits
+    return te.select(b < bits, a << te.max(te.min(b, bits - 1), 0), 0)
+
+
+@of_elements
+def shift_right(a: Expr, b: Expr) -> Expr:
+    """a / 2^b, rounded down."""
+    row = DTYPES[promote(a.dtype, b.dtype)]
+    shifted = a >> te.max(te.min(b, row.bits - 1), 0)
+    return te.select(b < row.bits, shifted, 0) if row.kind == "u" else shifted
+
+
+@of_elements
+def maximum(*values: Expr) -> Expr:
+    """The greatest; NaN where there is one."""
+    return reduce(te.maximum, values)
+
+
+@of_elements
+def minimum(*values: Expr) -> Expr:
+    """The smallest; NaN where there is one."""
+    return reduce(te.minimum, values)
+
+
+@of_elements
+def sign(x: Expr) -> Expr:
+    """1, -1, or x itself where it is 0 or NaN."""
+    one = te.const(1, x.dtype)
+    return te.select(x > 0, one, x if DTYPES[x.dtype].kind == "u" else te.select(x < 0, te.const(-1, x.dtype), x))
+
+
+@of_elements
+def isinf(x: Expr, positive: bool = True, negative: bool = True) -> Expr:
+    """Whether x is inf, where `positive`, or -inf, where `negative`."""
+    signs = [s for s, wanted in ((1.0, positive), (-1.0, negative)) if wanted]
+    return te.any(*(te.equal(x, s * math.inf) for s in signs)) if signs else te.all(x < x)
+
+
+def saturated(x: Expr, dtype: str) -> Expr:
+    """The float `x` as an integer: the nearest one that `dtype` has, 0 for NaN."""
+    low, high = DTYPES[dtype].integer_range
+    inside = te.select(te.equal(x, x), te.cast(x, dtype), te.const(0, dtype))
+    above = te.select(x >= float(high + 1), te.const(high, dtype), inside)
+    return te.select(x <= float(low), te.const(low, dtype), above)
 
 
 @operator
-def relu(x: Tensor) -> Tensor:
-    """max(x, 0); NaN stays."""
-    return map_elements(lambda a: te.max(a, 0.0), x, name="relu")
+def cast(x: Tensor, dtype: str, saturate: bool = False) -> Tensor:
+    """x as `dtype`: floats lose their fraction, integers their upper bits. `saturate`: a number that `dtype` has no
+    value near becomes the nearest one."""
+    if dtype not in DTYPES:
+        raise GraphError(f"the type {dtype} to cast to is not supported; use one of {', '.join(DTYPES)}")
+    source, target = DTYPES[x.dtype], DTYPES[dtype]
+
+    def value(*index: Expr) -> Expr:
+        a = x[index]
+        if not (saturate and target.is_integer) or source.kind == "b":
+            return te.cast(a, dtype)
+        if source.is_float:
+            return saturated(a, dtype)
+        (low, high), (least, most) = target.integer_range, source.integer_range
+        a = te.max(a, low) if low > least else a
+        return te.cast(te.min(a, high) if high < most else a, dtype)
+
+    made: Tensor = te.compute(x.shape, value, name="cast")
+    return made
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "equal": te.equal,
+    "not_equal": te.not_equal,
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+    "logical_and": te.all,
+    "logical_or": te.any,
+    "logical_xor": lambda a, b: te.not_equal(te.all(a), te.all(b)),
+    "logical_not": te.logical_not,
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "bitwise_not": lambda a: ~a,
+    "where": te.select,
+    "identity": lambda a: a,
+    "neg": lambda a: -a,
+    "reciprocal": lambda a: 1.0 / a,
+    "isnan": lambda a: te.not_equal(a, a),
+    **{name: getattr(te, name) for name in ("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf")},
+    **{name: getattr(te, name) for name in ("sigmoid", "floor", "ceil", "round")},
+    **{name: getattr(elementary, name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
+    **{name: getattr(elementary, name) for name in ("asinh", "acosh", "atanh")},
+}
+for _name, _function in _FUNCTIONS.items():
+    of_elements(_function, _name)

@@ -16,11 +16,9 @@ from autosched.graph.graph import Graph  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
-from autosched.graph.operators import operators  # noqa: E402
 from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
-needs_operators = pytest.mark.skipif("conv" not in operators(), reason="the operators of networks are not there")
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 
 
@@ -53,14 +51,12 @@ OLDER = {
 }
 
 
-@needs_operators
 @pytest.mark.parametrize("name", OLDER)
 def test_older_versions(name):
     opset, one, shape, constants = OLDER[name]
     compare(model([one], {"x": shape}, list(one.output), constants, opset), shape)
 
 
-@needs_operators
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
 def test_softmax_was_over_all_axes_from_one_on(name):
     graph = import_model(model([node(name, ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, opset=11), {}, {})
@@ -71,7 +67,6 @@ def test_softmax_was_over_all_axes_from_one_on(name):
     np.testing.assert_allclose(interpret(graph, {"x": x})["y"], expected, rtol=1e-5)
 
 
-@needs_operators
 def test_constants_are_sliced_while_importing():
     """A recurrent network's weights are cut into those of gates: no node of the graph does."""
     hidden, width = 2, 3
@@ -100,7 +95,6 @@ def compare(made: onnx.ModelProto, shape: list[int]) -> Graph:
 SAME_COUNT = {"Conv": "conv", "Relu": "relu", "MaxPool": "max_pool", "Gemm": "gemm", "LRN": "lrn", "Concat": "concat"}
 
 
-@needs_operators
 @pytest.mark.parametrize(
     "name", ["bvlc_alexnet", "shufflenet", "resnet50", "squeezenet", "inception_v1", "densenet121"]
 )
@@ -116,7 +110,6 @@ def test_networks(name):
     assert graph.values[output].shape[:2] == (1, 1000)
 
 
-@needs_operators
 @pytest.mark.slow
 def test_the_result_of_a_network():
     path = LIGHT / "light_squeezenet.onnx"

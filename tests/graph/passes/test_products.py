@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from autosched.graph.interpret import interpret
-from autosched.graph.operators import operators
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.merge_siblings import merge_siblings
 from tests.graph.drafts import Draft, checked, operators_of, some_inputs
@@ -42,7 +41,6 @@ def test_a_chain_is_rounded_once():
     np.testing.assert_array_equal(found, expected.astype("float32"))
 
 
-@pytest.mark.skipif("conv_transpose" not in operators(), reason="there is no such operator yet")
 @pytest.mark.parametrize("groups", [1, 2])
 def test_batch_norm_goes_into_a_transposed_convolution(groups):
     d = Draft()

@@ -1,0 +1,187 @@
+"""Elements at places that are data: gathers, scatters and one-hot numbers.
+
+Negative places count from the end. A place that there is not reads the nearest element, and receives none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autosched import te
+from autosched.errors import GraphError
+from autosched.graph.operators import operator
+from autosched.graph.operators.index_maps import axis_of, replaced, reshape
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
+from autosched.te import Tensor
+from autosched.te.reducers import largest, smallest
+
+
+def from_end(place: Expr, size: int) -> Expr:
+    """`place` in a dimension, where it is negative that from the end."""
+    row = DTYPES[place.dtype]
+    if not row.is_integer:
+        raise GraphError(f"places are integers but got {place.dtype}")
+    place = te.cast(place, "int64")
+    return place if row.kind == "u" else te.select(place < 0, place + size, place)
+
+
+@operator
+def gather(x: Tensor, ids: Tensor, axis: int = 0) -> Tensor:
+    """What x has along `axis` at `ids`, whose dimensions take the place of that one."""
+    axis = axis_of(axis, len(x.shape))
+    end = axis + len(ids.shape)
+
+    def at(*index: Expr) -> Expr:
+        return x[(*index[:axis], from_end(ids[index[axis:end]], x.shape[axis]), *index[end:])]
+
+    made: Tensor = te.compute((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), at, name="gather")
+    return made
+
+
+@operator
+def gather_elements(x: Tensor, ids: Tensor, axis: int) -> Tensor:
+    """x[i, ids[i, j, k], k] for axis 1."""
+    axis = axis_of(axis, len(x.shape))
+    _check_within(x, ids, axis)
+    made: Tensor = te.compute(
+        ids.shape, lambda *i: x[replaced(i, axis, from_end(ids[i], x.shape[axis]))], name="gather_elements"
+    )
+    return made
+
+
+def _check_within(x: Tensor, ids: Tensor, axis: int) -> None:
+    """Whether `ids` reach no further than x in other dimensions than `axis`."""
+    fits = len(ids.shape) == len(x.shape)
+    if not fits or any(m > n for d, (m, n) in enumerate(zip(ids.shape, x.shape, strict=True)) if d != axis):
+        raise GraphError(
+            f"the indices {list(ids.shape)} reach beyond the tensor {list(x.shape)} in a dimension other than {axis}"
+        )
+
+
+@operator
+def gather_nd(x: Tensor, ids: Tensor, batch_dims: int = 0) -> Tensor:
+    """x at the indices that the last dimension of `ids` holds, which are of its first dimensions after the first
+    `batch_dims`, which both have."""
+    b, count = batch_dims, ids.shape[-1] if ids.shape else 0
+    if not 0 < count <= len(x.shape) - b or len(ids.shape) <= b or ids.shape[:b] != x.shape[:b]:
+        raise GraphError(f"the indices {list(ids.shape)} are none of {list(x.shape)} with {b} dimensions of batches")
+    end = len(ids.shape) - 1
+
+    def at(*index: Expr) -> Expr:
+        row = index[:end]
+        places = (from_end(ids[(*row, k)], x.shape[b + k]) for k in range(count))
+        return x[(*index[:b], *places, *index[end:])]
+
+    made: Tensor = te.compute((*ids.shape[:end], *x.shape[b + count :]), at, name="gather_nd")
+    return made
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """How what arrives at an element joins it: reduced among itself, then with the element."""
+
+    reduce: Callable[..., Expr]
+    combine: Callable[[Expr, Expr], Expr]
+    neutral: Callable[[str], Any]
+
+
+_JOININGS: Mapping[str, _Joining] = {
+    "add": _Joining(te.sum, lambda a, b: a + b, lambda dtype: te.const(0, dtype)),
+    "mul": _Joining(te.prod, lambda a, b: a * b, lambda dtype: te.const(1, dtype)),
+    "max": _Joining(te.max, te.maximum, smallest),
+    "min": _Joining(te.min, te.minimum, largest),
+}
+
+
+def _scattered(
+    x: Tensor,
+    n: int,
+    reduction: str,
+    hit: Callable[[tuple[Expr, ...], Expr], Expr],
+    update: Callable[[tuple[Expr, ...], Expr], Expr],
+    guard: Callable[[tuple[Expr, ...]], list[Expr]] = lambda index: [],
+) -> Tensor:
+    """x with those of `n` updates, at each index, that `hit` it; where `guard` does not hold none is to be read.
+
+    Without a reduction the last one counts. te has no stores at places that are data, so each element looks for what
+    arrives at it.
+    """
+    if reduction not in ("none", *_JOININGS):
+        raise GraphError(f"the reduction of a scatter is none, {', '.join(_JOININGS)} but got {reduction!r}")
+
+    def at(*index: Expr) -> Expr:
+        k = te.reduce_axis(n, "k")
+
+        def guarded(value: Expr, otherwise: Expr) -> Expr:
+            conditions = guard(index)
+            return te.select(te.all(*conditions), value, otherwise) if conditions else value
+
+        if reduction == "none":
+            never = te.const(-1)
+            last = te.max(guarded(te.select(hit(index, k), k, never), never), axis=k)
+            return te.select(last >= 0, guarded(update(index, last), x[index]), x[index])
+        how = _JOININGS[reduction]
+        neutral = how.neutral(x.dtype)
+        arriving = how.reduce(guarded(te.select(hit(index, k), update(index, k), neutral), neutral), axis=k)
+        return te.cast(how.combine(x[index], arriving), x.dtype)
+
+    made: Tensor = te.compute(x.shape, at, name="scatter")
+    return made
+
+
+@operator
+def scatter_elements(x: Tensor, ids: Tensor, updates: Tensor, axis: int, reduction: str = "none") -> Tensor:
+    """x with updates[i, j, k] at [i, ids[i, j, k], k] for axis 1."""
+    axis = axis_of(axis, len(x.shape))
+    _check_within(x, ids, axis)
+    _check_updates(x, updates, ids.shape)
+
+    def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
+        return te.equal(from_end(ids[replaced(index, axis, k)], x.shape[axis]), index[axis])
+
+    def guard(index: tuple[Expr, ...]) -> list[Expr]:
+        sizes = enumerate(zip(ids.shape, x.shape, strict=True))
+        return [index[d] < m for d, (m, n) in sizes if d != axis and m < n]
+
+    return _scattered(x, ids.shape[axis], reduction, hit, lambda i, k: updates[replaced(i, axis, k)], guard)
+
+
+@operator
+def scatter_nd(x: Tensor, ids: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
+    """x with the parts `updates` at the indices, of its first dimensions, that the last dimension of `ids` holds."""
+    depth = ids.shape[-1] if ids.shape else 0
+    if not 0 < depth <= len(x.shape):
+        raise GraphError(f"the last dimension of the indices {list(ids.shape)} holds none of {list(x.shape)}")
+    _check_updates(x, updates, (*ids.shape[:-1], *x.shape[depth:]))
+    n = math.prod(ids.shape[:-1])
+    rows, parts = reshape(ids, (n, depth)), reshape(updates, (n, *x.shape[depth:]))
+
+    def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
+        return te.all(*(te.equal(from_end(rows[k, d], x.shape[d]), index[d]) for d in range(depth)))
+
+    return _scattered(x, n, reduction, hit, lambda index, k: parts[(k, *index[depth:])])
+
+
+def _check_updates(x: Tensor, updates: Tensor, shape: tuple[int, ...]) -> None:
+    if updates.shape != shape or updates.dtype != x.dtype:
+        got = f"{updates.dtype}{list(updates.shape)}"
+        raise GraphError(f"the updates must be {x.dtype}{list(shape)} for these indices but are {got}")
+
+
+@operator
+def one_hot(ids: Tensor, values: Tensor, depth: int, axis: int = -1) -> Tensor:
+    """values[1] where the place along the new dimension `axis` of size `depth` is the one in `ids`, else values[0]."""
+    axis = axis_of(axis, len(ids.shape) + 1)
+    if values.shape != (2,):
+        raise GraphError(f"the values of one_hot are two numbers, off and on, but have the shape {list(values.shape)}")
+
+    def at(*index: Expr) -> Expr:
+        hot = te.equal(from_end(ids[(*index[:axis], *index[axis + 1 :])], depth), index[axis])
+        return te.select(hot, values[1], values[0])
+
+    made: Tensor = te.compute((*ids.shape[:axis], depth, *ids.shape[axis:]), at, name="one_hot")
+    return made

@@ -1,0 +1,169 @@
+"""Resizing: interpolation between elements of a dimension.
+
+Where an element of the result comes from, (i + 1/2) n / m - 1/2 or another such form, is a fraction of integers: its
+whole part is an index, and its rest is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from autosched import te
+from autosched.errors import GraphError
+from autosched.graph.operators import operator
+from autosched.graph.operators.elementwise import narrowed
+from autosched.graph.operators.index_maps import check_length, replaced
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
+from autosched.te import Tensor
+
+_HALF = Fraction(1, 2)
+_FINEST = 1 << 16  # a scale is taken for the nearest fraction of a denominator up to this: 0.6 for 3/5
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Place i of the result lies at (numerator i + offset) / denominator in the operand, whose size is `size`."""
+
+    numerator: int
+    offset: int
+    denominator: int
+    size: int
+    sizes: int  # of the result
+
+    def times(self, i: Any) -> Any:
+        """The place of i, times the denominator."""
+        return i * self.numerator + self.offset
+
+    def within(self, place: Callable[[Any], Any], i: Expr) -> Any:
+        """place(i), which grows with i, as an index: kept inside where it would leave the operand."""
+        index, last = place(i), self.size - 1
+        index = te.max(index, 0) if place(0) < 0 else index
+        return te.min(index, last) if place(self.sizes - 1) > last else index
+
+
+def _half_pixel(n: int, m: int, step: Fraction) -> tuple[Fraction, Fraction]:
+    return step, step * _HALF - _HALF
+
+
+# The step from place to place and the place of 0, for n elements of the operand, m of the result and the step n / m.
+_COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fraction]]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": lambda n, m, step: _half_pixel(n, m, step) if m > 1 else (Fraction(0), Fraction(0)),
+    "asymmetric": lambda n, m, step: (step, Fraction(0)),
+    "align_corners": lambda n, m, step: (Fraction(n - 1, m - 1) if m > 1 else Fraction(0), Fraction(0)),
+}
+
+# The nearest element to p / q.
+_NEAREST: Mapping[str, Callable[[Any, int], Any]] = {
+    "floor": lambda p, q: p // q,
+    "ceil": lambda p, q: (p + (q - 1)) // q,
+    "round_prefer_floor": lambda p, q: (p * 2 + (q - 1)) // (2 * q),
+    "round_prefer_ceil": lambda p, q: (p * 2 + q) // (2 * q),
+}
+
+
+def _linear(t: Expr, cubic: float) -> list[Expr]:
+    """The weights of the elements at 0 and 1 for the place t between them."""
+    return [1.0 - t, t]
+
+
+def _cubic(t: Expr, a: float) -> list[Expr]:
+    """Those of the elements at -1, 0, 1 and 2 (Keys, "Cubic convolution interpolation for digital image processing",
+    IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981)."""
+
+    def near(d: Expr) -> Expr:
+        return (d * (a + 2.0) - (a + 3.0)) * d * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return ((d - 5.0) * d + 8.0) * d * a - 4.0 * a
+
+    return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+
+
+# The first element that has a weight, counted from the whole part of the place, and all weights.
+_WEIGHTS: Mapping[str, tuple[int, Callable[[Expr, float], list[Expr]]]] = {
+    "linear": (0, _linear),
+    "cubic": (-1, _cubic),
+}
+
+
+def _known(what: str, name: str, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        raise GraphError(f"{what} of resize is one of {', '.join(table)} but got {name!r}")
+    return table[name]
+
+
+@operator
+def resize(
+    x: Tensor,
+    sizes: Sequence[int],
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    nearest: str = "round_prefer_floor",
+    scales: Sequence[float] | None = None,
+    cubic: float = -0.75,
+) -> Tensor:
+    """x with `sizes`, one for each dimension, by the nearest element or between the nearest two or four.
+
+    `scales`: result / operand where that is not the quotient of the sizes; `cubic`: the parameter of cubic weights.
+    """
+    check_length("sizes", sizes, len(x.shape))
+    form, index_of = _known("coordinates", coordinates, _COORDINATES), _known("nearest", nearest, _NEAREST)
+    _known("the mode", mode, {"nearest": None, **_WEIGHTS})
+    if mode != "nearest" and not DTYPES[x.dtype].is_float:
+        raise GraphError(f"resize by {mode} needs floats but got {x.dtype}")
+    result = x
+    for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
+        scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_FINEST)
+        step = Fraction(n, m) if scale is None else 1 / scale
+        slope, start = form(n, m, step)
+        if n == m and slope == 1 and start == 0:
+            continue
+        common = math.lcm(slope.denominator, start.denominator)
+        source = _Source(int(slope * common), int(start * common), common, n, m)
+        if mode == "nearest":
+            result = _by_nearest(result, axis, source, index_of)
+        else:
+            result = _by_weights(result, axis, source, mode, cubic)
+    if result.dtype == x.dtype:
+        return result
+    small: Tensor = te.compute(result.shape, lambda *index: narrowed(result[index], x), name="resize")
+    return small
+
+
+def _by_nearest(x: Tensor, axis: int, source: _Source, index_of: Callable[[Any, int], Any]) -> Tensor:
+    def at(*index: Expr) -> Expr:
+        place = source.within(lambda i: index_of(source.times(i), source.denominator), index[axis])
+        return x[replaced(index, axis, place)]
+
+    made: Tensor = te.compute(replaced(x.shape, axis, source.sizes), at, name="resize")
+    return made
+
+
+def _neighbour(source: _Source, shift: int, i: Expr) -> Expr:
+    """The place so many elements behind the one that is at or before the source of `i`."""
+    return source.times(i) // source.denominator + shift
+
+
+def _by_weights(x: Tensor, axis: int, source: _Source, mode: str, cubic: float) -> Tensor:
+    """The sum of a few elements times weights; an element beyond the border is the one there."""
+    first, weights = _WEIGHTS[mode]
+
+    def at(*index: Expr) -> Expr:
+        rest = te.cast(te.mod(source.times(index[axis]), source.denominator), DTYPES[x.dtype].computes_in)
+        total: Expr | None = None
+        for shift, weight in enumerate(weights(rest * (1.0 / source.denominator), cubic), first):
+            place = source.within(partial(_neighbour, source, shift), index[axis])
+            term = x[replaced(index, axis, place)] * weight
+            total = term if total is None else total + term
+        assert total is not None
+        return total
+
+    made: Tensor = te.compute(replaced(x.shape, axis, source.sizes), at, name="resize")
+    return made
