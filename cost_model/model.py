@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autosched.errors import ExpressionError
 from autosched.ir.closed_forms.arithmetic import sum_of
-from autosched.ir.closed_forms.program import Floats, Graph, Ints, Program
+from autosched.ir.closed_forms.program import ExpressionGraph, Floats, Ints, Program
 from autosched.ir.expr import Expr
 from autosched.ir.stmt import Func
 from autosched.target import Target
@@ -46,7 +46,7 @@ class ClosedForms(ABC):
 
     func: Func
     params: tuple[str, ...]
-    graph: Graph = field(default_factory=Graph, kw_only=True)
+    graph: ExpressionGraph = field(default_factory=ExpressionGraph, kw_only=True)
 
     @property
     @abstractmethod
@@ -173,10 +173,10 @@ class GpuSketchModel(ClosedForms):
 
 
 def sketch_model(
-    func: Func, params: Sequence[str], target: Target, threads: int, graph: Graph | None = None
+    func: Func, params: Sequence[str], target: Target, threads: int, graph: ExpressionGraph | None = None
 ) -> SketchModel | GpuSketchModel:
     """The closed forms of a sketch for its kind of target."""
-    graph = graph or Graph()
+    graph = graph or ExpressionGraph()
     if target.gpu is not None:
         return GpuSketchModel(func, tuple(params), gpu_machine.gpu_machine(target), graph=graph)
     return SketchModel(func, tuple(params), machine(target, threads), graph=graph)
@@ -198,7 +198,7 @@ class CostModel:
 
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
         """
-        graph = Graph()
+        graph = ExpressionGraph()
         self.sketches = tuple(
             sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
         )

@@ -44,7 +44,7 @@ class Lost(Exception):
         self.stage = stage
 
 
-class Arena:
+class ProcessArena:
     """Starts `command` when it is needed. `log`: what the process prints; `variables` are added to its environment."""
 
     def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> None:

@@ -43,7 +43,7 @@ from autosched.measure import timing
 from autosched.runtime.peak import multiplier
 from autosched.target import parse_target
 from autosched.te.reference.inputs import make_inputs
-from experiments.arena import Arena, Lost
+from experiments.arena import Lost, ProcessArena
 from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import Bout
 from experiments.scoreboard.contest import METASCHEDULE, TORCH, Rules, agreed, metaschedule_note, variables
@@ -110,7 +110,7 @@ def metaschedule(bout: Bout, peer: MetaSchedule, directory: Path) -> dict[str, A
     note = metaschedule_note(Rules(metaschedule=peer), bout)
     if "reason" in note:
         return note
-    arena = Arena(
+    arena = ProcessArena(
         peer.command(bout.case.label, bout.batch, bout.threads), directory / "metaschedule.log", variables(bout.threads)
     )
 

@@ -78,7 +78,7 @@ done:
 class Model(FakeModel):
     """Wide vectors are thought to be fast."""
 
-    def draft(self, i: int, rows: Any) -> Any:
+    def analytic_latency(self, i: int, rows: Any) -> Any:
         return 1e-5 / rows[:, 0]
 
 
@@ -105,7 +105,7 @@ def hand_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rules.sketches = lambda dag, target, threads, rules: (Sketch("flat", state, params),)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "search_spaces.cpu", rules)
     monkeypatch.setattr(search_spaces, "cpu", rules, raising=False)  # set where something imported it before
-    monkeypatch.setattr(autosched.lower, "lower", lambda state: state, raising=False)
+    monkeypatch.setattr(autosched.lower, "lower", lambda state, name="kernel": state, raising=False)
     monkeypatch.setattr(cost_model, "CostModel", lambda *args, **kwargs: Model(()), raising=False)
     monkeypatch.setattr(autosched.codegen, "build_source", source, raising=False)
     monkeypatch.setattr(autosched.schedule, "replay", lambda dag, steps: SimpleNamespace(steps=json.loads(steps)))

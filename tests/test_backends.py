@@ -22,7 +22,8 @@ from autosched.runtime.gpu.devices import GPUS
 from autosched.runtime.gpu.peak import CHAINS
 from autosched.session.device import HARDWARE
 from autosched.session.export import FILE_KINDS
-from autosched.target import TARGETS, GpuFacts, gpu_target
+from autosched.target import GpuFacts
+from autosched.target.parse import TARGETS, gpu_target
 
 MI250 = GpuFacts("AMD MI250X", "gfx90a", 110, 64, 1024, 2048, 131072, 255, 64 << 10, 64 << 10, 8 << 20, 1.7, 64, 1600e9)
 HIP = replace(

@@ -33,11 +33,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    import numpy as np
-
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json, time_text
-    from autosched.session.export import write_whole
 
     begun = time.monotonic()
     model = api.load(args.model, sizes=sizes(args), threads=args.threads)
@@ -47,11 +44,7 @@ def run(args: argparse.Namespace) -> int:
     ended = time.monotonic()
     found = dict(zip((spec.name for spec in model.outputs), _several(results), strict=True))
     if args.outputs is not None:
-        import io
-
-        buffer = io.BytesIO()
-        np.savez(buffer, **found)
-        write_whole(args.outputs, buffer.getvalue())
+        _write(args.outputs, found)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": str(args.model), "threads": model.threads}
         print_json({**facts, **_described(model), "load_s": loaded - begun, "run_s": ended - loaded})
@@ -88,6 +81,20 @@ def _arrays(path: Path, model: Model) -> Mapping[str, Any]:
             f"{path} has the arrays {', '.join(given) or 'none'}, but the network takes {', '.join(names)}"
         )
     return given
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    """The arrays as a whole file, or none."""
+    import numpy as np
+
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez(file, **arrays)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"the outputs cannot be written to {path}: {error.strerror}") from error
 
 
 def _several(results: object) -> tuple[Any, ...]:

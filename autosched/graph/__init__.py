@@ -1,9 +1,15 @@
 """Networks: graphs of operators, from importers to one program.
 
-graph        values, nodes, constants
-operators/   what nodes compute: one function each
-interpret    the reference: node by node, in float64
-order        the order of steps, for few bytes at once
-liveness     from when to when values are needed, and which share their bytes
-memory       one arena for all of them; placement, placement_search
+    graph        values, nodes, constants; `verify` tells whether a graph is one
+    operators/   what nodes compute: one function each
+    interpret    the reference: node by node, in float64
+    onnx/        ONNX files as graphs
+    torch/       torch modules, and what torch.compile hands over, as graphs
+    passes/      what is done to a graph before it is cut into kernels, in order
+    partition    which nodes one kernel computes
+    order        in which order kernels run, so that few bytes are alive at once
+    liveness     from when to when values are needed, and which share bytes
+    memory       where each lies in one arena
+
+`session.network` makes kernels of the parts and links them.
 """

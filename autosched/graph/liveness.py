@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelRun:
     """One run of a kernel: the values that it reads, and those that it writes.
 
     A workspace of the kernel is a value that it writes and nothing reads. `overwrites` are pairs (written, read): the
@@ -51,7 +51,10 @@ class Liveness:
 
 
 def live(
-    steps: Sequence[Step], sizes: Mapping[str, int], kept: Iterable[str] = (), aliases: Mapping[str, str] | None = None
+    steps: Sequence[KernelRun],
+    sizes: Mapping[str, int],
+    kept: Iterable[str] = (),
+    aliases: Mapping[str, str] | None = None,
 ) -> Liveness:
     """The tenants of an arena for `steps` in this order.
 
@@ -86,7 +89,7 @@ def base_of(name: str, aliases: Mapping[str, str]) -> str:
     return name
 
 
-def _spans(steps: Sequence[Step], homes: Mapping[str, str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
+def _spans(steps: Sequence[KernelRun], homes: Mapping[str, str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
     """The first and the last step of each home."""
     written: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -100,14 +103,14 @@ def _spans(steps: Sequence[Step], homes: Mapping[str, str], kept: Iterable[str])
 
 
 def _dies_for(
-    home: str, read: str, n: int, step: Step, homes: Mapping[str, str], spans: Mapping[str, tuple[int, int]]
+    home: str, read: str, n: int, step: KernelRun, homes: Mapping[str, str], spans: Mapping[str, tuple[int, int]]
 ) -> bool:
     """Whether step `n` is the last that needs `home`, and touches it as `read` alone."""
     touched = {name for name in (*step.reads, *step.writes) if homes.get(name) == home}
     return touched == {read} and spans[home][1] == n
 
 
-def _beside(steps: Sequence[Step], homes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _beside(steps: Sequence[KernelRun], homes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The other homes that are read where one is written."""
     found: dict[str, dict[str, None]] = {home: {} for home in homes.values()}
     for step in steps:

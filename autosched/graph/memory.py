@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.graph.liveness import Tenant
-from autosched.graph.placement import Arena, Placement, freed_last, narrowest, place
-from autosched.graph.placement_search import Search
+from autosched.graph.placement import Arena, ArenaPlacement, freed_last, narrowest, place
+from autosched.graph.placement_search import PlacementSearch
 
 SLACK = 1.05  # of the smallest arena found, for speed
 ROUNDS = 40  # in which what lies too high goes first
@@ -23,7 +23,7 @@ HALVES = 6  # see `_orders`
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArenaPlan:
     """Where each tenant lies in an arena of `nbytes`, which cannot be smaller than `bound_bytes`.
 
     Offsets are multiples of 64 bytes, and so must be the address of the arena.
@@ -34,7 +34,7 @@ class Plan:
     bound_bytes: int
 
 
-def plan(tenants: Sequence[Tenant]) -> Plan:
+def plan(tenants: Sequence[Tenant]) -> ArenaPlan:
     """The placement that is best for speed among those of about the least bytes."""
     names = [t.name for t in tenants]
     if len(set(names)) < len(names):
@@ -50,10 +50,10 @@ def plan(tenants: Sequence[Tenant]) -> Plan:
         best = min((p for p in (best, *placements) if p.nbytes <= limit), key=_slowness)
         if not _close_bytes(best):
             break
-    return Plan({arena.tenants[n].name: offset for n, offset in best.offsets.items()}, best.nbytes, arena.bound)
+    return ArenaPlan({arena.tenants[n].name: offset for n, offset in best.offsets.items()}, best.nbytes, arena.bound)
 
 
-def _smallest(arena: Arena) -> Placement:
+def _smallest(arena: Arena) -> ArenaPlacement:
     """The placement of the fewest bytes that is found with bounded work."""
     best = place(arena, _by_size(arena), narrowest)
     if best.nbytes > arena.bound:
@@ -65,12 +65,12 @@ def _smallest(arena: Arena) -> Placement:
         tried = place(arena, _highest_first(tried, best.nbytes), narrowest)
         best = min(best, tried, key=lambda p: p.nbytes)
     if best.nbytes > arena.bound and len(arena.tenants) <= SEARCHED:
-        order = Search(arena, best.nbytes).run(NODES)
+        order = PlacementSearch(arena, best.nbytes).run(NODES)
         best = best if order is None else place(arena, order, narrowest)
     return best
 
 
-def _highest_first(placement: Placement, nbytes: int) -> list[int]:
+def _highest_first(placement: ArenaPlacement, nbytes: int) -> list[int]:
     """The order of a placement, but what reaches `nbytes`, or else to its top, goes before all others."""
     top, sizes = min(nbytes, placement.nbytes), placement.arena.sizes
     return sorted(placement.slots, key=lambda n: placement.offsets[n] + sizes[n] < top)
@@ -100,12 +100,12 @@ def _orders(arena: Arena) -> Iterator[tuple[int, ...]]:
         yield *large, *sorted(small, key=lambda n: arena.tenants[n].first)
 
 
-def _slowness(placement: Placement) -> tuple[int, int, int]:
+def _slowness(placement: ArenaPlacement) -> tuple[int, int, int]:
     """What costs time, the worst first: values too near what they are computed from, then memory that is not in the
     cache."""
     age = sum(placement.age(n, offset, placement.freed(n)) for n, offset in placement.offsets.items())
     return _close_bytes(placement), age, placement.nbytes
 
 
-def _close_bytes(placement: Placement) -> int:
+def _close_bytes(placement: ArenaPlacement) -> int:
     return sum(placement.close_bytes(n, offset) for n, offset in placement.offsets.items())

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autosched.graph.liveness import Step, base_of, live
+from autosched.graph.liveness import KernelRun, base_of, live
 from autosched.graph.placement import Arena
 
 
 def order(
-    steps: Sequence[Step], sizes: Mapping[str, int], kept: Iterable[str] = (), aliases: Mapping[str, str] | None = None
+    steps: Sequence[KernelRun],
+    sizes: Mapping[str, int],
+    kept: Iterable[str] = (),
+    aliases: Mapping[str, str] | None = None,
 ) -> tuple[int, ...]:
     """The numbers of `steps`, each after those that write what it reads; parameters as of `live`.
 
@@ -50,7 +53,7 @@ def _depth_first(graph: Any) -> tuple[int, ...]:
 class _Dependences:
     """Which step waits for which."""
 
-    steps: Sequence[Step]
+    steps: Sequence[KernelRun]
     aliases: Mapping[str, str]
     sizes: Mapping[str, int]
     kept: frozenset[str]

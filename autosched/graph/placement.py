@@ -16,7 +16,7 @@ from typing import TypeAlias
 from autosched.graph.liveness import Tenant
 from autosched.runtime.tensors import ALIASED_BYTES, ALIGNMENT
 
-APART = 256  # see `Placement.close_bytes`
+APART = 256  # see `ArenaPlacement.close_bytes`
 RECENT = 16  # of what was freed before a tenant is written, so many are looked at
 
 INFINITE = float("inf")
@@ -89,7 +89,7 @@ class Arena:
 
 
 @dataclass
-class Placement:
+class ArenaPlacement:
     """Tenants that have a slot, in an arena of at most `limit` bytes where that can be.
 
     Slots of tenants with partners are longer by `spare` bytes, in which a tenant moves until it is apart from them.
@@ -170,23 +170,25 @@ class Placement:
 
 
 # The slot for a tenant, given those that have one.
-Choice: TypeAlias = Callable[[Placement, int], int]
+Choice: TypeAlias = Callable[[ArenaPlacement, int], int]
 
 
-def place(arena: Arena, order: Iterable[int], choose: Choice, spare: int = 0, limit: float = INFINITE) -> Placement:
+def place(
+    arena: Arena, order: Iterable[int], choose: Choice, spare: int = 0, limit: float = INFINITE
+) -> ArenaPlacement:
     """All of `order`, one after the other."""
-    placement = Placement(arena, spare, limit)
+    placement = ArenaPlacement(arena, spare, limit)
     for n in order:
         placement.put(n, choose(placement, n))
     return placement
 
 
-def narrowest(placement: Placement, n: int) -> int:
+def narrowest(placement: ArenaPlacement, n: int) -> int:
     """The start of the narrowest gap."""
     return min((end - start, start) for start, end in placement.gaps(n))[1]
 
 
-def freed_last(placement: Placement, n: int) -> int:
+def freed_last(placement: ArenaPlacement, n: int) -> int:
     """The slot whose bytes are the youngest, of those within the limit: at an end of a gap, or of what was freed."""
     length, freed = placement.length(n), placement.freed(n)
 

@@ -29,7 +29,7 @@ class _State:
     nbytes: int
 
 
-class Search:
+class PlacementSearch:
     """The tenants as arrays, and the smallest placement so far."""
 
     def __init__(self, arena: Arena, best: int) -> None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, Launch, Pointer, emit_program
+from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer, emit_program
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
 from autosched.graph.liveness import Tenant
-from autosched.graph.memory import Plan, plan
+from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.partition import ALIAS, Alias, Group, dag_of, partition
 from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
@@ -38,7 +38,7 @@ ENTRY = "network"
 
 
 @dataclass(frozen=True)
-class Task:
+class NetworkTask:
     """A kernel that steps of a network share: their stages are the same, whatever the values are called."""
 
     name: str
@@ -52,7 +52,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Program:
+class NetworkProgram:
     """What a network becomes before it is linked.
 
     `sources`: the code of each step that is a kernel, by its number. `raw`: offsets, in the block of weights, of
@@ -61,9 +61,9 @@ class Program:
 
     graph: Graph
     steps: tuple[Group | Alias, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[NetworkTask, ...]
     sources: Mapping[int, KernelSource]
-    memory: Plan
+    memory: ArenaPlan
     raw: Mapping[str, int]
     packed: Mapping[int, int]
     weights_bytes: int
@@ -73,7 +73,7 @@ class Program:
         """Of each value that is a view of another the one whose memory it is."""
         return _bases(self.steps)
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[KernelCall]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
         numbers = {self.bases.get(name, name): n for n, name in enumerate(arguments)}
 
@@ -90,7 +90,7 @@ class Program:
                 packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
                 pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
                 workspace = Pointer(ARENA, self.memory.offsets[_workspace(n)])
-                yield Launch(self.sources[n].name, pointers, workspace)
+                yield KernelCall(self.sources[n].name, pointers, workspace)
 
 
 class Model(Kernel):
@@ -101,7 +101,7 @@ class Model(Kernel):
     """
 
     def __init__(
-        self, names: Sequence[str], program: Program, loaded: Mapping[str, LoadedKernel], block: Array
+        self, names: Sequence[str], program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array
     ) -> None:
         graph = program.graph
         ends = (*graph.inputs, *graph.outputs)
@@ -169,16 +169,16 @@ def with_own_outputs(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
 
 
-def build_program(graph: Graph, device: Device) -> Program:
+def build_program(graph: Graph, device: Device) -> NetworkProgram:
     """Kernels, memory and weights of a graph whose outputs have memory of their own."""
     steps = partition(graph)
     tasks = tuple(_tasks(graph, steps, device))
     sources = {n: task.source for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, sources)
-    return Program(graph, steps, tasks, sources, plan(list(_tenants(graph, steps, sources))), raw, packed, size)
+    return NetworkProgram(graph, steps, tasks, sources, plan(list(_tenants(graph, steps, sources))), raw, packed, size)
 
 
-def _tasks(graph: Graph, steps: Sequence[Group | Alias], device: Device) -> Iterator[Task]:
+def _tasks(graph: Graph, steps: Sequence[Group | Alias], device: Device) -> Iterator[NetworkTask]:
     found: dict[str, tuple[Request, list[int]]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
@@ -191,7 +191,7 @@ def _tasks(graph: Graph, steps: Sequence[Group | Alias], device: Device) -> Iter
         made, _ = make_task(request, name=name)
         source = analytic_best(made, 1)[0][1]
         assert isinstance(source, KernelSource)
-        yield Task(name, request, source, tuple(places))
+        yield NetworkTask(name, request, source, tuple(places))
 
 
 def _definition(group: Group, dag: ComputeDAG) -> Definition:
@@ -250,7 +250,7 @@ def _layout(
     return raw, packed, used
 
 
-def _weights(program: Program, loaded: Mapping[str, LoadedKernel]) -> Array:
+def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
     """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
     graph = program.graph
     block = aligned_empty((max(program.weights_bytes, 1),), "uint8")

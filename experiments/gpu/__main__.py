@@ -18,7 +18,7 @@ from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
 from autosched.tuner.asked import Asked
-from experiments.arena import Arena, Lost
+from experiments.arena import Lost, ProcessArena
 from experiments.gpu import cases as suite
 from experiments.gpu.facts import device_report
 from experiments.gpu.ledger import GpuLedger
@@ -91,7 +91,7 @@ def contest_command(target: str) -> list[str]:
 
 
 def hold_contest(
-    arena: Arena,
+    arena: ProcessArena,
     case: BenchmarkCase,
     database: Path,
     names: Sequence[str],
@@ -212,7 +212,7 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     ledger.facts = device_report(target)
     ledger.runs.append({"minutes": args.minutes, "trials": plan.trials, "seed": args.seed, "load_before": load_now()})
     ledger.write()
-    arena = Arena(contest_command(target.kind), args.out / "contest.log")
+    arena = ProcessArena(contest_command(target.kind), args.out / "contest.log")
 
     def tune_case(case: BenchmarkCase, seconds: float) -> dict[str, Any]:
         asked = Asked(shape=case.shape, target=target.kind)

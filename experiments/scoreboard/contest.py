@@ -18,7 +18,7 @@ import numpy as np
 from autosched.cli.bench import THREAD_VARIABLES, TOLERANCE, random_inputs
 from autosched.measure.results import median_interval
 from autosched.session.roofline import compulsory_bytes
-from experiments.arena import Arena, Lost
+from experiments.arena import Lost, ProcessArena
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout, OptIn
 from experiments.scoreboard.contestant import CALL, MULTIPLY, OPERATIONS, OURS, READ
@@ -72,7 +72,8 @@ def processes(bout: Bout, rules: Rules, directory: Path) -> Iterator[dict[str, P
     if rules.metaschedule is not None:
         commands[METASCHEDULE] = rules.metaschedule.command(bout.case.label, bout.batch, bout.threads)
     found = {
-        name: Arena(command, directory / f"{name}.log", variables(bout.threads)) for name, command in commands.items()
+        name: ProcessArena(command, directory / f"{name}.log", variables(bout.threads))
+        for name, command in commands.items()
     }
     try:
         for process in found.values():

@@ -11,7 +11,7 @@ import pytest
 from autosched.errors import DeviceError, UsageError
 from autosched.target import parse_target
 from autosched.te.operators.registry import WORKLOADS, build
-from experiments.arena import Arena, Lost
+from experiments.arena import Lost, ProcessArena
 from experiments.gpu import __main__ as script
 from experiments.gpu import cases as suite
 from experiments.gpu.__main__ import RESERVE_S, Budget, hold_contest
@@ -230,7 +230,7 @@ for line in sys.stdin:
 
 
 def arena_of(tmp_path, text=ECHO):
-    return Arena([sys.executable, "-c", text], tmp_path / "log")
+    return ProcessArena([sys.executable, "-c", text], tmp_path / "log")
 
 
 def hold(arena, names, tmp_path, deadline_s=20.0):

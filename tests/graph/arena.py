@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.graph.liveness import Tenant
-from autosched.graph.memory import Plan
+from autosched.graph.memory import ArenaPlan
 from autosched.runtime.tensors import ALIGNMENT, aligned_empty
 
 FORGOTTEN = 0xFF  # a NaN of each type of floats, -1 or the largest integer of others
 
 
-def faults(tenants: Sequence[Tenant], plan: Plan) -> list[str]:
+def faults(tenants: Sequence[Tenant], plan: ArenaPlan) -> list[str]:
     """What is wrong with a plan, found by walking through the steps."""
     found = []
     for tenant in tenants:
@@ -40,7 +40,7 @@ def faults(tenants: Sequence[Tenant], plan: Plan) -> list[str]:
 class Arena:
     """The memory of a plan. It holds NaN wherever no value is needed: before its first step and after its last."""
 
-    def __init__(self, tenants: Sequence[Tenant], plan: Plan) -> None:
+    def __init__(self, tenants: Sequence[Tenant], plan: ArenaPlan) -> None:
         self.tenants, self.plan = tenants, plan
         self.memory = aligned_empty((plan.nbytes,), np.dtype(np.uint8))
         self.memory[:] = FORGOTTEN

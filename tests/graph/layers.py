@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autosched.graph.liveness import Step
+from autosched.graph.liveness import KernelRun
 
 
 @dataclass
 class Layers:
     """Steps that are written down one after the other; values are named by number."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[KernelRun] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
 
     def add(self, elements: int, *reads: str) -> str:
         """The value of one more step."""
         name = f"v{len(self.steps)}"
-        self.steps.append(Step(reads, (name,)))
+        self.steps.append(KernelRun(reads, (name,)))
         self.sizes[name] = 4 * elements
         return name
 
     def end(self, *reads: str) -> Layers:
         """With the last step, whose result is the network's and lies elsewhere."""
-        self.steps.append(Step(reads, ("result",)))
+        self.steps.append(KernelRun(reads, ("result",)))
         return self
 
 

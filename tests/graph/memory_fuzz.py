@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.graph.liveness import Step, Tenant, live
+from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import plan
 from autosched.graph.order import order
 from tests.graph.arena import FORGOTTEN, Arena, faults
@@ -40,7 +40,7 @@ def random_tenants(rng: random.Random) -> list[Tenant]:
 class Network:
     """Steps of integer vectors. Reads of `backwards`, pairs (written, read), are from the last element to the first."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[KernelRun, ...]
     lengths: Mapping[str, int]
     backwards: frozenset[tuple[str, str]]
     aliases: Mapping[str, str]
@@ -63,7 +63,7 @@ class Network:
 def random_network(rng: random.Random) -> Network:
     """Most steps read what was written last; what nobody reads is a workspace."""
     lengths = {"input": rng.choice(LENGTHS)}
-    steps: list[Step] = []
+    steps: list[KernelRun] = []
     aliases: dict[str, str] = {}
     backwards = set()
     for n in range(rng.choice((1, 3, 8, 20, 40))):
@@ -76,7 +76,7 @@ def random_network(rng: random.Random) -> Network:
             backwards |= {(name, read) for read in reads if rng.random() < 0.3}
         # What is read element by element for each result may be overwritten by each.
         plain = [x for x in reads if not any((y, x) in backwards or lengths[y] != lengths[x] for y in writes)]
-        steps.append(Step(reads, writes, tuple((name, read) for name in writes for read in plain)))
+        steps.append(KernelRun(reads, writes, tuple((name, read) for name in writes for read in plain)))
         if rng.random() < 0.3:
             view, base = f"view{n}", rng.choice([*known[-2:], *writes])
             aliases[view], lengths[view] = base, lengths[base]
@@ -113,7 +113,7 @@ def network_faults(network: Network, given: Array) -> list[str]:
     return [*faults(found.tenants, made), *(f"{name} is not what it should be" for name in wrong)]
 
 
-def run_step(network: Network, step: Step, views: Mapping[str, Array]) -> None:
+def run_step(network: Network, step: KernelRun, views: Mapping[str, Array]) -> None:
     """A step that writes into each result before it reads, but for the inputs that may be overwritten by it."""
     early = {read: views[read].copy() for _, read in step.overwrites}
     for name in step.writes:

@@ -10,8 +10,8 @@ import pytest
 from autosched.graph.liveness import Tenant, live
 from autosched.graph.memory import plan
 from autosched.graph.placement import Arena as Problem
-from autosched.graph.placement import Placement, freed_last, narrowest, place
-from autosched.graph.placement_search import Search
+from autosched.graph.placement import ArenaPlacement, freed_last, narrowest, place
+from autosched.graph.placement_search import PlacementSearch
 from tests.graph.arena import Arena, faults
 from tests.graph.layers import NETWORKS
 from tests.graph.memory_fuzz import faults_of
@@ -68,7 +68,7 @@ def test_what_was_freed_last_is_taken_first():
     spans = {"old": (640, 0, 1), "hold": (64, 0, 9), "young": (640, 1, 3), "other": (64, 2, 2), "new": (640, 4, 5)}
     problem = Problem(tuple(Tenant(name, *span) for name, span in spans.items()))
     for limit, expected in ((2048, 704), (1000, 0)):
-        placement = Placement(problem, limit=limit)
+        placement = ArenaPlacement(problem, limit=limit)
         for n, offset in enumerate((0, 640, 704, 1344)):
             placement.put(n, offset)
         assert freed_last(placement, 4) == expected
@@ -99,7 +99,7 @@ def test_the_search_finds_what_orders_by_size_do_not():
     problem = Problem(tuple(tenants))
     by_size = sorted(range(len(tenants)), key=lambda n: -problem.sizes[n])
     simple = place(problem, by_size, narrowest).nbytes
-    order = Search(problem, simple).run(1000)
+    order = PlacementSearch(problem, simple).run(1000)
     assert order is not None
     found = place(problem, order, narrowest)
     assert problem.bound == found.nbytes < simple
@@ -125,8 +125,8 @@ def test_the_search_ends():
     tenants = tuple(
         Tenant(f"t{n}", 64 * int(rng.integers(1, 99)), n // 4, n // 4 + int(rng.integers(9))) for n in range(60)
     )
-    assert Search(Problem(tenants), 1 << 40).run(10) is None
-    assert Search(Problem(tenants), 1 << 40).run(100) is not None
+    assert PlacementSearch(Problem(tenants), 1 << 40).run(10) is None
+    assert PlacementSearch(Problem(tenants), 1 << 40).run(100) is not None
 
 
 def test_faults_are_found():

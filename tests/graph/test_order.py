@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autosched.graph.liveness import Step, live
+from autosched.graph.liveness import KernelRun, live
 from autosched.graph.order import order
 from autosched.graph.placement import Arena
 from tests.graph.layers import NETWORKS
@@ -18,12 +18,14 @@ def peak(steps, sizes, numbers):
 
 def chains(count, *sizes):
     """Branches from one value, each a chain of values of such sizes, that one step joins at the end."""
-    steps, nbytes = [Step(("input",), ("x",))], {"x": 64}
+    steps, nbytes = [KernelRun(("input",), ("x",))], {"x": 64}
     for depth in range(len(sizes)):  # one step of each branch, then the next of each
         for branch in range(count):
-            steps.append(Step((f"{branch}.{depth - 1}" if depth else "x",), (f"{branch}.{depth}",)))
+            steps.append(KernelRun((f"{branch}.{depth - 1}" if depth else "x",), (f"{branch}.{depth}",)))
             nbytes[f"{branch}.{depth}"] = sizes[depth]
-    return [*steps, Step(tuple(f"{branch}.{len(sizes) - 1}" for branch in range(count)), ("y",))], nbytes | {"y": 64}
+    return [*steps, KernelRun(tuple(f"{branch}.{len(sizes) - 1}" for branch in range(count)), ("y",))], nbytes | {
+        "y": 64
+    }
 
 
 def test_a_branch_is_finished_before_the_next_begins():
@@ -34,7 +36,9 @@ def test_a_branch_is_finished_before_the_next_begins():
 
 def test_what_frees_most_goes_first():
     """Small values are made of all the large ones before another large one is."""
-    steps = [Step(("x",), (f"large{n}",)) for n in range(5)] + [Step((f"large{n}",), (f"small{n}",)) for n in range(5)]
+    steps = [KernelRun(("x",), (f"large{n}",)) for n in range(5)] + [
+        KernelRun((f"large{n}",), (f"small{n}",)) for n in range(5)
+    ]
     sizes = {f"large{n}": 6400 for n in range(5)} | {f"small{n}": 64 for n in range(5)}
     kept = [f"small{n}" for n in range(5)]
     numbers = order(steps, sizes, kept)
@@ -56,13 +60,13 @@ def test_known_networks_in_any_order_reach_the_bound(name, seed):
 
 
 def test_views_are_waited_for():
-    steps = [Step(("view",), ("b",)), Step(("x",), ("a",))]
+    steps = [KernelRun(("view",), ("b",)), KernelRun(("x",), ("a",))]
     assert order(steps, {"a": 64, "b": 64}, aliases={"view": "a"}) == (1, 0)
 
 
 def test_no_order():
     with pytest.raises(ValueError, match="steps wait for each other"):
-        order([Step(("a",), ("b",)), Step(("b",), ("a",))], {"a": 64, "b": 64})
+        order([KernelRun(("a",), ("b",)), KernelRun(("b",), ("a",))], {"a": 64, "b": 64})
 
 
 def test_no_steps():

@@ -25,7 +25,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelCall:
     """A call of the kernel `entry`. `pointers` are its arguments, None for one that it does not look at."""
 
     entry: str
@@ -33,7 +33,7 @@ class Launch:
     workspace: Pointer
 
 
-def emit_program(name: str, launches: Sequence[Launch], n_arguments: int, target: Target) -> str:
+def emit_program(name: str, launches: Sequence[KernelCall], n_arguments: int, target: Target) -> str:
     """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them.
 
     A kernel that returns another code than 0 ends the network with it.
@@ -53,7 +53,7 @@ def emit_program(name: str, launches: Sequence[Launch], n_arguments: int, target
     return "\n".join([*lines, "  ret i32 0", "failed:", *_failed(len(launches)), "}"]) + "\n"
 
 
-def _call(number: int, launch: Launch) -> Iterator[str]:
+def _call(number: int, launch: KernelCall) -> Iterator[str]:
     for n, pointer in enumerate(launch.pointers):
         if pointer is not None:
             yield from _pointer(f"%p{number}.{n}", pointer)

@@ -16,7 +16,7 @@ from autosched.ir.dtype import DTYPES
 
 
 @dataclass(frozen=True)
-class Definition:
+class OperatorDefinition:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[NodeProto, ...]
@@ -37,7 +37,7 @@ class Definition:
         return nodes
 
 
-def local_definitions(model: ModelProto) -> dict[tuple[str, str], Definition]:
+def local_definitions(model: ModelProto) -> dict[tuple[str, str], OperatorDefinition]:
     """The functions of a model by domain and name."""
     return {
         ("" if f.domain in STANDARD else f.domain, f.name): _of_function(f, tuple(f.attribute_proto))
@@ -53,7 +53,7 @@ def has_definition(node: NodeProto, opsets: Mapping[str, int]) -> bool:
 
 def definition_of(
     node: NodeProto, attributes: Mapping[str, Any], opsets: Mapping[str, int], operands: Sequence[Value | None]
-) -> Definition:
+) -> OperatorDefinition:
     """What the standard says that a node computes; some definitions depend on the types of what it reads."""
     schema: Any = schema_of(node, opsets)
     defaults = tuple(a.default_value for a in schema.attributes.values() if a.default_value.type)
@@ -74,8 +74,8 @@ def definition_of(
     return _of_function(function, defaults)
 
 
-def _of_function(function: FunctionProto, defaults: tuple[AttributeProto, ...]) -> Definition:
-    return Definition(
+def _of_function(function: FunctionProto, defaults: tuple[AttributeProto, ...]) -> OperatorDefinition:
+    return OperatorDefinition(
         tuple(function.input), tuple(function.output), tuple(function.node), opsets_of(function), defaults
     )
 

@@ -18,13 +18,13 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.builder import GraphBuilder
-from autosched.graph.onnx.definitions import Definition, definition_of, has_definition, local_definitions
+from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
 from autosched.graph.onnx.files import array_of, opsets_of
 from autosched.graph.onnx.folding import FOLDED_ONLY, folded
 from autosched.graph.onnx.inputs import fixed_inputs, inputs_of
 from autosched.graph.onnx.order import in_order, label
 from autosched.graph.onnx.schemas import check_node, domain_of
-from autosched.graph.onnx.site import RULES, NotConstant, Scope, Site
+from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
 from autosched.graph.verify import verify
 
 FAMILIES = (
@@ -40,7 +40,7 @@ def import_model(
     """The graph of a model in memory; `folder`: where data beside it lies. Raises GraphError."""
     for family in FAMILIES:
         importlib.import_module(f"autosched.graph.onnx.rules.{family}")
-    scope = Scope({}, opsets_of(model))
+    scope = NameScope({}, opsets_of(model))
     importer = Importer(local_definitions(model), folder)
     builder = importer.builder
     importer.add_initializers(model.graph, scope)
@@ -73,13 +73,13 @@ class Unsupported(GraphError):
 class Importer:
     """Adds ONNX's nodes to a graph, and keeps what went wrong."""
 
-    def __init__(self, definitions: Mapping[tuple[str, str], Definition], folder: Path | None) -> None:
+    def __init__(self, definitions: Mapping[tuple[str, str], OperatorDefinition], folder: Path | None) -> None:
         self.builder = GraphBuilder()
         self._definitions, self._folder = definitions, folder
         self._unsupported: dict[str, list[str]] = {}  # nodes by operator
         self._errors: list[GraphError] = []
 
-    def add_initializers(self, graph: GraphProto, scope: Scope) -> None:
+    def add_initializers(self, graph: GraphProto, scope: NameScope) -> None:
         if len(graph.sparse_initializer):
             raise GraphError("the model has sparse initializers, which are not supported")
         for tensor in graph.initializer:
@@ -90,18 +90,18 @@ class Importer:
                 self.builder.name_constant(tensor.name, array)
                 scope.names[tensor.name] = tensor.name
 
-    def add_graph(self, graph: GraphProto, scope: Scope, given: Sequence[str]) -> tuple[str, ...]:
+    def add_graph(self, graph: GraphProto, scope: NameScope, given: Sequence[str]) -> tuple[str, ...]:
         """The results of a graph within the graph, which sees the names around it."""
         if len(graph.input) != len(given):
             raise GraphError(f"its graph {graph.name} has {len(graph.input)} inputs, and is given {len(given)}")
         names = ChainMap(dict[str, "str | None"](), scope.names)
-        inner = Scope(names, scope.opsets, scope.attributes, scope.depth + 1)
+        inner = NameScope(names, scope.opsets, scope.attributes, scope.depth + 1)
         self.add_initializers(graph, inner)
         names.update({info.name: value for info, value in zip(graph.input, given, strict=True)})
         self.add_nodes(graph.node, inner)
         return self._found([o.name for o in graph.output], inner)
 
-    def add_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+    def add_nodes(self, nodes: Iterable[NodeProto], scope: NameScope) -> None:
         """Nodes that read what `scope` names, and what they make."""
         if scope.depth > DEEPEST:
             raise GraphError(f"the model has more than {DEEPEST} graphs or functions within each other")
@@ -111,7 +111,7 @@ class Importer:
         for node in sequence:
             self._add(node, scope)
 
-    def _add(self, node: NodeProto, scope: Scope) -> None:
+    def _add(self, node: NodeProto, scope: NameScope) -> None:
         operator = f"{domain_of(node)}.{node.op_type}".lstrip(".")
         inputs = [scope.names[name] if name else None for name in node.input]
         lost = any(name and found is None for name, found in zip(node.input, inputs, strict=True))
@@ -141,7 +141,7 @@ class Importer:
             self.builder.rename(renamed, start)
         scope.names.update({new: renamed.get(old, old) for old, new in pairs})
 
-    def _has_meaning(self, node: NodeProto, scope: Scope) -> bool:
+    def _has_meaning(self, node: NodeProto, scope: NameScope) -> bool:
         """Whether there is a rule of the operator, or a definition by others."""
         key = domain_of(node), node.op_type
         return (
@@ -151,7 +151,7 @@ class Importer:
     def _is_known_only(self, node: NodeProto) -> bool:
         return not domain_of(node) and node.op_type in FOLDED_ONLY
 
-    def _results(self, node: NodeProto, inputs: Sequence[str | None], scope: Scope) -> tuple[str, ...]:
+    def _results(self, node: NodeProto, inputs: Sequence[str | None], scope: NameScope) -> tuple[str, ...]:
         given = (self._attribute(a, scope) for a in node.attribute)
         attributes = {a.name: value for a, value in zip(node.attribute, given, strict=True) if value is not None}
         key = domain_of(node), node.op_type
@@ -176,7 +176,7 @@ class Importer:
                 return (found,) if isinstance(found, str) else found
         return self._expanded(node, inputs, attributes, scope)
 
-    def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: Scope) -> tuple[str, ...]:
+    def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: NameScope) -> tuple[str, ...]:
         """What a node makes that is known; within definitions, names are not of this graph."""
         names = [name for name in node.output if name]
         made = {}
@@ -186,7 +186,7 @@ class Importer:
                 self.builder.name_constant(name, array)
         return tuple(made.get(name, "") for name in node.output)
 
-    def _attribute(self, attribute: AttributeProto, scope: Scope) -> Any:
+    def _attribute(self, attribute: AttributeProto, scope: NameScope) -> Any:
         """None for one of the definition around it that was not given."""
         if attribute.ref_attr_name:
             return scope.attributes.get(attribute.ref_attr_name)
@@ -200,7 +200,7 @@ class Importer:
         return value
 
     def _expanded(
-        self, node: NodeProto, inputs: Sequence[str | None], attributes: Mapping[str, Any], scope: Scope
+        self, node: NodeProto, inputs: Sequence[str | None], attributes: Mapping[str, Any], scope: NameScope
     ) -> tuple[str, ...]:
         """A node as the nodes that define it."""
         found = self._definitions.get((domain_of(node), node.op_type))
@@ -210,12 +210,12 @@ class Importer:
         defaults = {a.name: self._attribute(a, scope) for a in found.defaults}
         pairs = zip(found.inputs, inputs, strict=False)
         names: dict[str, str | None] = {name: value for name, value in pairs if value is not None}
-        inner = Scope(names, {**scope.opsets, **found.opsets}, {**defaults, **attributes}, scope.depth + 1)
+        inner = NameScope(names, {**scope.opsets, **found.opsets}, {**defaults, **attributes}, scope.depth + 1)
         self.add_nodes(found.nodes_reading(names), inner)
         wanted = [made if name else "" for made, name in zip(found.outputs, node.output, strict=False)]
         return self._found(wanted, inner)
 
-    def _found(self, wanted: Iterable[str], scope: Scope) -> tuple[str, ...]:
+    def _found(self, wanted: Iterable[str], scope: NameScope) -> tuple[str, ...]:
         """What a graph or definition within the graph returns; '' where that is not wanted."""
         results = []
         for name in wanted:

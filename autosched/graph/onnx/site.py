@@ -48,7 +48,7 @@ class NotConstant(GraphError):
 
 
 @dataclass(frozen=True)
-class Scope:
+class NameScope:
     """What nodes see: values of ours by ONNX's names (None for one that is lost), the version of each domain of
     operators, and the attributes of the definition that they are part of. `depth`: how many graphs lie around them."""
 
@@ -63,7 +63,7 @@ class GraphImporter(Protocol):
 
     builder: GraphBuilder
 
-    def add_graph(self, graph: GraphProto, scope: Scope, given: Sequence[str]) -> tuple[str, ...]: ...
+    def add_graph(self, graph: GraphProto, scope: NameScope, given: Sequence[str]) -> tuple[str, ...]: ...
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Site:
     """One node of ONNX; `inputs` are names of values of our graph, None where one is left out."""
 
     importer: GraphImporter
-    scope: Scope
+    scope: NameScope
     operator: str
     origin: str  # operator and name, for messages
     inputs: tuple[str | None, ...]

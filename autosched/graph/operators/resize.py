@@ -148,7 +148,8 @@ def _by_nearest(x: Tensor, axis: int, source: _Source, index_of: Callable[[Any, 
 
 def _neighbour(source: _Source, shift: int, i: Expr) -> Expr:
     """The place so many elements behind the one that is at or before the source of `i`."""
-    return source.times(i) // source.denominator + shift
+    place: Expr = source.times(i) // source.denominator + shift
+    return place
 
 
 def _by_weights(x: Tensor, axis: int, source: _Source, mode: str, cubic: float) -> Tensor:

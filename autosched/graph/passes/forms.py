@@ -53,7 +53,7 @@ class Leaf(Form):
 
 
 @dataclass(frozen=True)
-class Call(Form):
+class CallForm(Form):
     """A function of one form, and the numbers that say which. `axes`: those of a reduction, () in a pattern: open."""
 
     function: str
@@ -165,7 +165,7 @@ def _matches(pattern: Form, form: Form, tolerance: float, found: Found) -> Itera
     match pattern, form:
         case Leaf(), Leaf():
             yield from [found] if pattern == form else []
-        case Call(), Call() if (pattern.function, len(pattern.numbers)) == (form.function, len(form.numbers)):
+        case CallForm(), CallForm() if (pattern.function, len(pattern.numbers)) == (form.function, len(form.numbers)):
             if found.axes is not None and form.axes != found.axes:
                 return
             told = Found(found.number, form.axes or found.axes)

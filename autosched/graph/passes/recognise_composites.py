@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node
-from autosched.graph.passes.forms import ANY, Call, Form, Found, Leaf, Sum, match
+from autosched.graph.passes.forms import ANY, CallForm, Form, Found, Leaf, Sum, match
 from autosched.graph.passes.rewrite import Change, number, rewrite
 from autosched.ir.dtype import DTYPES
 
@@ -38,11 +38,11 @@ X = Leaf("x")
 
 
 def _mean(form: Form) -> Form:
-    return Call("mean", form)
+    return CallForm("mean", form)
 
 
 def _clip(form: Form, low: float, high: float) -> Form:
-    return Call("clip", form, (low, high))
+    return CallForm("clip", form, (low, high))
 
 
 _TANH = math.sqrt(2 / math.pi)
@@ -53,12 +53,12 @@ _NORMALISED = (
 )
 COMPOSITES = (
     *_NORMALISED,  # a layer norm is an rms norm of x - mean(x) too: it comes first
-    Composite("gelu", 0.5 * X * (1 + Call("erf", X / math.sqrt(2))), ("erf",), {"approximate": "none"}),
+    Composite("gelu", 0.5 * X * (1 + CallForm("erf", X / math.sqrt(2))), ("erf",), {"approximate": "none"}),
     *(
-        Composite("gelu", 0.5 * X * (1 + Call("tanh", inner)), ("tanh",), {"approximate": "tanh"})
+        Composite("gelu", 0.5 * X * (1 + CallForm("tanh", inner)), ("tanh",), {"approximate": "tanh"})
         for inner in (_TANH * (X + 0.044715 * X**3), _TANH * X * (1 + 0.044715 * X**2))
     ),
-    Composite("silu", X / (1 + Call("exp", -1 * X)), ("sigmoid", "exp")),
+    Composite("silu", X / (1 + CallForm("exp", -1 * X)), ("sigmoid", "exp")),
     *(
         Composite("hard_swish", pattern, ("clip", "minimum", "relu", "hard_sigmoid"))
         for pattern in (X * _clip(X + 3, 0, 6) / 6, X * _clip(X / 6 + 0.5, 0, 1))
@@ -192,11 +192,11 @@ def _powered(reader: _Reader, node: Node) -> Form | None:
 
 
 def _called(reader: _Reader, node: Node) -> Form:
-    return Call(node.operator, reader.value(node.inputs[0]))
+    return CallForm(node.operator, reader.value(node.inputs[0]))
 
 
 def _sigmoid(reader: _Reader, node: Node) -> Form:
-    return 1 / (1 + Call("exp", -1 * reader.value(node.inputs[0])))
+    return 1 / (1 + CallForm("exp", -1 * reader.value(node.inputs[0])))
 
 
 def _negated(reader: _Reader, node: Node) -> Form:
@@ -216,7 +216,7 @@ def _averaged(reader: _Reader, node: Node) -> Form | None:
         return None
     places = tuple(sorted(cast("int", axis) % len(shape) for axis in axes))
     count = 1 if node.operator == "reduce_mean" else math.prod(shape[axis] for axis in places)
-    return count * Call("mean", reader.value(node.used[0]), axes=places)
+    return count * CallForm("mean", reader.value(node.used[0]), axes=places)
 
 
 def _clipped(reader: _Reader, node: Node) -> Form | None:
@@ -237,11 +237,11 @@ def _clipped(reader: _Reader, node: Node) -> Form | None:
             return None
         form = reader.value(node.inputs[limits.index(None)]) if None in limits else form
         low, high = (limit, high) if node.operator == "maximum" else (low, limit)
-    if isinstance(form, Call) and form.function == "clip":
+    if isinstance(form, CallForm) and form.function == "clip":
         inner = form.numbers
         if max(inner[0], low) <= min(inner[1], high):
-            return Call("clip", form.argument, (max(inner[0], low), min(inner[1], high)))
-    return Call("clip", form, (low, high))
+            return CallForm("clip", form.argument, (max(inner[0], low), min(inner[1], high)))
+    return CallForm("clip", form, (low, high))
 
 
 _ENDS = (("low", -math.inf), ("high", math.inf))

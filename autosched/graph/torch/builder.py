@@ -52,7 +52,7 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 @dataclass
-class Builder:
+class TraceBuilder:
     """A graph while it is made. A rule gets one, with what torch says of the results of the operator at hand."""
 
     values: dict[str, Value] = field(default_factory=dict)

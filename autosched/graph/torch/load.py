@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Graph, Value
-from autosched.graph.torch.builder import Builder, array_of, value_of
+from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.rules import rules
 from autosched.graph.verify import verify
 
@@ -35,7 +35,7 @@ def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) 
     """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
     they appear in what the module returns. Raises GraphError."""
     program = _exported(module, example_inputs)
-    b = Builder()
+    b = TraceBuilder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
@@ -64,7 +64,7 @@ def load_fx(
     places = module.graph.find_nodes(op="placeholder")
     if not all("val" in node.meta for node in module.graph.nodes if node.op != "output"):
         FakeTensorProp(module).propagate(*example_inputs)
-    b = Builder()
+    b = TraceBuilder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
     for n, node in enumerate(places):
@@ -83,7 +83,7 @@ def can_load(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         source = node.args[0]
         return isinstance(source, fx.Node) and can_load(source)
-    b = Builder()
+    b = TraceBuilder()
     try:
         if not node.all_input_nodes:
             return _is_known_ahead(node, ()) and None not in _wanted(node)
@@ -95,7 +95,7 @@ def can_load(node: fx.Node) -> bool:
     return all(made[place] is not None for place in _read_places(node))
 
 
-def _declared(b: Builder, node: fx.Node) -> Value | tuple[Value, ...]:
+def _declared(b: TraceBuilder, node: fx.Node) -> Value | tuple[Value, ...]:
     """What another node gives as if it were an input."""
     found = node.meta.get("val")
     if isinstance(found, tuple | list):
@@ -128,7 +128,7 @@ def _state(program: Any, target: str) -> torch.Tensor:
     return tensor
 
 
-def _constant(b: Builder, tensor: torch.Tensor, name: str) -> Value:
+def _constant(b: TraceBuilder, tensor: torch.Tensor, name: str) -> Value:
     value_of(tensor, name)  # refuses what a graph cannot hold
     return b.constant(array_of(tensor), name)
 
@@ -193,7 +193,7 @@ def _arguments(node: fx.Node, value: Callable[[fx.Node], Any]) -> tuple[list[Any
     return given, named
 
 
-def _apply(b: Builder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+def _apply(b: TraceBuilder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
     """What the rule of a node makes: a value, or a tuple with None for a result that it does not make."""
     b.wanted, b.origin = _wanted(node), _origin(node)
     args, named = _arguments(node, value)
@@ -215,7 +215,7 @@ _REFUSED = _Refused()
 class _Walk:
     """The nodes of an fx graph one after the other."""
 
-    b: Builder
+    b: TraceBuilder
     known: dict[str, Any]  # by node: a value, a tensor that torch has computed, a tuple of them, _REFUSED
     refused: Counter[str] = field(default_factory=Counter)
     as_constants: dict[int, Value] = field(default_factory=dict)  # by the identity of a tensor in `known`
@@ -266,7 +266,7 @@ def _parts(found: Any) -> Sequence[Any]:
     return found if isinstance(found, tuple | list) else (found,)
 
 
-def _walk(b: Builder, module: fx.GraphModule, known: dict[str, Any], inputs: Sequence[str], name: str) -> Graph:
+def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs: Sequence[str], name: str) -> Graph:
     walk = _Walk(b, known)
     for node in module.graph.nodes:
         if node.op == "get_attr":

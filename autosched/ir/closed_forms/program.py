@@ -84,7 +84,7 @@ BOOLEAN = COMPARISON | {"and", "or", "not"}
 _UNKNOWN = [None, None]
 
 
-class Graph:
+class ExpressionGraph:
     """Distinct computations; a node is its place in the lists and stands behind its arguments.
 
     Programs may share one: what their closed forms have in common is then looked at once. It keeps the expressions.
@@ -262,13 +262,13 @@ _SCRATCH = _Scratch()
 class Program:
     """Closed forms compiled to lists of NumPy calls over blocks of rows."""
 
-    def __init__(self, exprs: Sequence[Expr], params: Sequence[str], graph: Graph | None = None) -> None:
+    def __init__(self, exprs: Sequence[Expr], params: Sequence[str], graph: ExpressionGraph | None = None) -> None:
         """`exprs`: closed forms; `params`: the name of each column. Raises ExpressionError for anything else.
 
         `graph`: shared with other programs, which remember the forms that they have in common."""
         self.params = tuple(params)
         self.n_exprs = len(exprs)
-        self._graph = Graph() if graph is None else graph
+        self._graph = ExpressionGraph() if graph is None else graph
         self._roots = [self._graph.build(expr) for expr in exprs]
         self._needed = _needed(self._graph, self._roots)
         columns = {name: i for i, name in enumerate(self.params)}
@@ -309,7 +309,9 @@ class Program:
 class LevelPlan:
     """A call for all nodes of one operation and level: each has a row of values, those of a call lie together."""
 
-    def __init__(self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int]) -> None:
+    def __init__(
+        self, graph: ExpressionGraph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int]
+    ) -> None:
         number = np.array([*map(graph.numbers.__getitem__, order)], dtype=np.intp)
         level = np.array([*map(graph.level.__getitem__, order)], dtype=np.intp)
         by_call = np.lexsort((number, level))
@@ -350,7 +352,12 @@ class Nodes:
     """A call for each node, with buffers that are used again."""
 
     def __init__(
-        self, graph: Graph, order: Sequence[int], roots: Sequence[int], columns: Mapping[int, int], n_params: int
+        self,
+        graph: ExpressionGraph,
+        order: Sequence[int],
+        roots: Sequence[int],
+        columns: Mapping[int, int],
+        n_params: int,
     ) -> None:
         """Gives every live node a slot, its place among the `views` of `evaluate`."""
         last = _last_uses(graph, order, roots)
@@ -426,12 +433,12 @@ def _column(columns: dict[str, int], name: str) -> int:
     return columns[name]
 
 
-def _owns_row(graph: Graph, node: int) -> bool:
+def _owns_row(graph: ExpressionGraph, node: int) -> bool:
     """Whether a result may be computed straight into its row."""
     return graph.value[node] is None and graph.ops[node] != "param" and not graph.boolean[node]
 
 
-def _needed(graph: Graph, roots: list[int]) -> set[int]:
+def _needed(graph: ExpressionGraph, roots: list[int]) -> set[int]:
     """The nodes that `roots` need, themselves with them."""
     args, found = graph.args, set(roots)
     stack = list(found)
@@ -443,7 +450,7 @@ def _needed(graph: Graph, roots: list[int]) -> set[int]:
     return found
 
 
-def _evaluation_order(graph: Graph, roots: list[int]) -> list[int]:
+def _evaluation_order(graph: ExpressionGraph, roots: list[int]) -> list[int]:
     """The nodes that `roots` need, each as late as the first that uses it lets it be: few values live at a time."""
     args = graph.args
     order: dict[int, None] = {}
@@ -458,7 +465,7 @@ def _evaluation_order(graph: Graph, roots: list[int]) -> list[int]:
     return list(order)
 
 
-def _last_uses(graph: Graph, order: Sequence[int], roots: Sequence[int]) -> dict[int, int]:
+def _last_uses(graph: ExpressionGraph, order: Sequence[int], roots: Sequence[int]) -> dict[int, int]:
     """node -> the node after which its buffer is free, -1 for results."""
     last = dict.fromkeys(roots, -1)
     for node in reversed(order):

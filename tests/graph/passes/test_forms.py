@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.graph.passes.forms import ANY, Call, Found, Leaf, Sum, match
+from autosched.graph.passes.forms import ANY, CallForm, Found, Leaf, Sum, match
 
 X, Y = Leaf("x"), Leaf("y")
 TOLERANCE = 1e-6
 
 
 def exp(form):
-    return Call("exp", form)
+    return CallForm("exp", form)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_the_same(one, other):
         (X + 1, X),
         (X * 1.001, X),
         (exp(X), exp(Y)),
-        (exp(X), Call("tanh", X)),
+        (exp(X), CallForm("tanh", X)),
         (X + Y, X),
-        (Call("clip", X, (0.0, 6.0)), Call("clip", X, (0.0, 1.0))),
+        (CallForm("clip", X, (0.0, 6.0)), CallForm("clip", X, (0.0, 1.0))),
     ],
 )
 def test_not_the_same(one, other):
@@ -58,8 +58,8 @@ def test_not_the_same(one, other):
 
 
 def test_what_a_pattern_leaves_open():
-    pattern = X * (Call("mean", X**2) + ANY) ** -0.5
-    found = match(pattern, X / (Call("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
+    pattern = X * (CallForm("mean", X**2) + ANY) ** -0.5
+    found = match(pattern, X / (CallForm("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
     assert found == Found(1e-5, (2,))
 
 
@@ -67,8 +67,8 @@ def test_what_is_left_open_is_the_same_everywhere():
     pattern = exp(X + ANY) * (Y + ANY)
     assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Found(2.0)
     assert match(pattern, exp(X + 2) * (Y + 3), TOLERANCE) is None
-    means = Call("mean", X) + exp(Call("mean", X))
-    assert match(means, Call("mean", X, axes=(1,)) + exp(Call("mean", X, axes=(2,))), TOLERANCE) is None
+    means = CallForm("mean", X) + exp(CallForm("mean", X))
+    assert match(means, CallForm("mean", X, axes=(1,)) + exp(CallForm("mean", X, axes=(2,))), TOLERANCE) is None
 
 
 def test_every_order_of_the_terms_is_tried():

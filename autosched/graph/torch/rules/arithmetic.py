@@ -9,7 +9,7 @@ import torch
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder, Operand, dtype_name
+from autosched.graph.torch.builder import Operand, TraceBuilder, dtype_name
 from autosched.graph.torch.rules import enter_all, rule
 from autosched.ir.dtype import DTYPES
 
@@ -26,7 +26,7 @@ def promoted(a: Operand, b: Operand) -> str:
 def in_result_type(operator: str) -> Callable[..., Value]:
     """Both operands as the result's type."""
 
-    def apply(b: Builder, x: Operand, y: Operand) -> Value:
+    def apply(b: TraceBuilder, x: Operand, y: Operand) -> Value:
         kind = b.result.dtype
         return b.emit(operator, b.operand(x, kind), b.operand(y, kind))
 
@@ -36,7 +36,7 @@ def in_result_type(operator: str) -> Callable[..., Value]:
 def in_common_type(operator: str) -> Callable[..., Value]:
     """A comparison."""
 
-    def apply(b: Builder, x: Operand, y: Operand) -> Value:
+    def apply(b: TraceBuilder, x: Operand, y: Operand) -> Value:
         kind = promoted(x, y)
         return b.emit(operator, b.operand(x, kind), b.operand(y, kind))
 
@@ -44,7 +44,7 @@ def in_common_type(operator: str) -> Callable[..., Value]:
 
 
 def of_truths(operator: str) -> Callable[..., Value]:
-    def apply(b: Builder, x: Operand, y: Operand) -> Value:
+    def apply(b: TraceBuilder, x: Operand, y: Operand) -> Value:
         return b.emit(operator, b.operand(x, "bool"), b.operand(y, "bool"))
 
     return apply
@@ -84,45 +84,45 @@ enter_all({f"aten.logical_{name}.default": of_truths(f"logical_{name}") for name
 
 
 @rule("aten.mul.Tensor", "aten.mul.Scalar")
-def mul(b: Builder, x: Operand, y: Operand) -> Value:
+def mul(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     return of_truths("logical_and")(b, x, y) if b.result.dtype == "bool" else in_result_type("mul")(b, x, y)
 
 
-def scaled(b: Builder, x: Operand, factor: bool | int | float) -> Value:
+def scaled(b: TraceBuilder, x: Operand, factor: bool | int | float) -> Value:
     """factor * x in the type of the result."""
     value = b.operand(x, b.result.dtype)
     return value if factor == 1 else b.emit("mul", value, b.operand(factor, b.result.dtype))
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar")
-def add(b: Builder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
+def add(b: TraceBuilder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
     if b.result.dtype == "bool":
         return b.emit("logical_or", b.operand(x, "bool"), b.operand(y, "bool"))
     return b.emit("add", scaled(b, x, 1), scaled(b, y, alpha))
 
 
 @rule("aten.sub.Tensor", "aten.sub.Scalar")
-def sub(b: Builder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
+def sub(b: TraceBuilder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
     return b.emit("sub", scaled(b, x, 1), scaled(b, y, alpha))
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")
-def rsub(b: Builder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
+def rsub(b: TraceBuilder, x: Operand, y: Operand, alpha: bool | int | float = 1) -> Value:
     return sub(b, y, x) if alpha == 1 else b.emit("sub", scaled(b, y, 1), scaled(b, x, alpha))
 
 
 @rule("aten.addcmul.default")
-def addcmul(b: Builder, x: Value, y: Value, z: Value, value: int | float = 1) -> Value:
+def addcmul(b: TraceBuilder, x: Value, y: Value, z: Value, value: int | float = 1) -> Value:
     return b.emit("add", scaled(b, x, 1), b.emit("mul", scaled(b, y, value), scaled(b, z, 1)))
 
 
 @rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
-def div(b: Builder, x: Operand, y: Operand) -> Value:
+def div(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     return in_result_type("div")(b, x, y)
 
 
 @rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
+def div_mode(b: TraceBuilder, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(b, x, y)
     if rounding_mode == "trunc" and DTYPES[b.result.dtype].is_float:
@@ -131,7 +131,7 @@ def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = Non
 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
+def floor_divide(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     kind = b.result.dtype
     if DTYPES[kind].is_float:
         return b.emit("floor", div(b, x, y))
@@ -140,7 +140,7 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
 
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar")
-def remainder(b: Builder, x: Operand, y: Operand) -> Value:
+def remainder(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     kind = b.result.dtype
     p, q = b.operand(x, kind), b.operand(y, kind)
     if not DTYPES[kind].is_float:
@@ -149,30 +149,30 @@ def remainder(b: Builder, x: Operand, y: Operand) -> Value:
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")
-def fmod(b: Builder, x: Operand, y: Operand) -> Value:
+def fmod(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     kind = b.result.dtype
     return b.emit("mod", b.operand(x, kind), b.operand(y, kind), fmod=True)
 
 
 @rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
-def where(b: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+def where(b: TraceBuilder, condition: Value, x: Operand, y: Operand) -> Value:
     kind = b.result.dtype
     return b.emit("where", b.operand(condition, "bool"), b.operand(x, kind), b.operand(y, kind))
 
 
 @rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def masked_fill(b: Builder, x: Value, mask: Value, value: Operand) -> Value:
+def masked_fill(b: TraceBuilder, x: Value, mask: Value, value: Operand) -> Value:
     return b.expand(where(b, mask, value, x), b.result.shape)
 
 
 @rule("aten.lerp.Scalar", "aten.lerp.Tensor")
-def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
+def lerp(b: TraceBuilder, start: Value, end: Value, weight: Operand) -> Value:
     kind = b.result.dtype
     return b.emit("add", start, b.emit("mul", b.operand(weight, kind), b.emit("sub", end, start)))
 
 
 @rule("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "prims.convert_element_type.default")
-def to_type(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
+def to_type(b: TraceBuilder, x: Value, *_: Any, **__: Any) -> Value:
     return b.cast(x, b.result.dtype)
 
 
@@ -180,17 +180,17 @@ def to_type(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     *("aten.alias.default", "aten.clone.default", "aten.contiguous.default", "aten.detach.default"),
     *("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.lift_fresh.default"),
 )
-def same(b: Builder, x: Value, **_: Any) -> Value:
+def same(b: TraceBuilder, x: Value, **_: Any) -> Value:
     return x
 
 
 @rule("aten.dropout.default")
-def dropout(b: Builder, x: Value, p: float, train: bool) -> Value:
+def dropout(b: TraceBuilder, x: Value, p: float, train: bool) -> Value:
     if train and p != 0.0:
         raise GraphError(f"{b.origin} is in training mode: call eval() of the module")
     return x
 
 
 @rule("aten.native_dropout.default")
-def native_dropout(b: Builder, x: Value, p: float, train: bool | None) -> tuple[Value, None]:
+def native_dropout(b: TraceBuilder, x: Value, p: float, train: bool | None) -> tuple[Value, None]:
     return dropout(b, x, p, bool(train)), None

@@ -8,13 +8,13 @@ from typing import Any
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder, Operand
+from autosched.graph.torch.builder import Operand, TraceBuilder
 from autosched.graph.torch.rules import enter_all, rule
 from autosched.graph.torch.rules.arithmetic import scaled
 
 
 def in_result_type(operator: str, **attributes: Any) -> Callable[..., Value]:
-    def apply(b: Builder, x: Value) -> Value:
+    def apply(b: TraceBuilder, x: Value) -> Value:
         return b.emit(operator, b.cast(x, b.result.dtype), **attributes)
 
     return apply
@@ -43,17 +43,17 @@ enter_all(
 
 
 @rule("aten.gelu.default")
-def gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
+def gelu(b: TraceBuilder, x: Value, approximate: str = "none") -> Value:
     return b.emit("gelu", x, approximate=approximate)
 
 
 @rule("aten.leaky_relu.default")
-def leaky_relu(b: Builder, x: Value, negative_slope: float = 0.01) -> Value:
+def leaky_relu(b: TraceBuilder, x: Value, negative_slope: float = 0.01) -> Value:
     return b.emit("leaky_relu", x, alpha=float(negative_slope))
 
 
 @rule("aten.elu.default")
-def elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+def elu(b: TraceBuilder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """scale * (x, or alpha * (exp(input_scale * x) - 1) below 0)."""
     if input_scale == 1.0:
         return scaled(b, b.emit("elu", x, alpha=float(alpha)), scale)
@@ -63,17 +63,17 @@ def elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scal
 
 
 @rule("aten.celu.default")
-def celu(b: Builder, x: Value, alpha: float = 1.0) -> Value:
+def celu(b: TraceBuilder, x: Value, alpha: float = 1.0) -> Value:
     return b.emit("celu", x, alpha=float(alpha))
 
 
 @rule("aten.selu.default")
-def selu(b: Builder, x: Value) -> Value:
+def selu(b: TraceBuilder, x: Value) -> Value:
     return elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
 @rule("aten.softplus.default")
-def softplus(b: Builder, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+def softplus(b: TraceBuilder, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     """torch goes over to x itself where beta * x is above the threshold; at 20 the difference is below rounding."""
     if threshold < 20:
         raise GraphError(f"{b.origin}: softplus with the threshold {threshold}, which is below 20")
@@ -81,13 +81,13 @@ def softplus(b: Builder, x: Value, beta: float = 1, threshold: float = 20) -> Va
 
 
 @rule("aten.threshold.default")
-def threshold(b: Builder, x: Value, threshold: float, value: float) -> Value:
+def threshold(b: TraceBuilder, x: Value, threshold: float, value: float) -> Value:
     kind = x.dtype
     return b.emit("where", b.emit("greater", x, b.operand(threshold, kind)), x, b.operand(value, kind))
 
 
 @rule("aten.prelu.default", "aten._prelu_kernel.default")
-def prelu(b: Builder, x: Value, weight: Value) -> Value:
+def prelu(b: TraceBuilder, x: Value, weight: Value) -> Value:
     """One slope for each channel, which is the second dimension."""
     if len(weight.shape) == 1 and len(x.shape) > 1:
         weight = b.reshape(weight, (*weight.shape, *(1,) * (len(x.shape) - 2)))
@@ -95,12 +95,12 @@ def prelu(b: Builder, x: Value, weight: Value) -> Value:
 
 
 @rule("aten.hardtanh.default")
-def hardtanh(b: Builder, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
+def hardtanh(b: TraceBuilder, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
     return clamp(b, x, min_val, max_val)
 
 
 @rule("aten.clamp.default", "aten.clamp.Tensor")
-def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+def clamp(b: TraceBuilder, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """torch's names of the arguments."""
     made = b.cast(x, b.result.dtype)
     if not isinstance(min, Value) and not isinstance(max, Value):
@@ -111,10 +111,10 @@ def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None 
 
 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(b: Builder, x: Value, min: Operand) -> Value:
+def clamp_min(b: TraceBuilder, x: Value, min: Operand) -> Value:
     return clamp(b, x, min)
 
 
 @rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
+def clamp_max(b: TraceBuilder, x: Value, max: Operand) -> Value:
     return clamp(b, x, None, max)

@@ -8,34 +8,34 @@ from typing import Any
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.operators.elementwise import broadcast_shape
-from autosched.graph.torch.builder import Builder, Operand, axis_of
+from autosched.graph.torch.builder import Operand, TraceBuilder, axis_of
 from autosched.graph.torch.rules import rule
 
 
 @rule("aten.embedding.default")
-def embedding(b: Builder, weight: Value, indices: Value, *_: Any) -> Value:
+def embedding(b: TraceBuilder, weight: Value, indices: Value, *_: Any) -> Value:
     return b.emit("gather", weight, indices, axis=0)
 
 
 @rule("aten.index_select.default")
-def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
+def index_select(b: TraceBuilder, x: Value, dim: int, index: Value) -> Value:
     ids = b.reshape(index, (1,) if index.shape == () else index.shape)
     return b.reshape(b.emit("gather", x, ids, axis=axis_of(x, dim)), b.result.shape)
 
 
 @rule("aten.gather.default")
-def gather(b: Builder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+def gather(b: TraceBuilder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     return b.emit("gather_elements", x, index, axis=axis_of(x, dim))
 
 
-def _coordinates(b: Builder, indices: Sequence[Value]) -> Value:
+def _coordinates(b: TraceBuilder, indices: Sequence[Value]) -> Value:
     """Indices of several dimensions as one tensor with a new last dimension."""
     shape = broadcast_shape(*(i.shape for i in indices))
     wide = [b.reshape(b.expand(b.cast(i, "int64"), shape), (*shape, 1)) for i in indices]
     return wide[0] if len(wide) == 1 else b.emit("concat", *wide, axis=len(shape))
 
 
-def _places(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[int, ...]:
+def _places(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> tuple[int, ...]:
     """The dimensions that are indexed: one after the other, so that the results' dimensions stay in their place."""
     found = tuple(n for n, index in enumerate(indices) if index is not None)
     if any(index is not None and index.dtype in ("bool", "uint8") for index in indices):
@@ -48,7 +48,7 @@ def _places(b: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[int,
 
 
 @rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+def index(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
     places = _places(b, x, indices)
     given = [i for i in indices if i is not None]
     first, count = places[0], len(places)
@@ -63,7 +63,9 @@ def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
-def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+def index_put(
+    b: TraceBuilder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
     places = _places(b, x, indices)
     if places[0] != 0:
         raise GraphError(f"{b.origin}: writing by indices of dimensions {places}, which are not the first ones")
@@ -72,28 +74,28 @@ def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Val
     return b.emit("scatter_nd", x, ids, updates, reduction="add" if accumulate else "none")
 
 
-def _along(b: Builder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
+def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
     """Indices of one dimension, the same for all others."""
     size = index.shape[0] if index.shape else 1
     return b.expand(b.reshape(index, (*(1,) * axis, size, *(1,) * (len(shape) - axis - 1))), shape)
 
 
 @rule("aten.index_copy.default")
-def index_copy(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+def index_copy(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     axis = axis_of(x, dim)
     ids = _along(b, index, axis, source.shape)
     return b.emit("scatter_elements", x, ids, source, axis=axis, reduction="none")
 
 
 @rule("aten.index_add.default")
-def index_add(b: Builder, x: Value, dim: int, index: Value, source: Value, alpha: bool | int | float = 1) -> Value:
+def index_add(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value, alpha: bool | int | float = 1) -> Value:
     if alpha != 1:
         source = b.emit("mul", source, b.operand(alpha, source.dtype))
     axis = axis_of(x, dim)
     return b.emit("scatter_elements", x, _along(b, index, axis, source.shape), source, axis=axis, reduction="add")
 
 
-def _scattered(b: Builder, x: Value, dim: int, index: Value, source: Operand, reduction: str) -> Value:
+def _scattered(b: TraceBuilder, x: Value, dim: int, index: Value, source: Operand, reduction: str) -> Value:
     """torch reads as much of `source` as `index` has."""
     if isinstance(source, Value):
         for axis, size in enumerate(index.shape):
@@ -104,10 +106,10 @@ def _scattered(b: Builder, x: Value, dim: int, index: Value, source: Operand, re
 
 
 @rule("aten.scatter.src", "aten.scatter.value")
-def scatter(b: Builder, x: Value, dim: int, index: Value, source: Operand) -> Value:
+def scatter(b: TraceBuilder, x: Value, dim: int, index: Value, source: Operand) -> Value:
     return _scattered(b, x, dim, index, source, "none")
 
 
 @rule("aten.scatter_add.default")
-def scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+def scatter_add(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     return _scattered(b, x, dim, index, source, "add")

@@ -9,12 +9,17 @@ import torch
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder
+from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import rule
 
 
 def _normalized(
-    b: Builder, x: Value, scale_and_bias: Sequence[Value | None], mean: Value | None, var: Value | None, epsilon: float
+    b: TraceBuilder,
+    x: Value,
+    scale_and_bias: Sequence[Value | None],
+    mean: Value | None,
+    var: Value | None,
+    epsilon: float,
 ) -> Value:
     """By the statistics that a channel has; scale and bias are 1 and 0 where there are none."""
     if mean is None or var is None:
@@ -25,7 +30,7 @@ def _normalized(
 
 
 @rule("aten.batch_norm.default", "aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
-def batch_norm(b: Builder, x: Value, *arguments: Any) -> Value | tuple[Value, None, None]:
+def batch_norm(b: TraceBuilder, x: Value, *arguments: Any) -> Value | tuple[Value, None, None]:
     weight, bias, mean, var, training, _, epsilon = arguments[:7]
     if training:
         raise GraphError(f"{b.origin} is in training mode: call eval() of the module")
@@ -34,13 +39,13 @@ def batch_norm(b: Builder, x: Value, *arguments: Any) -> Value | tuple[Value, No
 
 
 @rule("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_of_statistics(b: Builder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
+def batch_norm_of_statistics(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
     weight, bias, mean, var, _, epsilon = arguments
     return _normalized(b, x, (weight, bias), mean, var, epsilon), None, None
 
 
 @rule("aten._native_batch_norm_legit.no_stats")
-def batch_norm_of_one(b: Builder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
+def batch_norm_of_one(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
     """What torch makes of an instance norm: samples and channels are the channels of one sample."""
     weight, bias, _, _, epsilon = arguments
     if x.shape[0] != 1:
@@ -49,7 +54,7 @@ def batch_norm_of_one(b: Builder, x: Value, *arguments: Any) -> tuple[Value, Non
 
 
 @rule("aten.instance_norm.default")
-def instance_norm(b: Builder, x: Value, *arguments: Any) -> Value:
+def instance_norm(b: TraceBuilder, x: Value, *arguments: Any) -> Value:
     weight, bias, mean, var, use_input_stats, _, epsilon, _ = arguments
     if not use_input_stats:
         return _normalized(b, x, (weight, bias), mean, var, epsilon)
@@ -58,7 +63,7 @@ def instance_norm(b: Builder, x: Value, *arguments: Any) -> Value:
 
 @rule("aten.layer_norm.default")
 def layer_norm(
-    b: Builder,
+    b: TraceBuilder,
     x: Value,
     normalized_shape: Sequence[int],
     weight: Value | None = None,
@@ -71,14 +76,14 @@ def layer_norm(
 
 @rule("aten.native_layer_norm.default")
 def native_layer_norm(
-    b: Builder, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+    b: TraceBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, None, None]:
     return layer_norm(b, x, normalized_shape, weight, bias, eps), None, None
 
 
 @rule("aten.rms_norm.default")
 def rms_norm(
-    b: Builder, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+    b: TraceBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
 ) -> Value:
     """Without an epsilon it is that of the type torch computes in: of float32, where x is narrower."""
     if eps is None:
@@ -88,14 +93,14 @@ def rms_norm(
 
 @rule("aten._fused_rms_norm.default")
 def fused_rms_norm(
-    b: Builder, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None
+    b: TraceBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None
 ) -> tuple[Value, None]:
     return rms_norm(b, x, normalized_shape, weight, eps), None
 
 
 @rule("aten.group_norm.default")
 def group_norm(
-    b: Builder,
+    b: TraceBuilder,
     x: Value,
     num_groups: int,
     weight: Value | None = None,
@@ -107,6 +112,6 @@ def group_norm(
 
 
 @rule("aten.native_group_norm.default")
-def native_group_norm(b: Builder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
+def native_group_norm(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
     weight, bias, _, _, _, groups, epsilon = arguments  # sizes, which x has
     return group_norm(b, x, groups, weight, bias, epsilon), None, None

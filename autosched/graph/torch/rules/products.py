@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder
+from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import rule
 
 
 @rule("aten.linear.default")
-def linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(b: TraceBuilder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     return b.emit("linear", x, weight, bias)
 
 
 @rule("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
-def matmul(b: Builder, x: Value, y: Value) -> Value:
+def matmul(b: TraceBuilder, x: Value, y: Value) -> Value:
     """A matrix that was transposed before is the weight of `linear` as it was."""
     weight = b.transposed.get(y.name)
     if weight is not None and len(weight.shape) == 2:
@@ -24,7 +24,7 @@ def matmul(b: Builder, x: Value, y: Value) -> Value:
 
 @rule("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def add_product(
-    b: Builder, c: Value, x: Value, y: Value, *, beta: bool | int | float = 1, alpha: bool | int | float = 1
+    b: TraceBuilder, c: Value, x: Value, y: Value, *, beta: bool | int | float = 1, alpha: bool | int | float = 1
 ) -> Value:
     """beta * c + alpha * (x @ y)."""
     weight = b.transposed.get(y.name)
@@ -42,7 +42,7 @@ def add_product(
 
 @rule("aten.scaled_dot_product_attention.default")
 def attention(
-    b: Builder,
+    b: TraceBuilder,
     query: Value,
     key: Value,
     value: Value,
@@ -61,7 +61,7 @@ def attention(
 
 @rule("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def flash_attention(
-    b: Builder,
+    b: TraceBuilder,
     query: Value,
     key: Value,
     value: Value,

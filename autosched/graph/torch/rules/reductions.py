@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder, axes_of, axis_of
+from autosched.graph.torch.builder import TraceBuilder, axes_of, axis_of
 from autosched.graph.torch.rules import enter_all, rule
 
 
-def reduced(b: Builder, operator: str, x: Value, dims: Any, keepdim: bool) -> Value:
+def reduced(b: TraceBuilder, operator: str, x: Value, dims: Any, keepdim: bool) -> Value:
     """A scalar stays what it is."""
     axes = axes_of(x, dims)
     if not x.shape:
@@ -20,14 +20,14 @@ def reduced(b: Builder, operator: str, x: Value, dims: Any, keepdim: bool) -> Va
 
 
 def in_result_type(operator: str) -> Callable[..., Value]:
-    def apply(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    def apply(b: TraceBuilder, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
         return reduced(b, operator, b.cast(x, b.result.dtype), dim, keepdim)
 
     return apply
 
 
 def of_all(operator: str) -> Callable[..., Value]:
-    def apply(b: Builder, x: Value, dtype: Any = None) -> Value:
+    def apply(b: TraceBuilder, x: Value, dtype: Any = None) -> Value:
         return reduced(b, operator, b.cast(x, b.result.dtype), None, False)
 
     return apply
@@ -52,23 +52,28 @@ enter_all(
 )
 
 
-def extreme(operator: str, place: str) -> Callable[..., tuple[Value, Value]]:
+def greatest_or_least(operator: str, place: str) -> Callable[..., tuple[Value, Value]]:
     """The value and where it is, the first of several."""
 
-    def apply(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    def apply(b: TraceBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         best = reduced(b, operator, x, dim, keepdim)
         return best, b.emit(place, x, axis=axis_of(x, dim), keepdims=keepdim)
 
     return apply
 
 
-enter_all({"aten.max.dim": extreme("reduce_max", "argmax"), "aten.min.dim": extreme("reduce_min", "argmin")})
+enter_all(
+    {
+        "aten.max.dim": greatest_or_least("reduce_max", "argmax"),
+        "aten.min.dim": greatest_or_least("reduce_min", "argmin"),
+    }
+)
 
 
-def place_of_extreme(operator: str) -> Callable[..., Value]:
+def place_of_best(operator: str) -> Callable[..., Value]:
     """Without a dimension of all elements in the order of memory."""
 
-    def apply(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    def apply(b: TraceBuilder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is not None:
             return b.emit(operator, x, axis=axis_of(x, dim), keepdims=keepdim)
         line = b.emit(operator, b.reshape(x, (math.prod(x.shape),)), axis=0, keepdims=False)
@@ -77,10 +82,10 @@ def place_of_extreme(operator: str) -> Callable[..., Value]:
     return apply
 
 
-enter_all({f"aten.{name}.default": place_of_extreme(name) for name in ("argmax", "argmin")})
+enter_all({f"aten.{name}.default": place_of_best(name) for name in ("argmax", "argmin")})
 
 
-def variance(b: Builder, x: Value, dims: Any, correction: float | None, keepdim: bool) -> tuple[Value, Value]:
+def variance(b: TraceBuilder, x: Value, dims: Any, correction: float | None, keepdim: bool) -> tuple[Value, Value]:
     """Variance and mean; the sum of squares is divided by their number less `correction`."""
     axes = axes_of(x, dims)
     mean = b.emit("reduce_mean", x, axes=axes, keepdims=True)
@@ -93,25 +98,25 @@ def variance(b: Builder, x: Value, dims: Any, correction: float | None, keepdim:
 
 
 @rule("aten.var.correction")
-def var(b: Builder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+def var(b: TraceBuilder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
     return variance(b, x, dim, correction, keepdim)[0]
 
 
 @rule("aten.std.correction")
-def std(b: Builder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+def std(b: TraceBuilder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
     return b.emit("sqrt", variance(b, x, dim, correction, keepdim)[0])
 
 
 @rule("aten.var_mean.correction")
 def var_mean(
-    b: Builder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    b: TraceBuilder, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
     return variance(b, x, dim, correction, keepdim)
 
 
 @rule("aten.linalg_vector_norm.default")
 def vector_norm(
-    b: Builder, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    b: TraceBuilder, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Value:
     """torch's names of the arguments."""
     made = b.cast(x, b.result.dtype)
@@ -125,18 +130,18 @@ def vector_norm(
 
 
 @rule("aten.cumsum.default")
-def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
+def cumsum(b: TraceBuilder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     made = b.cast(x, b.result.dtype)
     return b.emit("cumsum", made, axis=axis_of(x, dim)) if x.shape else made
 
 
 @rule("aten.softmax.int")
-def softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+def softmax(b: TraceBuilder, x: Value, dim: int, dtype: Any = None) -> Value:
     return b.emit("softmax", b.cast(x, b.result.dtype), axis=axis_of(x, dim))
 
 
 @rule("aten._safe_softmax.default")
-def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+def safe_softmax(b: TraceBuilder, x: Value, dim: int, dtype: Any = None) -> Value:
     """0 where all of a row is -inf."""
     made = softmax(b, x, dim)
     largest = b.emit("reduce_max", x, axes=(axis_of(x, dim),), keepdims=True)
@@ -145,15 +150,15 @@ def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
 
 
 @rule("aten._softmax.default")
-def plain_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def plain_softmax(b: TraceBuilder, x: Value, dim: int, half_to_float: bool) -> Value:
     return softmax(b, x, dim)
 
 
 @rule("aten.log_softmax.int")
-def log_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+def log_softmax(b: TraceBuilder, x: Value, dim: int, dtype: Any = None) -> Value:
     return b.emit("log_softmax", b.cast(x, b.result.dtype), axis=axis_of(x, dim))
 
 
 @rule("aten._log_softmax.default")
-def plain_log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def plain_log_softmax(b: TraceBuilder, x: Value, dim: int, half_to_float: bool) -> Value:
     return log_softmax(b, x, dim)

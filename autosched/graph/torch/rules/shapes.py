@@ -8,7 +8,7 @@ from typing import Any
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder, Operand, axes_of, axis_of
+from autosched.graph.torch.builder import Operand, TraceBuilder, axes_of, axis_of
 from autosched.graph.torch.rules import rule
 
 
@@ -18,18 +18,18 @@ from autosched.graph.torch.rules import rule
     *("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.view_as.default"),
     "aten.reshape_as.default",
 )
-def reshape(b: Builder, x: Value, *_: Any) -> Value:
+def reshape(b: TraceBuilder, x: Value, *_: Any) -> Value:
     """In the order of memory, to the shape that torch found."""
     return b.reshape(x, b.result.shape)
 
 
 @rule("aten.permute.default")
-def permute(b: Builder, x: Value, dims: Sequence[int]) -> Value:
+def permute(b: TraceBuilder, x: Value, dims: Sequence[int]) -> Value:
     return b.transpose(x, dims)
 
 
 @rule("aten.transpose.int")
-def transpose(b: Builder, x: Value, dim0: int, dim1: int) -> Value:
+def transpose(b: TraceBuilder, x: Value, dim0: int, dim1: int) -> Value:
     perm = list(range(len(x.shape)))
     i, j = axis_of(x, dim0), axis_of(x, dim1)
     if perm:
@@ -38,17 +38,17 @@ def transpose(b: Builder, x: Value, dim0: int, dim1: int) -> Value:
 
 
 @rule("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
-def transposed(b: Builder, x: Value) -> Value:
+def transposed(b: TraceBuilder, x: Value) -> Value:
     return x if len(x.shape) < 2 else transpose(b, x, -2, -1)
 
 
 @rule("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default")
-def expand(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
+def expand(b: TraceBuilder, x: Value, *_: Any, **__: Any) -> Value:
     return b.expand(x, b.result.shape)
 
 
 @rule("aten.repeat.default")
-def repeat(b: Builder, x: Value, repeats: Sequence[int]) -> Value:
+def repeat(b: TraceBuilder, x: Value, repeats: Sequence[int]) -> Value:
     wide = b.reshape(x, (1,) * (len(repeats) - len(x.shape)) + x.shape)
     return wide if set(repeats) <= {1} else b.emit("tile", wide, repeats=tuple(repeats))
 
@@ -61,20 +61,20 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
 
 @rule("aten.slice.Tensor")
 def slice_(
-    b: Builder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    b: TraceBuilder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     axis = axis_of(x, dim)
     return b.slice(x, axis, *_bounds(x.shape[axis], start, end), step)
 
 
 @rule("aten.narrow.default")
-def narrow(b: Builder, x: Value, dim: int, start: int, length: int) -> Value:
+def narrow(b: TraceBuilder, x: Value, dim: int, start: int, length: int) -> Value:
     first = start % x.shape[axis_of(x, dim)]
     return slice_(b, x, dim, first, first + length)
 
 
 @rule("aten.select.int")
-def select(b: Builder, x: Value, dim: int, index: int) -> Value:
+def select(b: TraceBuilder, x: Value, dim: int, index: int) -> Value:
     axis = axis_of(x, dim)
     place = index % x.shape[axis]
     return b.reshape(b.slice(x, axis, place, place + 1), b.result.shape)
@@ -82,7 +82,7 @@ def select(b: Builder, x: Value, dim: int, index: int) -> Value:
 
 @rule("aten.slice_scatter.default")
 def slice_scatter(
-    b: Builder, x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    b: TraceBuilder, x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     """x with x[start:end] replaced along a dimension."""
     if step != 1:
@@ -99,7 +99,7 @@ def slice_scatter(
 
 
 @rule("aten.select_scatter.default")
-def select_scatter(b: Builder, x: Value, src: Value, dim: int, index: int) -> Value:
+def select_scatter(b: TraceBuilder, x: Value, src: Value, dim: int, index: int) -> Value:
     axis = axis_of(x, dim)
     place = index % x.shape[axis]
     row = b.reshape(src, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
@@ -107,13 +107,13 @@ def select_scatter(b: Builder, x: Value, src: Value, dim: int, index: int) -> Va
 
 
 @rule("aten.cat.default")
-def cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+def cat(b: TraceBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     parts = [b.cast(x, b.result.dtype) for x in tensors]
     return parts[0] if len(parts) == 1 else b.emit("concat", *parts, axis=axis_of(parts[0], dim))
 
 
 @rule("aten.stack.default")
-def stack(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+def stack(b: TraceBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     axis = dim % len(b.result.shape)
     shape = (*b.result.shape[:axis], 1, *b.result.shape[axis + 1 :])
     return cat(b, [b.reshape(x, shape) for x in tensors], axis)
@@ -123,7 +123,7 @@ def stack(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     *("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default"),
     *("aten.tensor_split.sections", "aten.tensor_split.indices", "aten.split_with_sizes_copy.default"),
 )
-def split(b: Builder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
+def split(b: TraceBuilder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
     """The sizes are those of the results that torch found."""
     axis = axis_of(x, dim)
     sizes = tuple(part.shape[axis] for part in b.wanted if part is not None)
@@ -131,7 +131,7 @@ def split(b: Builder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
 
 
 @rule("aten.unbind.int")
-def unbind(b: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
+def unbind(b: TraceBuilder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     axis = axis_of(x, dim)
     size = x.shape[axis]
     parts = (x,) if size == 1 else b.emit_many("split", (x,), size, sizes=(1,) * size, axis=axis)
@@ -139,12 +139,12 @@ def unbind(b: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
 
 
 @rule("aten.flip.default")
-def flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
+def flip(b: TraceBuilder, x: Value, dims: Sequence[int]) -> Value:
     return b.emit("flip", x, axes=axes_of(x, dims)) if dims else x
 
 
 @rule("aten.roll.default")
-def roll(b: Builder, x: Value, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Value:
+def roll(b: TraceBuilder, x: Value, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Value:
     """Without dimensions all elements in the order of memory."""
     steps = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     places = (dims,) if isinstance(dims, int) else tuple(dims)
@@ -155,23 +155,23 @@ def roll(b: Builder, x: Value, shifts: int | Sequence[int], dims: int | Sequence
 
 
 @rule("aten.tril.default")
-def tril(b: Builder, x: Value, diagonal: int = 0) -> Value:
+def tril(b: TraceBuilder, x: Value, diagonal: int = 0) -> Value:
     return b.emit("trilu", x, k=diagonal, upper=False)
 
 
 @rule("aten.triu.default")
-def triu(b: Builder, x: Value, diagonal: int = 0) -> Value:
+def triu(b: TraceBuilder, x: Value, diagonal: int = 0) -> Value:
     return b.emit("trilu", x, k=diagonal, upper=True)
 
 
 @rule("aten.pixel_shuffle.default")
-def pixel_shuffle(b: Builder, x: Value, upscale_factor: int) -> Value:
+def pixel_shuffle(b: TraceBuilder, x: Value, upscale_factor: int) -> Value:
     if len(x.shape) != 4:
         raise GraphError(f"{b.origin}: pixel_shuffle of {len(x.shape)} dimensions instead of 4")
     return b.emit("depth_to_space", x, block=upscale_factor, mode="CRD")
 
 
-def padded(b: Builder, x: Value, pad: Sequence[int], mode: str, value: float = 0.0) -> Value:
+def padded(b: TraceBuilder, x: Value, pad: Sequence[int], mode: str, value: float = 0.0) -> Value:
     """`pad` is (low, high) of the last dimension, then of the one before; what is negative is cut off."""
     made, rank = x, len(x.shape)
     pairs = [(0, 0)] * rank
@@ -185,7 +185,7 @@ def padded(b: Builder, x: Value, pad: Sequence[int], mode: str, value: float = 0
 
 
 @rule("aten.constant_pad_nd.default")
-def constant_pad(b: Builder, x: Value, pad: Sequence[int], value: bool | int | float = 0) -> Value:
+def constant_pad(b: TraceBuilder, x: Value, pad: Sequence[int], value: bool | int | float = 0) -> Value:
     return padded(b, x, pad, "constant", value)
 
 
@@ -193,47 +193,47 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 
 @rule("aten.pad.default")
-def pad(b: Builder, x: Value, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Value:
+def pad(b: TraceBuilder, x: Value, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Value:
     return padded(b, x, pad, _MODES[mode], value or 0.0)
 
 
 @rule(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)))
-def reflection_pad(b: Builder, x: Value, padding: Sequence[int]) -> Value:
+def reflection_pad(b: TraceBuilder, x: Value, padding: Sequence[int]) -> Value:
     return padded(b, x, padding, "reflect")
 
 
 @rule(*(f"aten.replication_pad{n}d.default" for n in (1, 2, 3)))
-def replication_pad(b: Builder, x: Value, padding: Sequence[int]) -> Value:
+def replication_pad(b: TraceBuilder, x: Value, padding: Sequence[int]) -> Value:
     return padded(b, x, padding, "edge")
 
 
 @rule("aten.full_like.default")
-def full_like(b: Builder, _: Value, fill_value: bool | int | float, **__: Any) -> Value:
+def full_like(b: TraceBuilder, _: Value, fill_value: bool | int | float, **__: Any) -> Value:
     return b.filled(b.result.shape, fill_value, b.result.dtype)
 
 
 @rule("aten.zeros_like.default", "aten.new_zeros.default")
-def zeros_like(b: Builder, _: Value, *__: Any, **___: Any) -> Value:
+def zeros_like(b: TraceBuilder, _: Value, *__: Any, **___: Any) -> Value:
     return b.filled(b.result.shape, 0, b.result.dtype)
 
 
 @rule("aten.ones_like.default", "aten.new_ones.default")
-def ones_like(b: Builder, _: Value, *__: Any, **___: Any) -> Value:
+def ones_like(b: TraceBuilder, _: Value, *__: Any, **___: Any) -> Value:
     return b.filled(b.result.shape, 1, b.result.dtype)
 
 
 @rule("aten.new_full.default")
-def new_full(b: Builder, _: Value, size: Any, fill_value: bool | int | float, **__: Any) -> Value:
+def new_full(b: TraceBuilder, _: Value, size: Any, fill_value: bool | int | float, **__: Any) -> Value:
     return b.filled(b.result.shape, fill_value, b.result.dtype)
 
 
 @rule("aten.fill.Scalar", "aten.fill.Tensor")
-def fill(b: Builder, _: Value, value: Operand) -> Value:
+def fill(b: TraceBuilder, _: Value, value: Operand) -> Value:
     if isinstance(value, Value):
         return b.expand(b.cast(value, b.result.dtype), b.result.shape)
     return b.filled(b.result.shape, value, b.result.dtype)
 
 
 @rule("aten.copy.default")
-def copy(b: Builder, _: Value, src: Value, non_blocking: bool = False) -> Value:
+def copy(b: TraceBuilder, _: Value, src: Value, non_blocking: bool = False) -> Value:
     return b.expand(b.cast(src, b.result.dtype), b.result.shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
-from autosched.graph.torch.builder import Builder
+from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import enter_all, rule
 
 Sizes = int | Sequence[int]
@@ -25,7 +25,7 @@ def _around(x: Value, padding: Sizes) -> Pads:
     return tuple((p, p) for p in _each(x, padding))
 
 
-def _batched(b: Builder, x: Value, rank: int) -> Value:
+def _batched(b: TraceBuilder, x: Value, rank: int) -> Value:
     """torch takes one image without its batch."""
     return b.reshape(x, (1, *x.shape)) if len(x.shape) == rank + 1 else x
 
@@ -37,7 +37,7 @@ def _same_pads(x: Value, weight: Value, dilation: Sizes) -> Pads:
 
 
 def conv_of(rank: int) -> Callable[..., Value]:
-    def conv(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+    def conv(b: TraceBuilder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
         stride, padding, dilation, groups = numbers
         image = _batched(b, x, rank)
         if padding == "same":
@@ -58,7 +58,7 @@ def conv_of(rank: int) -> Callable[..., Value]:
 
 
 def conv_transpose_of(rank: int) -> Callable[..., Value]:
-    def conv(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+    def conv(b: TraceBuilder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
         stride, padding, output_padding, groups, dilation = numbers
         image = _batched(b, x, rank)
         made = b.emit(
@@ -86,7 +86,7 @@ enter_all(
 
 
 @rule("aten.convolution.default")
-def convolution(b: Builder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
+def convolution(b: TraceBuilder, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
     """All convolutions, as torch.compile gives them."""
     stride, padding, dilation, transposed, output_padding, groups = numbers
     rank = len(weight.shape) - 2
@@ -96,7 +96,7 @@ def convolution(b: Builder, x: Value, weight: Value, bias: Value | None, *number
 
 
 def max_pool_of(rank: int) -> Callable[..., Value]:
-    def max_pool(b: Builder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
+    def max_pool(b: TraceBuilder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
         stride, padding, dilation, ceil_mode = numbers
         image = _batched(b, x, rank)
         kernel = _each(image, kernel_size)
@@ -117,14 +117,14 @@ def max_pool_of(rank: int) -> Callable[..., Value]:
 def max_pool_with_indices_of(rank: int) -> Callable[..., tuple[Value, None]]:
     """Only the values: nobody asks for the places in inference."""
 
-    def max_pool(b: Builder, x: Value, *numbers: Any) -> tuple[Value, None]:
+    def max_pool(b: TraceBuilder, x: Value, *numbers: Any) -> tuple[Value, None]:
         return max_pool_of(rank)(b, x, *numbers), None
 
     return max_pool
 
 
 def avg_pool_of(rank: int) -> Callable[..., Value]:
-    def avg_pool(b: Builder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
+    def avg_pool(b: TraceBuilder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
         stride, padding, ceil_mode, count_include_pad, *divisor = numbers  # the last one not in one dimension
         if divisor not in ([], [None]):
             raise GraphError(f"{b.origin}: avg_pool with the divisor {divisor[0]}")
@@ -151,7 +151,7 @@ enter_all({f"aten.avg_pool{n}d.default": avg_pool_of(n) for n in (1, 2, 3)})
 
 
 def adaptive_of(operator: str, reduction: str) -> Callable[..., Value]:
-    def adaptive(b: Builder, x: Value, output_size: Sizes) -> Value:
+    def adaptive(b: TraceBuilder, x: Value, output_size: Sizes) -> Value:
         rank = 1 if isinstance(output_size, int) else len(output_size)
         sizes = b.result.shape[-rank:]
         if set(sizes) == {1}:
@@ -169,14 +169,14 @@ enter_all({f"aten.adaptive_avg_pool{n}d.default": _mean_pool for n in (1, 2, 3)}
 enter_all({f"aten._adaptive_avg_pool{n}d.default": _mean_pool for n in (2, 3)})
 
 
-def adaptive_max(b: Builder, x: Value, output_size: Sizes) -> tuple[Value, None]:
+def adaptive_max(b: TraceBuilder, x: Value, output_size: Sizes) -> tuple[Value, None]:
     return adaptive_of("", "reduce_max")(b, x, output_size), None
 
 
 enter_all({f"aten.adaptive_max_pool{n}d.default": adaptive_max for n in (1, 2, 3)})
 
 
-def resized(b: Builder, x: Value, mode: str, coordinates: str, scales: Sequence[float | None]) -> Value:
+def resized(b: TraceBuilder, x: Value, mode: str, coordinates: str, scales: Sequence[float | None]) -> Value:
     """To the shape that torch found. Scales that a user gave, not the ratio of sizes, say where a result reads."""
     sizes = b.result.shape
     factors: tuple[float, ...] | None = None
@@ -189,10 +189,10 @@ def resized(b: Builder, x: Value, mode: str, coordinates: str, scales: Sequence[
 def resize_of(mode: str, scales_of: Callable[..., Sequence[float | None]]) -> Callable[..., Value]:
     """`scales_of` has the last arguments: a list that may be None, or one number for each dimension."""
 
-    def nearest(b: Builder, x: Value, output_size: Any, *scales: Any) -> Value:
+    def nearest(b: TraceBuilder, x: Value, output_size: Any, *scales: Any) -> Value:
         return resized(b, x, mode, "asymmetric", scales_of(*scales))
 
-    def smooth(b: Builder, x: Value, output_size: Any, align_corners: bool, *scales: Any) -> Value:
+    def smooth(b: TraceBuilder, x: Value, output_size: Any, align_corners: bool, *scales: Any) -> Value:
         return resized(b, x, mode, "align_corners" if align_corners else "half_pixel", scales_of(*scales))
 
     return nearest if mode == "nearest" else smooth
