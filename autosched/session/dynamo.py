@@ -58,7 +58,8 @@ def backend(
     needs_gradients = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     if torch.is_grad_enabled() and needs_gradients:
         warn_once(_GRADIENTS)
-        return module.forward
+        forward: Compiled = module.forward
+        return forward
     if any(isinstance(x, torch.SymInt) for x in example_inputs):
         warn_once(_SIZES)
 
@@ -95,7 +96,7 @@ def warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
-class _Supported(OperatorSupportBase):
+class _Supported(OperatorSupportBase):  # type: ignore[misc]  # torch is read as Any
     """Nodes that can be in a network."""
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:

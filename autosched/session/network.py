@@ -144,7 +144,7 @@ def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Ma
         )
     from autosched.graph.torch.load import load_torch
 
-    found: Graph = load_torch(model, example_inputs)  # type: ignore[arg-type]
+    found: Graph = load_torch(model, example_inputs)
     return found
 
 

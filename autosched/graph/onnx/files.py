@@ -95,4 +95,5 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
     data = np.asarray(np.memmap(file, np.uint8, "r", offset, (size,)))
     if offset % dtype.itemsize:
         data = data.copy()  # elements must lie at multiples of their size
-    return data.view(dtype).reshape(shape)
+    found: Array = data.view(dtype).reshape(shape)
+    return found
