@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from autosched.codegen import Source
     from autosched.graph.graph import Graph
+    from autosched.network.model import Model
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.session.network import Model
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
@@ -160,7 +160,8 @@ def load(
     Kernels are those that the analytic model likes best; nothing is measured. `sizes` says what symbolic dimensions of
     an ONNX file are. Raises GraphError for a network that is not accepted, with all operators that are unknown.
     """
-    from autosched.session.network import compile_graph, load_graph
+    from autosched.network.load import load_graph
+    from autosched.network.model import compile_graph
 
     return compile_graph(load_graph(model, example_inputs, sizes or {}), target, threads)
 

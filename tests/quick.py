@@ -46,6 +46,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.store": ("store/test_database.py", "store/test_jsonl.py"),
     "autosched.tuner": ("tuner/test_population.py", "tuner/test_room.py", "tuner/test_definition.py"),
     "autosched.graph": ("graph/test_graph.py",),
+    "autosched.network": ("network/test_model.py",),
     "autosched.graph.operators": ("graph/test_operators.py",),
     "autosched.graph.onnx": ("graph/onnx/test_import.py",),
     "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),

@@ -61,13 +61,6 @@ BESIDE = {
     "autosched.session.task": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.export": JOINED,
     "autosched.session.roofline": JOINED,
-    "autosched.session.network": (
-        *JOINED,
-        "autosched.session.device",
-        "autosched.session.request",
-        "autosched.session.task",
-    ),
-    "autosched.session.dynamo": (*JOINED, "autosched.session.network"),
     "autosched.session.trust": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.records": (*JOINED, *VERBS, "autosched.session.trust"),
     "autosched.api": (
@@ -76,7 +69,15 @@ BESIDE = {
         "autosched.session.trust",
         "autosched.session.records",
         "autosched.session.task",
-        "autosched.session.network",
+        "autosched.network",
+    ),
+    # Of networks, and the backend of torch that makes them.
+    "autosched.network": (
+        *JOINED,
+        "autosched.session.device",
+        "autosched.session.request",
+        "autosched.session.task",
+        "autosched.session.roofline",
     ),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),

@@ -12,7 +12,7 @@ from autosched.cli import options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from autosched.session.network import Model
+    from autosched.network.model import Model
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

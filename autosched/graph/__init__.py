@@ -11,5 +11,5 @@
     liveness     from when to when values are needed, and which share bytes
     memory       where each lies in one arena
 
-`session.network` makes kernels of the parts and links them.
+`autosched.network` makes kernels of the parts and links them.
 """

@@ -8,7 +8,8 @@ import pytest
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.partition import Alias, Group, partition
-from autosched.session.network import compile_graph, with_own_outputs
+from autosched.network.model import compile_graph
+from autosched.network.program import with_own_outputs
 from tests.graph import networks
 
 NETWORKS = {

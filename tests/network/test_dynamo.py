@@ -18,8 +18,8 @@ from torch import nn  # noqa: E402
 
 from autosched.errors import UsageError  # noqa: E402
 from autosched.graph.graph import Graph  # noqa: E402
-from autosched.session import network  # noqa: E402
-from autosched.session.dynamo import backend, read_options, warn_once  # noqa: E402  # noqa: E402
+from autosched.network import model as network  # noqa: E402
+from autosched.network.dynamo import backend, read_options, warn_once  # noqa: E402  # noqa: E402
 from tests.graph.torch_models import MODELS, assert_close, by_reference, loaded, model  # noqa: E402
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"

@@ -150,7 +150,7 @@ class Part:
         return results[0] if len(results) == 1 else tuple(results)
 
     def compiled(self, tensors: Sequence[torch.Tensor]) -> Compiled:
-        from autosched.session.network import compile_graph
+        from autosched.network.model import compile_graph
 
         (end,) = self.module.graph.find_nodes(op="output")
         self.strides = [node.meta["val"].stride() for node in end.all_input_nodes]

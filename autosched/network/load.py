@@ -1,0 +1,28 @@
+"""What users call a network, as a graph: an ONNX file, a torch module, or a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autosched.errors import UsageError
+from autosched.graph.graph import Graph
+
+
+def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:
+    """The graph of an ONNX file, a torch module or a graph as it is. Raises UsageError for anything else."""
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, Path)):
+        from autosched.graph.onnx import load_onnx
+
+        return load_onnx(model, sizes)
+    if example_inputs is None or not hasattr(model, "forward"):
+        raise UsageError(
+            "a network is a path of an ONNX file, a torch module with example_inputs, or a Graph; "
+            f"got {type(model).__name__}"
+        )
+    from autosched.graph.torch.load import load_torch
+
+    found: Graph = load_torch(model, example_inputs)
+    return found

@@ -1,0 +1,80 @@
+"""A network that runs: its program linked, its weights packed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from autosched.codegen.llvm.program import emit_program
+from autosched.graph.graph import Array, Graph
+from autosched.graph.partition import Group
+from autosched.graph.passes import run_passes
+from autosched.graph.verify import verify
+from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
+from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
+from autosched.runtime.kernel import Kernel
+from autosched.runtime.tensors import address_of, aligned_empty
+from autosched.session.device import find_device
+
+ENTRY = "network"
+
+
+class Model(Kernel):
+    """A network as a function of arrays: `model(x)`, `model(x, out=y)`, with everything that a kernel accepts.
+
+    `tasks` are its kernels, `arena_bytes` what one call needs besides inputs and results, `bound_bytes` the most that
+    is alive at a time.
+    """
+
+    def __init__(
+        self, names: Sequence[str], program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array
+    ) -> None:
+        graph = program.graph
+        ends = (*graph.inputs, *graph.outputs)
+        specs = [array_spec(graph, end, name) for name, end in zip(names, ends, strict=True)]
+        inputs, outputs = specs[: len(graph.inputs)], specs[len(graph.inputs) :]
+        fixed = (*(None for _ in specs), address_of(block))
+        super().__init__(loaded[ENTRY], inputs, outputs, program.memory.nbytes, fixed)
+        self.tasks = program.tasks
+        self.arena_bytes, self.bound_bytes = program.memory.nbytes, program.memory.bound_bytes
+        self._kept = (loaded, block)
+
+
+def compile_graph(graph: Graph, target: str | None = "cpu", threads: int | None = None) -> Model:
+    """The network as one program of the kernels that the analytic model likes best: nothing is measured.
+
+    Raises GraphError for a graph that is none, and what kernels raise.
+    """
+    verify(graph)
+    device = find_device(target, threads)
+    program = build_program(with_own_outputs(run_passes(graph)[0]), device)
+    entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
+    objects = [compile_object(text, device.target) for text in (*(task.source.ir for task in program.tasks), entry)]
+    names = [name for t in program.tasks for name in (t.source.name, t.source.prepare) if name is not None]
+    loaded = load_objects(objects, (ENTRY, *names), device.threads)
+    return Model((*graph.inputs, *graph.outputs), program, loaded, _weights(program, loaded))
+
+
+def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
+    """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
+    graph = program.graph
+    block = aligned_empty((max(program.weights_bytes, 1),), "uint8")
+    block[:] = 0
+    for name, at in program.raw.items():
+        array = np.ascontiguousarray(graph.constants[name])
+        block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
+    for n, at in program.packed.items():
+        step = program.steps[n]
+        assert isinstance(step, Group)
+        source = program.sources[n]
+        arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
+        addresses = [0 if a is None else address_of(a) for a in arrays]
+        pointers = [*addresses, *(0 for _ in step.outputs), address_of(block) + at]
+        given = (ctypes.c_size_t * len(pointers))(*pointers)
+        workspace = aligned_empty((max(source.workspace_bytes, 1),), "uint8")
+        assert source.prepare is not None
+        code = loaded[source.prepare](ctypes.addressof(given), address_of(workspace))
+        assert code == 0, f"{source.prepare} ended with {code}"
+    return block

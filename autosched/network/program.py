@@ -1,0 +1,152 @@
+"""From a graph to one native program: kernels of its groups, a plan of its memory, and where its weights lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
+from autosched.codegen.source import KernelSource
+from autosched.graph.graph import Graph, Node, Value, fresh_name
+from autosched.graph.liveness import Tenant
+from autosched.graph.memory import ArenaPlan, plan
+from autosched.graph.partition import ALIAS, Alias, Group, partition
+from autosched.network.tasks import NetworkTask, tasks_of
+from autosched.runtime.spec import ArraySpec
+from autosched.session.device import Device
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class NetworkProgram:
+    """What a network becomes before it is linked.
+
+    `sources`: the code of each step that is a kernel, by its number. `raw`: offsets, in the block of weights, of
+    constants that kernels read as they are; `packed`: for each step that of its packed weights.
+    """
+
+    graph: Graph
+    steps: tuple[Group | Alias, ...]
+    tasks: tuple[NetworkTask, ...]
+    sources: Mapping[int, KernelSource]
+    memory: ArenaPlan
+    raw: Mapping[str, int]
+    packed: Mapping[int, int]
+    weights_bytes: int
+
+    @cached_property
+    def bases(self) -> Mapping[str, str]:
+        """Of each value that is a view of another the one whose memory it is."""
+        return _bases(self.steps)
+
+    def launches(self) -> Iterator[KernelCall]:
+        arguments = (*self.graph.inputs, *self.graph.outputs)
+        numbers = {self.bases.get(name, name): n for n, name in enumerate(arguments)}
+
+        def pointer(name: str) -> Pointer | None:
+            base = self.bases.get(name, name)
+            if base in numbers:
+                return Pointer(ARGUMENT, numbers[base])
+            if self.graph.is_constant(base):
+                return Pointer(WEIGHTS, self.raw[base]) if base in self.raw else None
+            return Pointer(ARENA, self.memory.offsets[base])
+
+        for n, step in enumerate(self.steps):
+            if isinstance(step, Group):
+                packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
+                pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
+                workspace = Pointer(ARENA, self.memory.offsets[_workspace(n)])
+                yield KernelCall(self.sources[n].name, pointers, workspace)
+
+
+def with_own_outputs(graph: Graph) -> Graph:
+    """The graph with a copy for each output that is no result of its own: an input, a constant, another output in
+    another shape."""
+    taken = {*graph.inputs, *graph.constants}
+    nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
+    for name in graph.outputs:
+        base, maker = name, graph.producers.get(name)
+        while maker is not None and maker.operator == ALIAS:
+            assert maker.inputs[0] is not None
+            base = maker.inputs[0]
+            maker = graph.producers.get(base)
+        if base in taken:
+            value = replace(graph.values[name], name=fresh_name(graph.values, f"{name}.copy"))
+            nodes.append(Node("identity", (name,), (value.name,)))
+            values.append(value)
+            name = value.name
+        taken.add(base)
+        outputs.append(name)
+    return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
+
+
+def build_program(graph: Graph, device: Device) -> NetworkProgram:
+    """Kernels, memory and weights of a graph whose outputs have memory of their own."""
+    steps = partition(graph)
+    tasks = tuple(tasks_of(graph, steps, device))
+    sources = {n: task.source for task in tasks for n in task.steps}
+    raw, packed, size = _layout(graph, steps, sources)
+    return NetworkProgram(graph, steps, tasks, sources, plan(list(_tenants(graph, steps, sources))), raw, packed, size)
+
+
+def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
+    bases: dict[str, str] = {}
+    for step in steps:
+        if isinstance(step, Alias):
+            bases[step.output] = bases.get(step.base, step.base)
+    return bases
+
+
+def _workspace(step: int) -> str:
+    """The tenant of the arena that a step's kernel computes in; no value is called like that."""
+    return f"workspace of step {step}"
+
+
+def _tenants(graph: Graph, steps: Sequence[Group | Alias], sources: Mapping[int, KernelSource]) -> Iterator[Tenant]:
+    """Values that neither the caller nor the weights hold, and workspaces."""
+    bases = _bases(steps)
+    held = {bases.get(name, name) for name in (*graph.inputs, *graph.outputs, *graph.constants)}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for n, step in enumerate(steps):
+        if isinstance(step, Group):
+            for name in step.outputs:
+                first[name] = last[name] = n
+            for name in step.inputs:
+                last[bases.get(name, name)] = n
+            yield Tenant(_workspace(n), sources[n].workspace_bytes, n, n)
+    for name, begin in first.items():
+        if name not in held:
+            yield Tenant(name, array_spec(graph, name).nbytes, begin, last[name])
+
+
+def _layout(
+    graph: Graph, steps: Sequence[Group | Alias], sources: Mapping[int, KernelSource]
+) -> tuple[dict[str, int], dict[int, int], int]:
+    raw: dict[str, int] = {}
+    packed: dict[int, int] = {}
+    used = 0
+    for n, step in enumerate(steps):
+        if not isinstance(step, Group):
+            continue
+        if sources[n].prepare is not None:
+            packed[n] = used
+            used += _aligned(sources[n].packed_bytes)
+            continue
+        for name in step.inputs:
+            if graph.is_constant(name) and name not in raw:
+                raw[name] = used
+                used += _aligned(array_spec(graph, name).nbytes)
+    return raw, packed, used
+
+
+def array_spec(graph: Graph, value: str, name: str | None = None) -> ArraySpec:
+    """What callers and kernels see of a value, called as it is or `name`."""
+    found = graph.values[value]
+    return ArraySpec(name or value, found.shape, found.dtype)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
