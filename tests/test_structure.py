@@ -40,8 +40,8 @@ CHAIN = (
     "autosched.runtime",
     "autosched.measure",
     "autosched.store",
-    "autosched.tuner",
     "autosched.graph",
+    "autosched.tuner",
 )
 JOINED = (*CHAIN, "search_spaces", "cost_model")
 VERBS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,10 +13,11 @@ from autosched.graph.partition import Group
 from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
 from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
+from autosched.network.tasks import Choose
 from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.tensors import address_of, aligned_empty
-from autosched.session.device import find_device
+from autosched.session.device import Device, find_device
 
 ENTRY = "network"
 
@@ -24,37 +25,43 @@ ENTRY = "network"
 class Model(Kernel):
     """A network as a function of arrays: `model(x)`, `model(x, out=y)`, with everything that a kernel accepts.
 
-    `tasks` are its kernels, `arena_bytes` what one call needs besides inputs and results, `bound_bytes` the most that
-    is alive at a time.
+    `original` is the graph as it came, `program` what became of it, `tasks` its kernels; `arena_bytes` is what one call
+    needs besides inputs and results, `bound_bytes` the most that is alive at a time.
     """
 
     def __init__(
-        self, names: Sequence[str], program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array
+        self, original: Graph, program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array, device: Device
     ) -> None:
         graph = program.graph
         ends = (*graph.inputs, *graph.outputs)
-        specs = [array_spec(graph, end, name) for name, end in zip(names, ends, strict=True)]
+        specs = [
+            array_spec(graph, end, name) for name, end in zip((*original.inputs, *original.outputs), ends, strict=True)
+        ]
         inputs, outputs = specs[: len(graph.inputs)], specs[len(graph.inputs) :]
         fixed = (*(None for _ in specs), address_of(block))
         super().__init__(loaded[ENTRY], inputs, outputs, program.memory.nbytes, fixed)
+        self.original, self.program, self.device = original, program, device
         self.tasks = program.tasks
         self.arena_bytes, self.bound_bytes = program.memory.nbytes, program.memory.bound_bytes
         self._kept = (loaded, block)
 
 
-def compile_graph(graph: Graph, target: str | None = "cpu", threads: int | None = None) -> Model:
-    """The network as one program of the kernels that the analytic model likes best: nothing is measured.
+def compile_graph(
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choose: Choose | None = None
+) -> Model:
+    """The network as one program of the kernels that the analytic model likes best, or of those that `choose` has
+    schedules for: nothing is measured.
 
     Raises GraphError for a graph that is none, and what kernels raise.
     """
     verify(graph)
     device = find_device(target, threads)
-    program = build_program(with_own_outputs(run_passes(graph)[0]), device)
+    program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device.threads, choose)
     entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
-    objects = [compile_object(text, device.target) for text in (*(task.source.ir for task in program.tasks), entry)]
-    names = [name for t in program.tasks for name in (t.source.name, t.source.prepare) if name is not None]
+    objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]
+    names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
-    return Model((*graph.inputs, *graph.outputs), program, loaded, _weights(program, loaded))
+    return Model(graph, program, loaded, _weights(program, loaded), device)
 
 
 def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
@@ -68,13 +75,13 @@ def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Arr
     for n, at in program.packed.items():
         step = program.steps[n]
         assert isinstance(step, Group)
-        source = program.sources[n]
+        kernel = program.kernels[n]
         arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
         addresses = [0 if a is None else address_of(a) for a in arrays]
         pointers = [*addresses, *(0 for _ in step.outputs), address_of(block) + at]
         given = (ctypes.c_size_t * len(pointers))(*pointers)
-        workspace = aligned_empty((max(source.workspace_bytes, 1),), "uint8")
-        assert source.prepare is not None
-        code = loaded[source.prepare](ctypes.addressof(given), address_of(workspace))
-        assert code == 0, f"{source.prepare} ended with {code}"
+        workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
+        assert kernel.prepare is not None
+        code = loaded[kernel.prepare](ctypes.addressof(given), address_of(workspace))
+        assert code == 0, f"{kernel.prepare} ended with {code}"
     return block

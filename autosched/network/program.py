@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
-from autosched.codegen.source import KernelSource
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import Tenant
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.partition import ALIAS, Alias, Group, partition
-from autosched.network.tasks import NetworkTask, tasks_of
+from autosched.network.recipe import KernelObject
+from autosched.network.tasks import Choose, NetworkTask, tasks_of
 from autosched.runtime.spec import ArraySpec
-from autosched.session.device import Device
 
 ALIGNMENT = 64
 
@@ -23,14 +22,14 @@ ALIGNMENT = 64
 class NetworkProgram:
     """What a network becomes before it is linked.
 
-    `sources`: the code of each step that is a kernel, by its number. `raw`: offsets, in the block of weights, of
+    `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
     constants that kernels read as they are; `packed`: for each step that of its packed weights.
     """
 
     graph: Graph
     steps: tuple[Group | Alias, ...]
     tasks: tuple[NetworkTask, ...]
-    sources: Mapping[int, KernelSource]
+    kernels: Mapping[int, KernelObject]
     memory: ArenaPlan
     raw: Mapping[str, int]
     packed: Mapping[int, int]
@@ -58,7 +57,7 @@ class NetworkProgram:
                 packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
                 pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
                 workspace = Pointer(ARENA, self.memory.offsets[_workspace(n)])
-                yield KernelCall(self.sources[n].name, pointers, workspace)
+                yield KernelCall(self.kernels[n].name, pointers, workspace)
 
 
 def with_own_outputs(graph: Graph) -> Graph:
@@ -82,13 +81,13 @@ def with_own_outputs(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
 
 
-def build_program(graph: Graph, device: Device) -> NetworkProgram:
+def build_program(graph: Graph, target_text: str, threads: int, choose: Choose | None = None) -> NetworkProgram:
     """Kernels, memory and weights of a graph whose outputs have memory of their own."""
     steps = partition(graph)
-    tasks = tuple(tasks_of(graph, steps, device))
-    sources = {n: task.source for task in tasks for n in task.steps}
-    raw, packed, size = _layout(graph, steps, sources)
-    return NetworkProgram(graph, steps, tasks, sources, plan(list(_tenants(graph, steps, sources))), raw, packed, size)
+    tasks = tasks_of(graph, steps, target_text, threads, choose)
+    kernels = {n: task.kernel for task in tasks for n in task.steps}
+    raw, packed, size = _layout(graph, steps, kernels)
+    return NetworkProgram(graph, steps, tasks, kernels, plan(list(_tenants(graph, steps, kernels))), raw, packed, size)
 
 
 def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
@@ -104,7 +103,7 @@ def _workspace(step: int) -> str:
     return f"workspace of step {step}"
 
 
-def _tenants(graph: Graph, steps: Sequence[Group | Alias], sources: Mapping[int, KernelSource]) -> Iterator[Tenant]:
+def _tenants(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> Iterator[Tenant]:
     """Values that neither the caller nor the weights hold, and workspaces."""
     bases = _bases(steps)
     held = {bases.get(name, name) for name in (*graph.inputs, *graph.outputs, *graph.constants)}
@@ -116,14 +115,14 @@ def _tenants(graph: Graph, steps: Sequence[Group | Alias], sources: Mapping[int,
                 first[name] = last[name] = n
             for name in step.inputs:
                 last[bases.get(name, name)] = n
-            yield Tenant(_workspace(n), sources[n].workspace_bytes, n, n)
+            yield Tenant(_workspace(n), kernels[n].workspace_bytes, n, n)
     for name, begin in first.items():
         if name not in held:
             yield Tenant(name, array_spec(graph, name).nbytes, begin, last[name])
 
 
 def _layout(
-    graph: Graph, steps: Sequence[Group | Alias], sources: Mapping[int, KernelSource]
+    graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]
 ) -> tuple[dict[str, int], dict[int, int], int]:
     raw: dict[str, int] = {}
     packed: dict[int, int] = {}
@@ -131,9 +130,9 @@ def _layout(
     for n, step in enumerate(steps):
         if not isinstance(step, Group):
             continue
-        if sources[n].prepare is not None:
+        if kernels[n].prepare is not None:
             packed[n] = used
-            used += _aligned(sources[n].packed_bytes)
+            used += _aligned(kernels[n].packed_bytes)
             continue
         for name in step.inputs:
             if graph.is_constant(name) and name not in raw:

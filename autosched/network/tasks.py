@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from autosched.codegen.source import KernelSource
+from autosched.graph.description import describe
 from autosched.graph.graph import Graph
-from autosched.graph.partition import Alias, Group, dag_of
-from autosched.session.device import Device
+from autosched.graph.partition import Alias, Group
+from autosched.network.build import build_kernels
+from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.request import Request
-from autosched.session.task import analytic_best, make_task
-from autosched.tuner.definition import Definition
 
-if TYPE_CHECKING:
-    from autosched.te import ComputeDAG
+Choose = Callable[[Recipe], Recipe]  # the recipe with a schedule, or as it is
 
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """A kernel that steps of a network share: their stages are the same, whatever the values are called."""
+    """A kernel that steps of a network share. `steps`: their numbers."""
 
-    name: str
-    request: Request
-    source: KernelSource
+    recipe: Recipe
+    kernel: KernelObject
     steps: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The operators in it."""
+        return self.request.problem.name
+
+    @property
+    def request(self) -> Request:
+        return self.recipe.request
 
     @property
     def count(self) -> int:
         return len(self.steps)
 
 
-def tasks_of(graph: Graph, steps: Sequence[Group | Alias], device: Device) -> Iterator[NetworkTask]:
-    found: dict[str, tuple[Request, list[int]]] = {}
+def tasks_of(
+    graph: Graph, steps: Sequence[Group | Alias], target_text: str, threads: int, choose: Choose | None = None
+) -> tuple[NetworkTask, ...]:
+    """The tasks of the steps that are kernels, built."""
+    places: dict[Recipe, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            dag = dag_of(graph, step)
-            if dag.content_hash not in found:
-                found[dag.content_hash] = Request(_definition(step, dag), device), []
-            found[dag.content_hash][1].append(n)
-    for number, (request, places) in enumerate(found.values()):
-        name = f"kernel{number}"
-        made, _ = make_task(request, name=name)
-        source = analytic_best(made, 1)[0][1]
-        assert isinstance(source, KernelSource)
-        yield NetworkTask(name, request, source, tuple(places))
+            recipe = Recipe(_spec(graph, step), target_text, threads)
+            places.setdefault(recipe, []).append(n)
+    chosen = {recipe: choose(recipe) if choose else recipe for recipe in places}
+    kernels = build_kernels(list(chosen.values()))
+    return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def _definition(group: Group, dag: ComputeDAG) -> Definition:
+def _spec(graph: Graph, group: Group) -> str:
     words = "-".join(node.operator for node in group.nodes)
-    return Definition(words, (), dag.outputs[0].dtype, dag, json.dumps({"name": words, "args": {}}))
+    dtype = graph.values[group.outputs[0]].dtype
+    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": describe(graph, group)}, sort_keys=True)

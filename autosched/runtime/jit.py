@@ -112,6 +112,13 @@ def emit_assembly(ir: str, target: Target) -> str:
         return str(machine.emit_assembly(module))
 
 
+def llvm_version() -> str:
+    """Of LLVM, and of what brings it: other versions may make other code."""
+    import llvmlite
+
+    return f"{'.'.join(map(str, _llvm().llvm_version_info))}, llvmlite {llvmlite.__version__}"
+
+
 def export_object(ir: str, target: Target, threads: int) -> bytes:
     """An object file that holds kernel and thread pool; it needs libc (with pthread) and libm only.
 

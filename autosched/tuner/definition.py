@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autosched.errors import StoreError, UsageError
+from autosched.errors import GraphError, StoreError, UsageError
 from autosched.ir.types import recorded_type
 from autosched.tuner.asked import NOTHING, Asked
 
@@ -58,6 +58,8 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
         weights, winograd = spec_weights(data), data.get("winograd") is True
     except (StoreError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
+    if data.get("graph") is not None:
+        return _of_network(name, dtype, data, winograd)
     if workload is not None and _is_own(workload):
         return define(workload, Asked(settings=args, weights=weights, winograd=winograd))
     if name not in WORKLOADS:
@@ -69,6 +71,18 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     known = WORKLOADS[name].args  # the JSON has them sorted by name
     found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
     return _declared(found, weights, winograd)
+
+
+def _of_network(name: str, dtype: str, spec: Mapping[str, Any], winograd: bool) -> Definition:
+    """A kernel of a network, which is described by the operators in it. Its shape is that of its first result."""
+    from autosched.graph.description import described_dag
+
+    try:
+        dag = described_dag(spec["graph"])
+    except GraphError as error:
+        raise UsageError(str(error)) from error
+    dag = dag.with_winograd() if winograd else dag
+    return Definition(name, dag.outputs[0].public_shape, dtype, dag, json.dumps(spec, sort_keys=True))
 
 
 def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:

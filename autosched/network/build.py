@@ -1,0 +1,130 @@
+"""All kernels of a network: from the cache, or built by processes in parallel and kept there."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import IO
+
+from autosched.errors import NoValidCandidate
+from autosched.measure.process import worker_environment
+from autosched.network.object_cache import find_object, keep_object, shrink
+from autosched.network.recipe import CANDIDATES, KernelObject, Recipe, make_kernel
+
+ALONE = 2  # kernels are built here: a process takes as long to start
+
+
+def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
+    """The kernels of all recipes. Raises NoValidCandidate where one cannot be built, UsageError for a directory that
+    cannot be used."""
+    found = {recipe: find_object(recipe) for recipe in recipes}
+    missing = [recipe for recipe, made in found.items() if made is None]
+    if len(missing) > ALONE:
+        _build_in_processes(missing)
+        found |= {recipe: find_object(recipe) for recipe in missing}
+    for recipe in missing:
+        if found[recipe] is None:  # alone, or what another process threw away
+            found[recipe] = make_kernel(recipe)
+            keep_object(recipe, found[recipe])
+    if missing:
+        shrink()
+    return {recipe: made for recipe, made in found.items() if made is not None}
+
+
+def _build_in_processes(recipes: Sequence[Recipe]) -> None:
+    jobs: queue.SimpleQueue[Recipe] = queue.SimpleQueue()
+    for recipe in recipes:
+        jobs.put(recipe)
+    builders = [_Builder(jobs) for _ in range(min(len(os.sched_getaffinity(0)), len(recipes)))]
+    try:
+        for builder in builders:
+            builder.start()
+        for builder in builders:
+            builder.join()
+    except BaseException:
+        for builder in builders:
+            builder.end()
+        raise
+    for builder in builders:
+        if builder.error is not None:
+            raise builder.error
+
+
+class _Builder(threading.Thread):
+    """Hands jobs to a process of its own, one after the other, and starts another process where LLVM has ended it."""
+
+    def __init__(self, jobs: queue.SimpleQueue[Recipe]) -> None:
+        super().__init__(name="autosched-builder", daemon=True)
+        self.error: Exception | None = None
+        self._jobs = jobs
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def run(self) -> None:
+        try:
+            while self.error is None and not self._ended:
+                self._build(self._jobs.get_nowait())
+        except queue.Empty:
+            pass
+        except Exception as error:
+            self.error = error
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        self._ended = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _build(self, recipe: Recipe) -> None:
+        job = {"spec": recipe.spec, "target": recipe.target_text, "threads": recipe.threads, "steps": recipe.steps}
+        for passed_over in range(CANDIDATES):
+            answer = self._ask({**job, "passed_over": passed_over})
+            if answer is not None or self._ended:
+                break
+        if answer is None:
+            raise NoValidCandidate(f"LLVM ends the process that compiles {recipe.request.problem.name}")
+        if "error" in answer:
+            raise NoValidCandidate(answer["error"])
+
+    def _ask(self, job: dict[str, object]) -> dict[str, str] | None:
+        """The answer of the process, None if it ended."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = _started()
+        to, answers = _pipes(self._process)
+        try:
+            to.write(json.dumps(job).encode() + b"\n")
+            to.flush()
+            line = answers.readline()
+        except OSError:
+            line = b""
+        if not line:
+            self._process.wait()
+            return None
+        answer: dict[str, str] = json.loads(line)
+        return answer
+
+
+def _started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autosched.network.worker", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=tempfile.gettempdir(),
+        env=worker_environment(os.environ),
+        start_new_session=True,
+    )
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout

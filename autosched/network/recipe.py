@@ -1,0 +1,120 @@
+"""What a kernel of a network is made from, and how it is made: a description becomes an object file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from autosched.codegen.source import KernelSource
+from autosched.errors import NoValidCandidate
+from autosched.runtime.jit import compile_object, llvm_version
+from autosched.session.device import Device, find_device
+from autosched.session.request import Request
+from autosched.session.task import analytic_best, make_task
+from autosched.tuner.definition import redefine
+
+CANDIDATES = 4  # that are tried for a kernel
+
+
+@dataclass(frozen=True)
+class KernelObject:
+    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text."""
+
+    name: str
+    workspace_bytes: int
+    packed_bytes: int
+    winograd: int
+    code: bytes
+
+    @property
+    def prepare(self) -> str | None:
+        """The function that packs the weights; None where there are none."""
+        return f"{self.name}.prepare" if self.packed_bytes else None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`spec`: what is computed, as `tuner.definition.redefine` reads it. `steps`: a schedule in JSON; without one it is
+    what the analytic model likes best."""
+
+    spec: str
+    target_text: str
+    threads: int
+    steps: str = ""
+
+    @cached_property
+    def device(self) -> Device:
+        return find_device(self.target_text, self.threads, runs=False)
+
+    @cached_property
+    def key(self) -> str:
+        """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
+        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, llvm_version(), _own_code()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel, which no other of any network has."""
+        return f"kernel_{self.key}"
+
+    @cached_property
+    def request(self) -> Request:
+        return Request(redefine(self.spec, None), self.device, self.target_text)
+
+    def source(self, place: int = 0) -> KernelSource:
+        """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.
+
+        Raises ScheduleError for steps that do not fit, NoValidCandidate where nothing can be generated.
+        """
+        if self.steps:
+            return _source_of(self.request, self.steps, self.name)
+        task, _ = make_task(self.request, name=self.name)
+        found = [source for _, source in analytic_best(task, place + 1)][-1]
+        assert isinstance(found, KernelSource)
+        return found
+
+
+def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
+    """Builds a kernel, without the first candidates of the analytic model that are `passed_over`.
+
+    Raises NoValidCandidate where LLVM does not take its code.
+    """
+    error: Exception | None = None
+    for place in range(passed_over, CANDIDATES):
+        source = recipe.source(place)
+        try:
+            code = compile_object(source.ir, recipe.device.target)
+        except RuntimeError as failure:
+            error = failure
+        else:
+            return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, code)
+    raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
+
+
+def _source_of(request: Request, steps: str, name: str) -> KernelSource:
+    from autosched.lower import lower
+    from autosched.schedule import check_target, replay
+
+    state = replay(request.collapsed, steps)
+    check_target(state, request.device.target.kind)
+    source = request.source(lower(state, name), state.steps, {})
+    assert isinstance(source, KernelSource)
+    return source
+
+
+@cache
+def _own_code() -> str:
+    """Of the packages that decide what a kernel's code is: changes whenever one of their files does."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[2]
+    for package in ("autosched", "cost_model", "search_spaces"):
+        for folder, folders, files in os.walk(root / package):
+            folders.sort()
+            for file in sorted(f for f in files if f.endswith(".py")):
+                info = os.stat(os.path.join(folder, file))
+                digest.update(f"{os.path.relpath(folder, root)}/{file} {info.st_size} {info.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

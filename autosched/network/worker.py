@@ -1,0 +1,38 @@
+"""A process that builds kernels of networks: `python -m autosched.network.worker PARENT_PID`.
+
+Each line of standard input is a recipe in JSON; its answer is a line of JSON on standard output, `{}` once the kernel
+is in the cache, `{"error": ...}` where none can be made. LLVM may end the process: then another one makes the kernel
+from another candidate.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from autosched.errors import AutoschedError
+from autosched.measure.worker import harden, take_pipes
+from autosched.network.object_cache import keep_object
+from autosched.network.recipe import Recipe, make_kernel
+
+
+def main() -> int:
+    harden(int(sys.argv[1]))
+    lines, answers = take_pipes()
+    with open(lines.fileno(), encoding="utf-8", closefd=False) as stream:
+        for line in stream:
+            answers.write(json.dumps(_answer(json.loads(line))).encode() + b"\n")
+    return 0
+
+
+def _answer(job: dict[str, object]) -> dict[str, str]:
+    recipe = Recipe(str(job["spec"]), str(job["target"]), int(str(job["threads"])), str(job["steps"]))
+    try:
+        keep_object(recipe, make_kernel(recipe, int(str(job["passed_over"]))))
+    except AutoschedError as error:
+        return {"error": str(error)}
+    return {}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

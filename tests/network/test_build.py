@@ -1,0 +1,128 @@
+"""Kernels of networks as object files: from the cache, or built by processes."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.errors import NoValidCandidate
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.interpret import interpret
+from autosched.network import build, object_cache, recipe
+from autosched.network.build import build_kernels
+from autosched.network.model import compile_graph
+from autosched.network.object_cache import find_object
+from autosched.network.recipe import KernelObject, Recipe
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def chain(sizes: list[int]) -> Graph:
+    """Products [3, a] x [a, b] one after the other: a kernel each, all different."""
+    values, nodes, constants = [Value("x0", (3, sizes[0]), "float32")], [], {}
+    for n, (a, b) in enumerate(itertools.pairwise(sizes)):
+        constants[f"w{n}"] = np.random.default_rng(n).normal(size=(a, b)).astype("float32")
+        values += [Value(f"w{n}", (a, b), "float32"), Value(f"x{n + 1}", (3, b), "float32")]
+        nodes.append(Node("matmul", (f"x{n}", f"w{n}"), (f"x{n + 1}",)))
+    return Graph(("x0",), (f"x{len(nodes)}",), tuple(nodes), {v.name: v for v in values}, constants)
+
+
+def check(graph: Graph) -> None:
+    x = np.random.default_rng(7).normal(size=graph.values["x0"].shape).astype("float32")
+    want = interpret(graph, {"x0": x})[graph.outputs[0]]
+    np.testing.assert_allclose(compile_graph(graph, threads=1)(x), want, rtol=1e-4, atol=1e-4)
+
+
+def recipes(graph: Graph) -> list[Recipe]:
+    return [task.recipe for task in compile_graph(graph, threads=1).tasks]
+
+
+def refuse(*_: object) -> KernelObject:
+    raise AssertionError("nothing is to be built")
+
+
+@pytest.mark.parametrize("sizes", [[4, 5], [2, 3, 4, 5, 6]], ids=["here", "in processes"])
+def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = chain(sizes)
+    check(graph)
+    monkeypatch.setattr(build, "make_kernel", refuse)
+    monkeypatch.setattr(build, "_started", refuse)
+    check(graph)
+
+
+def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    (made,) = recipes(chain([4, 5]))
+    others = [
+        Recipe(made.spec, "llvm -mcpu=haswell", 1),
+        Recipe(made.spec, made.target_text, 2),
+        Recipe(made.spec, made.target_text, 1, "[]"),
+        Recipe(made.spec.replace("matmul", "other"), made.target_text, 1),
+    ]
+    assert len({made.key, *(other.key for other in others)}) == 5
+    monkeypatch.setattr(recipe, "_own_code", lambda: "another autosched")
+    assert Recipe(made.spec, made.target_text, 1).key != made.key
+
+
+def test_a_damaged_file_is_as_good_as_none() -> None:
+    graph = chain([4, 5])
+    (made,) = recipes(graph)
+    path = object_cache._path(made)
+    for damaged in (
+        path.read_bytes()[:-1],
+        b"",
+        b"{}\n",
+        b"[]\nx",
+        path.read_bytes().replace(made.name.encode(), b"k"),
+    ):
+        path.write_bytes(damaged)
+        assert find_object(made) is None
+        check(graph)
+        assert find_object(made) is not None
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (recipes(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
+    size = object_cache._path(new).stat().st_size
+    monkeypatch.setattr(object_cache, "LIMIT_BYTES", 2 * size + size // 2)
+    (newest,) = recipes(chain([4, 7]))
+    assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
+
+
+def test_a_process_that_ends_costs_its_candidate_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As LLVM ends a process: the first one here ends at its first job, before it has answered."""
+    asked = tmp_path / "asked"
+    first = f"import sys; open({str(asked)!r}, 'w').write(sys.stdin.readline())"
+    started = build._started
+
+    def start() -> subprocess.Popen[bytes]:
+        if asked.exists():
+            return started()
+        asked.touch()
+        return subprocess.Popen([sys.executable, "-c", first], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(build, "_started", start)
+    check(chain([2, 3, 4, 5, 6]))
+    assert '"passed_over": 0' in asked.read_text()
+
+
+def test_a_process_that_always_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(build, "_started", start)
+    with pytest.raises(NoValidCandidate, match="LLVM ends the process that compiles matmul"):
+        compile_graph(chain([2, 3, 4, 5, 6]), threads=1)
+
+
+def test_what_a_process_cannot_make_it_says() -> None:
+    broken = [Recipe(f'{{"name": "x{n}", "args": {{}}, "dtype": "float32", "graph": 1}}', "cpu", 1) for n in range(4)]
+    with pytest.raises(NoValidCandidate, match="the description of a network's kernel cannot be understood"):
+        build_kernels(broken)
