@@ -30,8 +30,8 @@ def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
         found |= {recipe: find_object(recipe) for recipe in missing}
     for recipe in missing:
         if found[recipe] is None:  # alone, or what another process threw away
-            found[recipe] = make_kernel(recipe)
-            keep_object(recipe, found[recipe])
+            made = found[recipe] = make_kernel(recipe)
+            keep_object(recipe, made)
     if missing:
         shrink()
     return {recipe: made for recipe, made in found.items() if made is not None}

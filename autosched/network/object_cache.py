@@ -30,7 +30,7 @@ def find_object(recipe: Recipe) -> KernelObject | None:
         facts = json.loads(head)
         if hashlib.sha256(code).hexdigest() != facts["sha256"] or facts["name"] != recipe.name:
             return None
-        found = KernelObject(*(facts[name] for name in _FIELDS), code=code)
+        found = KernelObject(code=code, **{name: facts[name] for name in _FIELDS})
         os.utime(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
