@@ -8,8 +8,9 @@ from functools import cached_property
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.graph.graph import Graph, Node, Value, fresh_name
-from autosched.graph.liveness import Tenant
+from autosched.graph.liveness import KernelRun, live
 from autosched.graph.memory import ArenaPlan, plan
+from autosched.graph.order import order
 from autosched.graph.partition import ALIAS, Alias, Group, partition
 from autosched.network.recipe import KernelObject
 from autosched.network.tasks import Choose, NetworkTask, tasks_of
@@ -83,11 +84,11 @@ def with_own_outputs(graph: Graph) -> Graph:
 
 def build_program(graph: Graph, target_text: str, threads: int, choose: Choose | None = None) -> NetworkProgram:
     """Kernels, memory and weights of a graph whose outputs have memory of their own."""
-    steps = partition(graph)
+    steps = _in_order(graph, partition(graph))
     tasks = tasks_of(graph, steps, target_text, threads, choose)
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, kernels)
-    return NetworkProgram(graph, steps, tasks, kernels, plan(list(_tenants(graph, steps, kernels))), raw, packed, size)
+    return NetworkProgram(graph, steps, tasks, kernels, _arena(graph, steps, kernels), raw, packed, size)
 
 
 def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
@@ -103,22 +104,31 @@ def _workspace(step: int) -> str:
     return f"workspace of step {step}"
 
 
-def _tenants(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> Iterator[Tenant]:
-    """Values that neither the caller nor the weights hold, and workspaces."""
+def _sizes(graph: Graph, steps: Sequence[Group | Alias]) -> dict[str, int]:
+    """Bytes of the values that neither the caller nor the weights hold."""
     bases = _bases(steps)
     held = {bases.get(name, name) for name in (*graph.inputs, *graph.outputs, *graph.constants)}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+    made = [name for step in steps if isinstance(step, Group) for name in step.outputs]
+    return {name: array_spec(graph, name).nbytes for name in made if name not in held}
+
+
+def _in_order(graph: Graph, steps: Sequence[Group | Alias]) -> tuple[Group | Alias, ...]:
+    """The steps so that few bytes are alive at once; views cost nothing and go first."""
+    groups = [step for step in steps if isinstance(step, Group)]
+    runs = [KernelRun(group.inputs, group.outputs) for group in groups]
+    numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
+    return (*(step for step in steps if isinstance(step, Alias)), *(groups[n] for n in numbers))
+
+
+def _arena(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> ArenaPlan:
+    """Where values and the workspaces of kernels lie."""
+    sizes = _sizes(graph, steps)
+    runs = []
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            for name in step.outputs:
-                first[name] = last[name] = n
-            for name in step.inputs:
-                last[bases.get(name, name)] = n
-            yield Tenant(_workspace(n), kernels[n].workspace_bytes, n, n)
-    for name, begin in first.items():
-        if name not in held:
-            yield Tenant(name, array_spec(graph, name).nbytes, begin, last[name])
+            sizes[_workspace(n)] = kernels[n].workspace_bytes
+            runs.append(KernelRun(step.inputs, (*step.outputs, _workspace(n))))
+    return plan(live(runs, sizes, aliases=_bases(steps)).tenants)
 
 
 def _layout(
