@@ -155,14 +155,18 @@ def load(
     target: str | None = "cpu",
     threads: int | None = None,
 ) -> Model:
-    """A network as one program: an ONNX file, a torch module with `example_inputs`, or a graph.
+    """A network as one program: an ONNX file, a saved model, a torch module with `example_inputs`, or a graph.
 
     Kernels are those that the analytic model likes best; nothing is measured. `sizes` says what symbolic dimensions of
     an ONNX file are. Raises GraphError for a network that is not accepted, with all operators that are unknown.
     """
+    from autosched.network.archive import SUFFIX, load_archive
     from autosched.network.load import load_graph
     from autosched.network.model import compile_graph
 
+    if isinstance(model, str | Path) and Path(model).suffix == SUFFIX:
+        graph, choose = load_archive(Path(model))
+        return compile_graph(graph, target, threads, choose)
     return compile_graph(load_graph(model, example_inputs, sizes or {}), target, threads)
 
 

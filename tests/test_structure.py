@@ -78,6 +78,8 @@ BESIDE = {
         "autosched.session.request",
         "autosched.session.task",
         "autosched.session.roofline",
+        "autosched.session.trust",
+        "autosched.session.records",
     ),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),

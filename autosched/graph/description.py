@@ -31,7 +31,7 @@ def describe(graph: Graph, group: Group) -> dict[str, Any]:
         used = [None if name is None else numbers[name] for name in node.inputs]
         for name in node.outputs:
             numbers[name] = len(numbers)
-        attributes = {name: _plain(value) for name, value in sorted(node.attributes.items())}
+        attributes = {name: attribute_data(value) for name, value in sorted(node.attributes.items())}
         nodes.append([node.operator, used, [numbers[name] for name in node.outputs], attributes])
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
     weights = sum(map(graph.is_constant, group.inputs))
@@ -60,7 +60,7 @@ def _read(description: Any) -> tuple[Graph, Group]:
         if operator not in operators():
             raise ValueError(f"there is no operator {operator}")
         given = tuple(None if n is None else _name(n) for n in used)
-        node = Node(operator, given, tuple(map(_name, made)), {k: _attribute(v) for k, v in attributes.items()})
+        node = Node(operator, given, tuple(map(_name, made)), {k: attribute_of(v) for k, v in attributes.items()})
         values.update((value.name, value) for value in results_of(node, values))
         nodes.append(node)
     outputs = tuple(map(_name, description["outputs"]))
@@ -79,17 +79,19 @@ def _name(number: object) -> str:
     return f"v{number}"
 
 
-def _plain(value: Attribute) -> Any:
+def attribute_data(value: Attribute) -> Any:
+    """An attribute as JSON without infinities."""
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [attribute_data(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"number": repr(value)}
     return value
 
 
-def _attribute(data: Any) -> Attribute:
+def attribute_of(data: Any) -> Attribute:
+    """What `attribute_data` was made of. Raises TypeError, ValueError or KeyError for other data."""
     if isinstance(data, list):
-        return tuple(_attribute(part) for part in data)
+        return tuple(attribute_of(part) for part in data)
     if isinstance(data, dict):
         return float(data["number"])
     if data is None or isinstance(data, bool | int | float | str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.partition import Group
 from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
+from autosched.network.archive import save_archive
 from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
 from autosched.network.tasks import Choose
 from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
@@ -44,6 +46,10 @@ class Model(Kernel):
         self.tasks = program.tasks
         self.arena_bytes, self.bound_bytes = program.memory.nbytes, program.memory.bound_bytes
         self._kept = (loaded, block)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
+        save_archive(Path(path), self.original, self.tasks, self.device)
 
 
 def compile_graph(

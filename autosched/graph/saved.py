@@ -1,0 +1,114 @@
+"""A graph as a file: one in the format of safetensors, whose tensors are the constants and whose metadata is the graph.
+
+    8 bytes              length of the header, little-endian
+    header               JSON: {"NAME": {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}, ...,
+                                "__metadata__": {"graph": JSON, ...}}
+    constants            their bytes, one after the other, those of the widest elements first
+
+Constants are mapped from the file, not read. Nothing in a file is code; what does not add up is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosched.errors import GraphError
+from autosched.graph.description import attribute_data, attribute_of
+from autosched.graph.graph import Array, Graph, Node, Value
+from autosched.graph.verify import verify
+from autosched.ir.dtype import DTYPES
+
+ALIGNMENT = 64
+MAX_HEADER = 100 << 20  # bytes; the format's own limit
+_TYPES = {dtype.abbreviation.upper(): name for name, dtype in DTYPES.items()}  # by what safetensors calls them
+
+
+def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
+    """Writes a graph, with more text by name. A file that is there is replaced once the new one is whole."""
+    entries: dict[str, Any] = {"__metadata__": {**facts, "graph": json.dumps(_data(graph), sort_keys=True)}}
+    at = 0
+    constants = dict(sorted(graph.constants.items(), key=lambda pair: -pair[1].dtype.itemsize))
+    for name, array in constants.items():
+        entries[name] = {
+            "dtype": DTYPES[graph.values[name].dtype].abbreviation.upper(),
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    header = json.dumps(entries).encode()
+    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    descriptor, part = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for array in constants.values():
+                file.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def load_saved(path: Path) -> tuple[Graph, dict[str, str]]:
+    """The graph of a file, and what else was saved with it. Raises GraphError for a file that is not such a one."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(MAX_HEADER, size - 8):
+                raise GraphError(f"{path} is not a saved network, or is truncated ({size} bytes)")
+            entries = json.loads(file.read(length))
+        facts = entries.pop("__metadata__")
+        graph = _graph(json.loads(facts.pop("graph")), _constants(path, entries, 8 + length, size))
+        verify(graph)
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise GraphError(f"{path} is not a saved network, or is damaged: {error}") from error
+    return graph, {str(name): str(text) for name, text in facts.items()}
+
+
+def _data(graph: Graph) -> dict[str, Any]:
+    nodes = [
+        [n.operator, n.inputs, n.outputs, {k: attribute_data(v) for k, v in n.attributes.items()}, n.origin]
+        for n in graph.nodes
+    ]
+    values = [[v.name, v.shape, v.dtype] for v in graph.values.values()]
+    return {"name": graph.name, "inputs": graph.inputs, "outputs": graph.outputs, "values": values, "nodes": nodes}
+
+
+def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
+    values = {}
+    for name, shape, dtype in data["values"]:
+        if dtype not in DTYPES or not all(isinstance(size, int) and size >= 1 for size in shape):
+            raise ValueError(f"a value of {dtype}{shape}")
+        values[str(name)] = Value(str(name), tuple(shape), dtype)
+    nodes = []
+    for operator, used, made, attributes, origin in data["nodes"]:
+        given = tuple(None if name is None else str(name) for name in used)
+        found = {str(k): attribute_of(v) for k, v in attributes.items()}
+        nodes.append(Node(str(operator), given, tuple(map(str, made)), found, str(origin)))
+    inputs, outputs = (tuple(map(str, data[ends])) for ends in ("inputs", "outputs"))
+    return Graph(inputs, outputs, tuple(nodes), values, constants, str(data["name"]))
+
+
+def _constants(path: Path, entries: Mapping[str, Any], start: int, size: int) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for name, entry in entries.items():
+        shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+        dtype = DTYPES[_TYPES[entry["dtype"]]].numpy_dtype
+        if not 0 <= begin <= end <= size - start or end - begin != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"the constant {name} lies from byte {begin} to {end} of {size - start}")
+        mapped = np.memmap(path, "uint8", "r", start + begin, (end - begin,))
+        found[name] = mapped.view(np.ndarray).view(dtype).reshape(shape)
+    return found

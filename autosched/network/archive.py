@@ -1,0 +1,71 @@
+"""A network with its schedules as one file, of data and text alone: kernels are built anew where it is loaded.
+
+It holds the graph as it was imported, its constants, and for each task that was tuned the steps of its schedule. These
+hold for the processor and the number of threads that they were found for; elsewhere the analytic model chooses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from autosched.errors import GraphError, ScheduleError, UsageError
+from autosched.graph.graph import Graph
+from autosched.graph.saved import load_saved, save_graph
+from autosched.network.recipe import Recipe
+from autosched.network.tasks import Choose, NetworkTask
+from autosched.schedule import check_target, replay
+from autosched.session.device import Device
+from autosched.session.trust import tell
+
+SUFFIX = ".asc"
+_VERSION = "1"
+
+
+def save_archive(path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], device: Device) -> None:
+    """Raises UsageError for a path that cannot be written."""
+    if path.suffix != SUFFIX:
+        raise UsageError(f"a network is saved as a file *{SUFFIX}, got {path}")
+    steps = {_hash(task.recipe): task.recipe.steps for task in tasks if task.recipe.steps}
+    facts = {
+        "autosched": _VERSION,
+        "target": device.target.fingerprint,
+        "threads": str(device.threads),
+        "schedules": json.dumps(steps, sort_keys=True),
+    }
+    try:
+        save_graph(path, graph, facts)
+    except OSError as error:
+        raise UsageError(f"the network cannot be saved as {path}: {error.strerror or error}") from error
+
+
+def load_archive(path: Path) -> tuple[Graph, Choose]:
+    """The graph, and what says which schedules its kernels have. Raises GraphError for a file that is no archive."""
+    graph, facts = load_saved(path)
+    if facts.get("autosched") != _VERSION:
+        raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
+    try:
+        steps: Mapping[str, str] = {str(k): str(v) for k, v in json.loads(facts["schedules"]).items()}
+        threads = int(facts["threads"])
+    except (KeyError, ValueError, AttributeError) as error:
+        raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
+
+    def choose(recipe: Recipe) -> Recipe:
+        known = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
+        if not known or (found := steps.get(_hash(recipe))) is None:
+            return recipe
+        try:
+            check_target(replay(recipe.request.collapsed, found), recipe.device.target.kind)
+        except ScheduleError as error:
+            tell(f"a schedule in {path} does not fit this version of autosched ({error}): its task has another one")
+            return recipe
+        return replace(recipe, steps=found)
+
+    return graph, choose
+
+
+def _hash(recipe: Recipe) -> str:
+    return hashlib.sha256(recipe.spec.encode()).hexdigest()[:40]
