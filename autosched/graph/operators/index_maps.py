@@ -10,6 +10,7 @@ from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.elementwise import broadcast_shape, element
+from autosched.graph.operators.images import Images
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
 
@@ -203,40 +204,46 @@ def roll(x: Tensor, shifts: Sequence[int], axes: Sequence[int]) -> Tensor:
     return moved(x, x.shape, place, "roll")
 
 
-def _check_blocks(x: Tensor, sizes: Iterable[int], parts: int) -> None:
-    check_length("an image [N, C, H, W]", x.shape, 4)
+def _check_multiples(x: Tensor, sizes: Iterable[int], parts: int) -> None:
     if any(size % parts for size in sizes):
         raise GraphError(f"the shape {list(x.shape)} cannot be taken apart: there is no multiple of {parts}")
 
 
 @operator
-def depth_to_space(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+def depth_to_space(x: Tensor, block: int, mode: str = "DCR", channels_last: bool = False) -> Tensor:
     """[N, C, H, W] -> [N, C / b^2, H b, W b]: each block of b x b pixels from b^2 channels, which lie C / b^2 apart
     (DCR) or side by side (CRD)."""
     if mode not in ("DCR", "CRD"):
         raise GraphError(f'the mode of depth_to_space is "DCR" or "CRD" but got {mode!r}')
-    _check_blocks(x, x.shape[1:2], block * block)
-    n, c, h, w = x.shape
+    images = Images(channels_last)
+    check_length(f"an image {images} of two sizes", x.shape, 4)
+    n, c, sizes = images.parts(x.shape)
+    _check_multiples(x, (c,), block * block)
     depth = c // (block * block)
 
-    def place(n: Expr, c: Expr, y: Expr, x: Expr) -> list[Any]:
+    def place(n: Expr, c: Expr, y: Expr, x: Expr) -> tuple[Any, ...]:
         inside = y % block * block + x % block
-        return [n, inside * depth + c if mode == "DCR" else c * (block * block) + inside, y // block, x // block]
+        channel = inside * depth + c if mode == "DCR" else c * (block * block) + inside
+        return images.index(n, channel, (y // block, x // block))
 
-    return moved(x, (n, depth, h * block, w * block), place, "depth_to_space")
+    shape = images.index(n, depth, (size * block for size in sizes))
+    return moved(x, shape, images.by(place), "depth_to_space")
 
 
 @operator
-def space_to_depth(x: Tensor, block: int) -> Tensor:
+def space_to_depth(x: Tensor, block: int, channels_last: bool = False) -> Tensor:
     """[N, C, H, W] -> [N, C b^2, H / b, W / b]: the b x b pixels of a block become channels, C apart."""
-    _check_blocks(x, x.shape[2:], block)
-    n, c, h, w = x.shape
+    images = Images(channels_last)
+    check_length(f"an image {images} of two sizes", x.shape, 4)
+    n, c, sizes = images.parts(x.shape)
+    _check_multiples(x, sizes, block)
 
-    def place(n: Expr, k: Expr, y: Expr, x: Expr) -> list[Any]:
+    def place(n: Expr, k: Expr, y: Expr, x: Expr) -> tuple[Any, ...]:
         inside = k // c
-        return [n, k % c, y * block + inside // block, x * block + inside % block]
+        return images.index(n, k % c, (y * block + inside // block, x * block + inside % block))
 
-    return moved(x, (n, c * block * block, h // block, w // block), place, "space_to_depth")
+    shape = images.index(n, c * block * block, (size // block for size in sizes))
+    return moved(x, shape, images.by(place), "space_to_depth")
 
 
 @operator

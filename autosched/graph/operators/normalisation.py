@@ -10,6 +10,7 @@ from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.elementwise import broadcast_shape, element
+from autosched.graph.operators.images import Images
 from autosched.graph.operators.pools import power_of_size, root
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
@@ -21,14 +22,27 @@ T = TypeVar("T")
 
 
 @operator
-def batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias, each of a channel of x[N, C, ...]."""
-    channels = _channels(x)
+def batch_norm(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    epsilon: float = 1e-5,
+    channels_last: bool = False,
+) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, each of a channel of the images x."""
+    images = Images(channels_last)
+    channels = _channels(images, x)
     for given in (scale, bias, mean, var):
         _check_channels(given, channels)
     factor, shift = folded_batch_norm(scale, bias, mean, var, epsilon)
-    made = te.compute(x.shape, lambda *i: x[i] * factor[i[1]] + shift[i[1]], name="batch_norm")
-    return stored(made, x.dtype)
+
+    def at(*i: Expr) -> Expr:
+        c = images.channel(i)
+        return x[i] * factor[c] + shift[c]
+
+    return stored(te.compute(x.shape, at, name="batch_norm"), x.dtype)
 
 
 @operator
@@ -66,50 +80,67 @@ def rms_norm(x: Tensor, scale: Tensor | None = None, axes: int = 1, epsilon: flo
 
 @operator
 def group_norm(
-    x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, groups: int = 1, epsilon: float = 1e-5
+    x: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    epsilon: float = 1e-5,
+    channels_last: bool = False,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) * scale[C] + bias[C] over each group of channels of x[N, C, ...]."""
-    channels = _channels(x)
+    """(x - mean) / sqrt(var + epsilon) * scale[C] + bias[C] over each group of channels of the images x."""
+    images = Images(channels_last)
+    channels = _channels(images, x)
     if groups < 1 or channels % groups:
         raise GraphError(f"{channels} channels do not fit {groups} groups")
     for given in (scale, bias):
         _check_channels(given, channels)
-    size = channels // groups
+    size, (n, _, sizes) = channels // groups, images.parts(x.shape)
 
     def read(i: Index, k: Index) -> Expr:
-        return x[(i[0], i[1] * size + k[0], *k[1:])]
+        _, c, position = images.parts((i[0], *k))
+        return x[images.index(i[0], i[1] * size + c, position)]
 
-    mean, factor = _moments(read, (x.shape[0], groups), (size, *x.shape[2:]), epsilon)
+    mean, factor = _moments(read, (n, groups), images.index(n, size, sizes)[1:], epsilon)
 
     def at(*i: Expr) -> Expr:
-        group = (i[0], i[1] // size)
-        return _affine((x[i] - mean[group]) * factor[group], scale, bias, lambda given: given[i[1]])
+        c = images.channel(i)
+        group = (i[0], c // size)
+        return _affine((x[i] - mean[group]) * factor[group], scale, bias, lambda given: given[c])
 
     return stored(te.compute(x.shape, at, name="group_norm"), x.dtype)
 
 
 @operator
-def instance_norm(x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, epsilon: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) * scale[C] + bias[C] over each channel of each image of x[N, C, ...]."""
-    return group_norm(x, scale, bias, _channels(x), epsilon)
+def instance_norm(
+    x: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+    channels_last: bool = False,
+) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) * scale[C] + bias[C] over each channel of each of the images x."""
+    return group_norm(x, scale, bias, _channels(Images(channels_last), x), epsilon, channels_last)
 
 
 @operator
-def lrn(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
+def lrn(
+    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, channels_last: bool = False
+) -> Tensor:
     """x / (bias + alpha / size * s)^beta, where s is the sum of squares over `size` channels, this one in their middle;
     of an even number one more comes after it."""
-    _channels(x)
+    images = Images(channels_last)
+    _channels(images, x)
     if size < 1:
         raise GraphError(f"lrn takes at least one channel but size is {size}")
     before = (size - 1) // 2
-    around = [(before, size - 1 - before) if d == 1 else (0, 0) for d in range(len(x.shape))]
+    around = images.index((0, 0), (before, size - 1 - before), ((0, 0),) * (len(x.shape) - 2))
     padded, k = pad(x, around), te.reduce_axis(size, name="k")
 
     def square(n: Expr, c: Expr, *rest: Expr) -> Expr:
-        value = padded[(n, c + k, *rest)]
+        value = padded[images.index(n, c + k, rest)]
         return te.sum(value * value, axis=k)
 
-    squares = te.compute(x.shape, square, name="squares")
+    squares = te.compute(x.shape, images.by(square), name="squares")
 
     def at(*i: Expr) -> Expr:
         return x[i] / te.pow(squares[i] * (alpha / size) + bias, float(beta))
@@ -216,10 +247,10 @@ def _first_axis(x: Tensor, axes: int) -> int:
     return len(x.shape) - axes
 
 
-def _channels(x: Tensor) -> int:
+def _channels(images: Images, x: Tensor) -> int:
     if len(x.shape) < 2:
-        raise GraphError(f"images are [N, C, ...] but x is {list(x.shape)}")
-    return x.shape[1]
+        raise GraphError(f"images are {images} but x is {list(x.shape)}")
+    return images.channel(x.shape)
 
 
 def _check_channels(given: Tensor | None, channels: int) -> None:

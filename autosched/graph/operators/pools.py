@@ -1,12 +1,14 @@
-"""Pools over the spatial dimensions of images with channels first."""
+"""Pools over the spatial dimensions of images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
+from autosched.graph.operators.images import Images
 from autosched.graph.operators.windows import Ints, Pads, Windows
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
@@ -16,16 +18,29 @@ from autosched.te.reducers import largest, smallest
 
 @operator
 def max_pool(
-    x: Tensor, kernel: Ints, strides: Ints = (), pads: Pads = (), dilations: Ints = (), ceil_mode: bool = False
+    x: Tensor,
+    kernel: Ints,
+    strides: Ints = (),
+    pads: Pads = (),
+    dilations: Ints = (),
+    ceil_mode: bool = False,
+    channels_last: bool = False,
 ) -> Tensor:
     """The maximum of each window; outside of the image lies -inf, or the least integer."""
-    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    windows = Windows.over(Images(channels_last), x, kernel, strides, pads, dilations, ceil_mode)
     padded, k = windows.padded(x, smallest(x.dtype)), windows.taps()
+    made = over_windows(x, windows, lambda *place: te.max(windows.element(padded, *place, k), axis=k), "max_pool")
+    return stored(made, x.dtype)
 
-    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
-        return te.max(padded[(n, c, *windows.places(position, k))], axis=k)
 
-    return stored(te.compute((*x.shape[:2], *windows.out), at, name="max_pool"), x.dtype)
+def over_windows(x: Tensor, windows: Windows, at: Callable[[Expr, Expr, Sequence[Expr]], Any], name: str) -> Any:
+    """at(n, c, position) of the windows of each channel."""
+    n, c, _ = windows.images.parts(x.shape)
+
+    def of_index(*index: Expr) -> Any:
+        return at(*windows.images.parts(index))
+
+    return te.compute(windows.shape(n, c), of_index, name=name)
 
 
 @operator
@@ -37,22 +52,25 @@ def max_pool_indices(
     dilations: Ints = (),
     ceil_mode: bool = False,
     whole: bool = False,
+    channels_last: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The maximum of each window and its int64 place: in the flat image of its channel, or in the flat `whole` of x."""
-    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    """The maximum of each window and its int64 place: in the flat image of its channel, or in the flat `whole` of x,
+    both of [N, C, ...]."""
+    windows = Windows.over(Images(channels_last), x, kernel, strides, pads, dilations, ceil_mode)
     padded, k = windows.padded(x, smallest(x.dtype)), windows.taps()
 
-    def at(n: Expr, c: Expr, *position: Expr) -> tuple[Expr, Expr]:
-        places = windows.places(position, k)
-        own = [p - low for p, (low, _) in zip(places, windows.pads, strict=True)]
-        flat = _flat((n, c, *own) if whole else own, x.shape if whole else x.shape[2:])
+    images, channels, _ = windows.images.parts(x.shape)
+
+    def at(n: Expr, c: Expr, position: Sequence[Expr]) -> tuple[Expr, Expr]:
+        own = [p - low for p, (low, _) in zip(windows.places(position, k), windows.pads, strict=True)]
+        flat = _flat((n, c, *own), (images, channels, *windows.sizes)) if whole else _flat(own, windows.sizes)
         sides = zip(own, windows.sizes, windows.pads, strict=True)
         inside = [c for place, size, (low, high) in sides for c in _within(place, size, low, high)]
         if inside:  # -inf in the image comes before that around it
             flat = te.select(te.all(*inside), flat, largest("int64"))
-        return te.argmax((flat, padded[(n, c, *places)]), axis=k)
+        return te.argmax((flat, windows.element(padded, n, c, position, k)), axis=k)
 
-    place, value = te.compute((*x.shape[:2], *windows.out), at, name="max_pool")
+    place, value = over_windows(x, windows, at, "max_pool")
     return stored(value, x.dtype), place
 
 
@@ -76,13 +94,15 @@ def avg_pool(
     dilations: Ints = (),
     ceil_mode: bool = False,
     count_include_pad: bool = False,
+    channels_last: bool = False,
 ) -> Tensor:
     """The mean of each window's elements of the image; with `count_include_pad` those of `pads` count as zeros."""
-    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    windows = Windows.over(Images(channels_last), x, kernel, strides, pads, dilations, ceil_mode)
     sums = _sums(x, windows, lambda e: e)
 
-    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
-        return sums[(n, c, *position)] / _counted(windows, position, count_include_pad).astype(sums.dtype)
+    def at(*index: Expr) -> Expr:
+        _, _, position = windows.images.parts(index)
+        return sums[index] / _counted(windows, position, count_include_pad).astype(sums.dtype)
 
     return stored(te.compute(sums.shape, at, name="avg_pool"), x.dtype)
 
@@ -96,11 +116,12 @@ def lp_pool(
     dilations: Ints = (),
     ceil_mode: bool = False,
     p: float = 2,
+    channels_last: bool = False,
 ) -> Tensor:
     """(sum of |x|^p)^(1/p) over each window."""
     if p < 1:
         raise GraphError(f"the norm of a pool has p >= 1 but p is {p}")
-    windows = Windows.over(x, kernel, strides, pads, dilations, ceil_mode)
+    windows = Windows.over(Images(channels_last), x, kernel, strides, pads, dilations, ceil_mode)
     sums = _sums(x, windows, lambda e: power_of_size(e, p))
     return stored(te.compute(sums.shape, lambda *i: root(sums[i], p), name="lp_pool"), x.dtype)
 
@@ -119,10 +140,9 @@ def _sums(x: Tensor, windows: Windows, of: Callable[[Expr], Expr]) -> Tensor:
     """Of a function of the elements, which is 0 for 0, over each window."""
     padded, k = windows.padded(x), windows.taps()
 
-    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
-        return te.sum(of(padded[(n, c, *windows.places(position, k))]), axis=k)
-
-    made: Tensor = te.compute((*x.shape[:2], *windows.out), at, name="sums")
+    made: Tensor = over_windows(
+        x, windows, lambda *place: te.sum(of(windows.element(padded, *place, k)), axis=k), "sums"
+    )
     return made
 
 
@@ -141,12 +161,13 @@ def _counted(windows: Windows, position: Sequence[Expr], with_pads: bool) -> Exp
 
 
 @operator
-def adaptive_avg_pool(x: Tensor, sizes: Ints) -> Tensor:
+def adaptive_avg_pool(x: Tensor, sizes: Ints, channels_last: bool = False) -> Tensor:
     """Means of windows as equal as possible, of which there are `sizes`: window i of n begins at i * size // n."""
-    rank = len(sizes)
+    rank, images = len(sizes), Images(channels_last)
     if len(x.shape) != rank + 2 or not rank or min(sizes) < 1:
         raise GraphError(f"sizes {list(sizes)} do not fit the image {list(x.shape)} with a batch and channels")
-    given = list(zip(x.shape[2:], sizes, strict=True))
+    n, c, own = images.parts(x.shape)
+    given = list(zip(own, sizes, strict=True))
     k = [te.reduce_axis(_longest(size, n), name=f"k{d}") for d, (size, n) in enumerate(given)]
 
     def places(position: Sequence[Expr]) -> list[tuple[Expr, Expr]]:
@@ -156,17 +177,17 @@ def adaptive_avg_pool(x: Tensor, sizes: Ints) -> Tensor:
 
     def total(n: Expr, c: Expr, *position: Expr) -> Expr:
         ends = list(zip(places(position), k, given, strict=True))
-        element = x[(n, c, *(start + tap for (start, _), tap, _ in ends))]
+        element = x[images.index(n, c, (start + tap for (start, _), tap, _ in ends))]
         cut = [start + tap < end for (start, end), tap, (size, count) in ends if size % count]
         return te.sum(te.select(te.all(*cut), element, te.const(0, x.dtype)) if cut else element, axis=k)
 
-    sums: Tensor = te.compute((*x.shape[:2], *sizes), total, name="sums")
+    sums: Tensor = te.compute(images.index(n, c, sizes), images.by(total), name="sums")
 
-    def mean(n: Expr, c: Expr, *position: Expr) -> Expr:
-        count = te.const(1)
+    def mean(*index: Expr) -> Expr:
+        count, (_, _, position) = te.const(1), images.parts(index)
         for (start, end), (size, parts) in zip(places(position), given, strict=True):
             count = count * (end - start if size % parts else size // parts)
-        return sums[(n, c, *position)] / count.astype(sums.dtype)
+        return sums[index] / count.astype(sums.dtype)
 
     return stored(te.compute(sums.shape, mean, name="adaptive_avg_pool"), x.dtype)
 

@@ -18,6 +18,7 @@ from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.convolutions import convolution_windows, convolved, first_of_group
 from autosched.graph.operators.elementwise import broadcast_shape, element
+from autosched.graph.operators.images import Images
 from autosched.graph.operators.products import product, stretched
 from autosched.graph.operators.windows import Ints, Pads
 from autosched.ir.dtype import DTYPES
@@ -120,11 +121,13 @@ def conv_integer(
     pads: Pads = (),
     dilations: Ints = (),
     groups: int = 1,
+    channels_last: bool = False,
 ) -> Tensor:
     """conv of x - zx and w - zw in int32, without a bias. zx is a number; zw, or one for each filter. What lies around
     the image is zx, which stands for 0."""
     _check_bytes(x, w, zx, zw)
-    windows = convolution_windows(x, w, strides, pads, dilations, groups)
+    images = Images(channels_last)
+    windows = convolution_windows(images, x, w, strides, pads, dilations, groups)
     if zx is not None and math.prod(zx.shape) != 1:
         raise GraphError(f"the zero of an image is one number but its shape is {list(zx.shape)}")
     zero = None if zx is None else zx[(0,) * len(zx.shape)]
@@ -134,16 +137,18 @@ def conv_integer(
     k = [te.reduce_axis(size, name="k") for size in inner]
 
     def image(n: Expr, g: Expr, *position: Expr) -> Expr:
-        value = padded[(n, g * inner[0] + channel, *windows.places(position, taps))]
+        value = windows.element(padded, n, g * inner[0] + channel, position, taps)
         return te.sum(value, axis=[channel, *taps])
 
     of_w = te.compute((co,), lambda o: te.sum(w[(o, *k)], axis=k), name="filters")
-    of_x = te.compute((x.shape[0], groups, *windows.out), image, name="images")
+    of_x = te.compute(windows.shape(x.shape[0], groups), images.by(image), name="images")
 
-    def at(n: Expr, o: Expr, *position: Expr) -> Expr:
+    def at(*index: Expr) -> Expr:
+        n, o, position = images.parts(index)
         zeros = (zero, None if zw is None else _own(zw, w, (o,), 0))
         group = first_of_group(o, co // groups, 1, groups)
-        return _moved(sums[(n, o, *position)], zeros, (of_x[(n, group, *position)], of_w[o]), math.prod(inner))
+        total = of_x[images.index(n, group, position)]
+        return _moved(sums[index], zeros, (total, of_w[o]), math.prod(inner))
 
     return sums if zx is None and zw is None else te.compute(sums.shape, at, name="moved")
 

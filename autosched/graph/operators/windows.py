@@ -8,6 +8,7 @@ from typing import Any
 
 from autosched import te
 from autosched.errors import GraphError
+from autosched.graph.operators.images import Images
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
 from autosched.te.operators.window import pad
@@ -18,9 +19,10 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over images [N, C, sizes...]. `pads`: what is read before and after the image, `given` what was asked
+    """Windows over `images` of these `sizes`. `pads`: what is read before and after the image, `given` what was asked
     for; the last windows of `ceil_mode` read more."""
 
+    images: Images
     sizes: Ints
     kernel: Ints
     strides: Ints
@@ -30,12 +32,19 @@ class Windows:
 
     @staticmethod
     def over(
-        x: Tensor, kernel: Sequence[int], strides: Ints, pads: Pads, dilations: Ints, ceil_mode: bool = False
+        images: Images,
+        x: Tensor,
+        kernel: Sequence[int],
+        strides: Ints,
+        pads: Pads,
+        dilations: Ints,
+        ceil_mode: bool = False,
     ) -> Windows:
         """Raises GraphError where there are none. Empty `strides`, `pads` and `dilations` are 1, none and 1."""
-        sizes, rank = x.shape[2:], len(kernel)
+        rank = len(kernel)
         if not 1 <= rank <= 3 or len(x.shape) != rank + 2:
             raise GraphError(f"windows {list(kernel)} are for images of 1 to 3 dimensions, x is {list(x.shape)}")
+        _, _, sizes = images.parts(x.shape)
         strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
         pads = tuple((low, high) for low, high in pads) or ((0, 0),) * rank
         if not len(strides) == len(pads) == len(dilations) == rank or min(*kernel, *strides, *dilations) < 1:
@@ -51,7 +60,7 @@ class Windows:
         )
         if min(out) < 1:
             raise GraphError(f"windows of {spans} do not fit the image {list(sizes)} with pads {list(pads)}")
-        return Windows(sizes, tuple(kernel), strides, pads, dilations, out)
+        return Windows(images, sizes, tuple(kernel), strides, pads, dilations, out)
 
     @property
     def pads(self) -> Pads:
@@ -64,12 +73,21 @@ class Windows:
 
     def padded(self, x: Tensor, value: Any = 0) -> Tensor:
         """The image with `value` around it, as far as windows reach."""
-        return pad(x, ((0, 0), (0, 0), *self.pads), value)
+        return pad(x, self.images.index((0, 0), (0, 0), self.pads), value)
+
+    def shape(self, n: int, c: int) -> Ints:
+        """Of a result with an element for each window of n images of c channels."""
+        return self.images.index(n, c, self.out)
 
     def taps(self) -> list[Any]:
         """A reduce axis for each dimension of the kernel."""
         names = "dhw"[3 - len(self.kernel) :]
         return [te.reduce_axis(k, name=f"k{d}") for k, d in zip(self.kernel, names, strict=True)]
+
+    def element(self, padded: Tensor, n: Any, c: Any, position: Sequence[Expr], taps: Sequence[Expr]) -> Expr:
+        """What the window at `position` has of channel c at its `taps`."""
+        found: Expr = padded[self.images.index(n, c, self.places(position, taps))]
+        return found
 
     def places(self, position: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where the window at `position` has its `taps` in the padded image."""
