@@ -7,6 +7,7 @@ from typing import cast
 
 from autosched.graph.graph import Graph, Node
 from autosched.graph.passes.kinds import UNARY
+from autosched.graph.passes.layout_chains import one_chain
 from autosched.graph.passes.remove_identities import drop_identity
 from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once, rewrite
 
@@ -14,7 +15,7 @@ from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once,
 def merge_layouts(graph: Graph) -> Graph:
     """Composes reshapes and transposes, cancels those around elementwise nodes, and takes transposed weights as the
     products with them do."""
-    return rewrite(graph, drop_identity, _compose, _reshape_instead, _cancel_around, _linear_instead)
+    return rewrite(graph, drop_identity, one_chain, _cancel_around, _linear_instead)
 
 
 def permutation(node: Node) -> tuple[int, ...]:
@@ -25,28 +26,6 @@ def permutation(node: Node) -> tuple[int, ...]:
 def composed(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation of transposing by `first`, then by `then`."""
     return tuple(first[axis] for axis in then)
-
-
-def _compose(graph: Graph, node: Node) -> Change | None:
-    """One node for two of the same kind: the last reshape alone, or the composed transpose."""
-    before = made_by(graph, node.inputs[0], node.operator) if node.operator in ("reshape", "transpose") else None
-    if before is None:
-        return None
-    if node.operator == "reshape":
-        return Change((replace(node, inputs=before.inputs),))
-    perm = composed(permutation(before), permutation(node))
-    return Change((replace(node, inputs=before.inputs, attributes={"perm": perm}),))
-
-
-def _reshape_instead(graph: Graph, node: Node) -> Change | None:
-    """A transpose that only moves dimensions of size 1 leaves the elements in their order."""
-    if node.operator != "transpose" or node.inputs[0] is None:
-        return None
-    shape = graph.values[node.inputs[0]].shape
-    moved = [axis for axis in permutation(node) if shape[axis] != 1]
-    if moved != sorted(moved):
-        return None
-    return Change((replace(node, operator="reshape", attributes={"shape": graph.values[node.outputs[0]].shape}),))
 
 
 def _cancel_around(graph: Graph, node: Node) -> Change | None:

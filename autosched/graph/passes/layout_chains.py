@@ -1,0 +1,121 @@
+"""A chain of reshapes and transposes is one of each at most: dimensions are taken apart, moved, and put together.
+
+    [N, C, H, W] -reshape-> [N, C, H W] -transpose-> [N, H W, C]
+    [N, C, H, W] -transpose-> [N, H, W, C] -reshape-> [N, H W, C]        the same
+
+so that what moves is a permutation, without a division in any index, next to what it reads, and the last reshape costs
+nothing. Every dimension of the result is written as digits of an element's place in the source: (step, size) is the
+digit place // step % size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import cast
+
+from autosched.graph.graph import Graph, Node, Shape
+from autosched.graph.passes.rewrite import Change, made_by, new_name
+
+_Digit = tuple[int, int]
+_SAYS = {"reshape": "shape", "transpose": "perm"}  # the attribute that says what becomes of the dimensions
+
+
+def one_chain(graph: Graph, node: Node) -> Change | None:
+    """The node, and those before it that it goes on with, as a reshape, a transpose and a reshape, where needed."""
+    steps = [node] if node.operator in _SAYS else []
+    while steps and (before := made_by(graph, steps[0].inputs[0], *_SAYS)) is not None:
+        steps.insert(0, before)
+    for first in range(len(steps)):  # what a reshape cannot take apart is not gone back beyond
+        chain = steps[first:]
+        source, shape = graph.values[chain[0].used[0]], graph.values[node.outputs[0]].shape
+        digits = _digits(graph, source.shape, chain)
+        if digits is not None:
+            wanted = _steps(source.shape, shape, digits)
+            is_so = [(step.operator, step.attributes[_SAYS[step.operator]]) for step in chain] == wanted
+            return None if is_so else _made(graph, node, source.name, wanted)
+    return None
+
+
+def _made(graph: Graph, node: Node, name: str, steps: Sequence[tuple[str, Shape]]) -> Change:
+    nodes = list[Node]()
+    for n, (operator, what) in enumerate(steps):
+        made = node.outputs[0] if n == len(steps) - 1 else new_name(graph, node, ("apart", "moved")[n])
+        told = {_SAYS[operator]: what}
+        nodes.append(replace(node, operator=operator, inputs=(name,), outputs=(made,), attributes=told))
+        name = made
+    return Change(tuple(nodes))
+
+
+def _digits(graph: Graph, shape: Shape, chain: Sequence[Node]) -> list[list[_Digit]] | None:
+    """Of each dimension of the result; None where a dimension would start within a digit that cannot be divided so."""
+    found = [[(math.prod(shape[d + 1 :]), size)] if size > 1 else [] for d, size in enumerate(shape)]
+    for node, after in zip(chain, (*chain[1:], None), strict=True):
+        if node.operator == "transpose":
+            found = [found[d] for d in cast("Shape", node.attributes["perm"])]
+        elif after is None or after.operator == "transpose":  # of reshapes in a row the last says all
+            regrouped = _regrouped([digit for dim in found for digit in dim], graph.values[node.outputs[0]].shape)
+            if regrouped is None:
+                return None
+            found = regrouped
+    starts = {math.prod(shape[d + 1 :]) for d in range(len(shape))}
+    return [_joined(dim, starts) for dim in found]
+
+
+def _regrouped(digits: list[_Digit], shape: Shape) -> list[list[_Digit]] | None:
+    found: list[list[_Digit]] = []
+    for size in reversed(shape):
+        dim: list[_Digit] = []
+        while size > 1:
+            step, own = digits.pop()
+            inner = math.gcd(own, size)
+            if inner != min(own, size):
+                return None
+            dim.insert(0, (step, inner))
+            size //= inner
+            if inner < own:
+                digits.append((step * inner, own // inner))
+        found.insert(0, dim)
+    return found
+
+
+def _joined(dim: Sequence[_Digit], starts: AbstractSet[int]) -> list[_Digit]:
+    """Neighbours that are one digit of a dimension of the source; `starts`: the steps along its dimensions."""
+    found: list[_Digit] = []
+    for step, size in dim:
+        if found and found[-1][0] == step * size and step * size not in starts:
+            size *= found.pop()[1]
+        found.append((step, size))
+    return found
+
+
+def _steps(source: Shape, shape: Shape, digits: Sequence[Sequence[_Digit]]) -> list[tuple[str, Shape]]:
+    """What leads from the shape `source` to `shape`, as operators and attributes."""
+    flat = [digit for dim in digits for digit in dim]
+    parts = sorted(flat, reverse=True)
+    if parts == flat:
+        return [("reshape", shape)]
+    apart, slots = _slots(source, digits, flat, parts)
+    sizes, moved = (tuple(1 if digit is None else digit[1] for digit in side) for side in (apart, slots))
+    free = [d for d, digit in enumerate(apart) if digit is None]
+    perm = tuple(free.pop(0) if digit is None else apart.index(digit) for digit in slots)
+    found = [("reshape", sizes)] if sizes != source else []
+    found.append(("transpose", perm))
+    return [*found, ("reshape", shape)] if moved != shape else found
+
+
+def _slots(
+    source: Shape, digits: Sequence[Sequence[_Digit]], flat: Sequence[_Digit], parts: Sequence[_Digit]
+) -> tuple[list[_Digit | None], list[_Digit | None]]:
+    """The dimensions before and after the transpose; None is one of size 1, which are the source's or the result's."""
+    ones = [size == 1 for size in source]
+    is_whole = [size for size in source if size > 1] == [size for _, size in parts]
+    slots = [digit for dim in digits for digit in (dim or (None,))]
+    if is_whole and (len(slots) == len(source) or len(flat) > sum(map(bool, digits))):
+        slots = slots if len(slots) == len(source) else [*(None for one in ones if one), *flat]
+    else:
+        ones = [digit is None for digit in slots]
+    left = list(parts)
+    return [None if one else left.pop(0) for one in ones], slots
