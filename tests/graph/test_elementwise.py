@@ -118,7 +118,7 @@ def test_integers(dtype):
 def test_shifts_by_as_many_bits_as_there_are(dtype):
     bits = np.dtype(dtype).itemsize * 8
     a = np.array([[0], [1], [93], [np.iinfo(dtype).max], [np.iinfo(dtype).min]], dtype)
-    b = np.array([0, 1, 3, bits - 1, bits, bits + 5], dtype)
+    b = np.array([0, 1, 3, bits - 1, bits, bits + 5, 0 if dtype == "uint8" else -1], dtype)
     same(computed("shift_left", a, b), np.left_shift(a, b))
     same(computed("shift_right", a, b), np.right_shift(a, b))
 

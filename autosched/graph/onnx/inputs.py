@@ -57,14 +57,15 @@ def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[
 
 
 def dimensions(info: ValueInfoProto) -> Iterable[tuple[str, int | None]]:
-    """(name, size) of each dimension; the size is None for a symbolic one."""
+    """(name, size) of each dimension; the size is None for a symbolic one, for which some exporters write -1."""
     if info.type.WhichOneof("value") != "tensor_type":
         raise GraphError(f"the input {info.name} is no tensor: sequences, maps and optional values are not supported")
     if not info.type.tensor_type.HasField("shape"):
         raise GraphError(f"the input {info.name} says no shape, not even how many dimensions it has")
     for n, dimension in enumerate(info.type.tensor_type.shape.dim):
         place = f"{info.name}[{n}]"
-        yield dimension.dim_param or place, dimension.dim_value if dimension.HasField("dim_value") else None
+        known = dimension.HasField("dim_value") and dimension.dim_value >= 0
+        yield dimension.dim_param or place, dimension.dim_value if known else None
 
 
 def dtype_of(info: ValueInfoProto) -> str:

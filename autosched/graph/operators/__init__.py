@@ -31,6 +31,7 @@ _FAMILIES = (
     "resize",
     "gathers",
     "reductions",
+    "ranking",
     "products",
     "convolutions",
     "pools",

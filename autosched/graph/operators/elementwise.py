@@ -102,17 +102,19 @@ def pow_(a: Expr, b: Expr) -> Expr:
 
 @of_elements
 def shift_left(a: Expr, b: Expr) -> Expr:
-    """a 2^b without the bits that leave its type."""
+    """a 2^b without the bits that leave its type; they all do where b is negative, as in NumPy."""
     bits = DTYPES[promote(a.dtype, b.dtype)].bits
-    return te.select(b < bits, a << te.max(te.min(b, bits - 1), 0), 0)
+    return te.select(te.all(b >= 0, b < bits), a << te.max(te.min(b, bits - 1), 0), 0)
 
 
 @of_elements
 def shift_right(a: Expr, b: Expr) -> Expr:
-    """a / 2^b, rounded down."""
+    """a / 2^b, rounded down; a negative b counts for more than all bits, as in NumPy."""
     row = DTYPES[promote(a.dtype, b.dtype)]
-    shifted = a >> te.max(te.min(b, row.bits - 1), 0)
-    return te.select(b < row.bits, shifted, 0) if row.kind == "u" else shifted
+    inside = te.all(b >= 0, b < row.bits)
+    if row.kind == "u":
+        return te.select(inside, a >> te.max(te.min(b, row.bits - 1), 0), 0)
+    return a >> te.select(inside, b, row.bits - 1)
 
 
 @of_elements

@@ -107,13 +107,25 @@ def argmin(x: Tensor, axis: int, keepdims: bool = True, last: bool = False) -> T
 def cumsum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
     """Along `axis` the sum of all elements up to each one, without itself (`exclusive`), or from each one on
     (`reverse`)."""
+    return _running(x, axis, exclusive, reverse, te.sum, 0)
+
+
+@operator
+def cumprod(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """Products instead of the sums of `cumsum`."""
+    return _running(x, axis, exclusive, reverse, te.prod, 1)
+
+
+def _running(
+    x: Tensor, axis: int, exclusive: bool, reverse: bool, reduction: Callable[..., Expr], neutral: int
+) -> Tensor:
     axis = axis_of(axis, len(x.shape))
 
     def at(*index: Expr) -> Expr:
         k, i = te.reduce_axis(x.shape[axis], "k"), index[axis]
         counts = (k > i if exclusive else k >= i) if reverse else (k < i if exclusive else k <= i)
-        terms = te.select(counts, x[replaced(index, axis, k)], te.const(0, x.dtype))
-        return te.cast(te.sum(terms, axis=k), x.dtype)
+        terms = te.select(counts, x[replaced(index, axis, k)], te.const(neutral, x.dtype))
+        return te.cast(reduction(terms, axis=k), x.dtype)
 
-    made: Tensor = te.compute(x.shape, at, name="cumsum")
+    made: Tensor = te.compute(x.shape, at, name="running")
     return made

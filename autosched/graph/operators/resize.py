@@ -51,12 +51,20 @@ def _half_pixel(n: int, m: int, step: Fraction) -> tuple[Fraction, Fraction]:
     return step, step * _HALF - _HALF
 
 
+def _half_pixel_symmetric(n: int, m: int, step: Fraction) -> tuple[Fraction, Fraction]:
+    """The middle stays in the middle where m is not n / step, which has no fraction."""
+    slope, start = _half_pixel(n, m, step)
+    return slope, start + (n - m * step) * _HALF
+
+
 # The step from place to place and the place of 0, for n elements of the operand, m of the result and the step n / m.
 _COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fraction]]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda n, m, step: _half_pixel(n, m, step) if m > 1 else (Fraction(0), Fraction(0)),
     "asymmetric": lambda n, m, step: (step, Fraction(0)),
-    "align_corners": lambda n, m, step: (Fraction(n - 1, m - 1) if m > 1 else Fraction(0), Fraction(0)),
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "tf_half_pixel_for_nn": lambda n, m, step: (step, step * _HALF),
+    "align_corners": lambda n, m, step: ((n - 1) / (n / step - 1) if n != step else Fraction(0), Fraction(0)),
 }
 
 # The nearest element to p / q.

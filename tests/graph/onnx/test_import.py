@@ -52,6 +52,7 @@ def test_symbolic_sizes_are_given():
         graph_of(nodes, {"x": shape}, sizes={"batch": 2, "x[3]": 5, "width": 1})
     with pytest.raises(GraphError, match=r"the input x has the shape \[2, 0\]; sizes of 0"):
         graph_of(nodes, {"x": [2, 0]})
+    assert graph_of(nodes, {"x": [-1, 3]}, sizes={"x[0]": 2}).values["y"].shape == (2, 3)  # as some exporters write it
 
 
 # Constants and what is known while importing

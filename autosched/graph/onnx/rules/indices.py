@@ -237,12 +237,12 @@ def one_hot(site: Site) -> Results:
     return site.emit("one_hot", site.cast(ids, "int64"), site.input(2), depth=int(depth.item()), axis=axis)
 
 
-@rule("CumSum")
-def cumsum(site: Site) -> Results:
+@rule("CumSum", "CumProd")
+def running(site: Site) -> Results:
     x, axis = site.input(0), site.array(1)
     assert axis is not None, "its schema asks for two inputs"
     flags = {name: bool(site.attribute(name, 0)) for name in ("exclusive", "reverse")}
-    return site.emit("cumsum", x, axis=site.axis(int(axis.item()), site.rank(x)), **flags)
+    return site.emit(site.operator.lower(), x, axis=site.axis(int(axis.item()), site.rank(x)), **flags)
 
 
 @rule("EyeLike")

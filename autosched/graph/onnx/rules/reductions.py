@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autosched.errors import GraphError
 from autosched.graph.onnx.site import Results, Site, rule
 
 OURS: Mapping[str, str] = {
@@ -27,6 +28,17 @@ def reduce(site: Site) -> Results:
     if not found:  # a scalar
         return site.emit(ours, site.reshape(x, (1,)), axes=(0,), keepdims=False)
     return site.emit(ours, x, axes=tuple(sorted(found)), keepdims=keep)
+
+
+@rule("TopK")
+def top_k(site: Site) -> Results:
+    """`sorted` = 0 lets the order be any; ours is one."""
+    site.ignore("sorted")
+    x = site.input(0)
+    axis, count = site.axis(site.attribute("axis", -1), site.rank(x)), site.integers(1, "k", since=10)
+    if count is None or len(count) != 1:
+        raise GraphError("its number of elements is missing")
+    return site.emit_all(2, "top_k", x, k=count[0], axis=axis, largest=bool(site.attribute("largest", 1)))
 
 
 @rule("ArgMax", "ArgMin")

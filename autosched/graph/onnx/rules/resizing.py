@@ -31,10 +31,9 @@ def resize(site: Site) -> Results:
     shape, first = site.shape(x), 1 if site.opset < 11 else 2
     coordinates = site.attribute("coordinate_transformation_mode", "asymmetric" if site.opset < 11 else "half_pixel")
     nearest = site.attribute("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
-    refuse(coordinates in ("tf_crop_and_resize", "half_pixel_symmetric", "tf_half_pixel_for_nn"), coordinates)
+    refuse(coordinates == "tf_crop_and_resize", coordinates)
     refuse(bool(site.attribute("antialias", 0)), "antialias")
     refuse(bool(site.attribute("exclude_outside", 0)), "exclude_outside")
-    refuse(site.attribute("cubic_coeff_a", -0.75) != -0.75, "another cubic_coeff_a than -0.75")
     axes = site.axes(site.attribute("axes", range(len(shape))), len(shape))
     scales, wanted = floats(site, first), site.array(first + 1)
     policy = site.attribute("keep_aspect_ratio_policy", "stretch")
@@ -64,5 +63,10 @@ def resized(
     site: Site, x: str, sizes: tuple[int, ...], scales: tuple[float, ...] | None, coordinates: str, nearest: str
 ) -> str:
     mode = site.attribute("mode", "nearest")
-    how = {"mode": mode, "coordinates": coordinates, "nearest": nearest}
+    how = {
+        "mode": mode,
+        "coordinates": coordinates,
+        "nearest": nearest,
+        "cubic": site.attribute("cubic_coeff_a", -0.75),
+    }
     return site.emit("resize", x, sizes=sizes, scales=scales, **how)
