@@ -60,8 +60,10 @@ enter_all(
             ("bitwise_and", "bitwise_and", "Tensor Scalar"),
             ("bitwise_or", "bitwise_or", "Tensor Scalar"),
             ("bitwise_xor", "bitwise_xor", "Tensor Scalar"),
-            ("bitwise_left_shift", "shift_left", "Tensor"),
-            ("bitwise_right_shift", "shift_right", "Tensor"),
+            ("bitwise_left_shift", "shift_left", "Tensor Tensor_Scalar"),
+            ("bitwise_right_shift", "shift_right", "Tensor Tensor_Scalar"),
+            ("__lshift__", "shift_left", "Tensor Scalar"),
+            ("__rshift__", "shift_right", "Tensor Scalar"),
         )
         for kind in kinds.split()
     }
