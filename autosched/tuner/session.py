@@ -1,5 +1,8 @@
 """One tuning session: rounds of propose, measure, record, learn; then a fair comparison of the best few.
 
+    run(task, ...)                        a whole session
+    begin(task, ...)  then  session.step  one round at a time, among the rounds of other tasks
+
 Only this file knows the order of things. The search decides what to measure, the measurer is the only one that
 touches the device, the recorder makes every trial durable before the audience hears of it. A KeyboardInterrupt at any
 point ends the session with the best so far.
@@ -78,16 +81,34 @@ def run(
     """
     watch = Stopwatch(clock, clock() if settings.started is None else settings.started, settings.budget_s)
     watch.parts["prepare"] = watch.elapsed()
-    search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
-    audience = Audience(callbacks, task, settings.trials, Progress(), watch)
-    result = _Session(task, settings, measurer, recorder, search, audience, read_peak).run()
-    audience.hears_of_end(result)
+    session = begin(task, settings, measurer, recorder, watch, callbacks, read_peak=read_peak)
+    result = session.run()
+    session.audience.hears_of_end(result)
     return result
 
 
+def begin(
+    task: Task,
+    settings: Settings,
+    measurer: Measurer,
+    recorder: Recorder,
+    watch: Stopwatch,
+    callbacks: Sequence[Callback] = (),
+    *,
+    read_peak: Callable[[], float | None] | None = None,
+) -> Session:
+    """A session that waits for its rounds. Sessions of several tasks share `watch`: together they take the time."""
+    search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
+    audience = Audience(callbacks, task, settings.trials, Progress(), watch)
+    return Session(task, settings, measurer, recorder, search, audience, read_peak)
+
+
 @dataclass
-class _Session:
-    """The session at work. How far it is, its audience sees as it does itself."""
+class Session:
+    """A search at work, with all that it has learned: it may rest between any two rounds.
+
+    How far it is, its audience sees as it does itself.
+    """
 
     task: Task
     settings: Settings
@@ -101,47 +122,67 @@ class _Session:
         self.progress, self.watch = self.audience.progress, self.audience.watch
         self.jobs = Jobs(self.task)
         self.taught = 0  # trials that the cost model knows
+        self.history: dict[int, list[Trial]] = {}  # what records tell, by round
 
     def run(self) -> Result:
+        """All rounds, and the end. Raises what the function `run` does."""
         interrupted = False
         try:
-            self._explore()
-            self._compare_best()
+            self.recall()
+            while self.is_behind or not self._is_over():
+                trials, done = self.settings.trials, len(self.progress.trials)
+                size = self.settings.policy.round_size(self.progress.round, trials)
+                if not self.step(min(size, trials - done), max(done / trials, self.watch.spent())):
+                    break
+            self.compare()
             self._measure_peak()
         except KeyboardInterrupt:
             interrupted = True
         except DeviceError as error:
             self.recorder.finish("failed")
             raise device_lost(self.task, self.progress.trials, self.progress.best, error) from error
+        self.finish(interrupted)
+        return self._result(interrupted)
+
+    def finish(self, interrupted: bool = False) -> None:
+        """Closes the record of this session."""
         outcome = "finished" if self.progress.best else "failed"
         self.recorder.finish("interrupted" if interrupted else outcome)
-        return self._result(interrupted)
 
     # Rounds
 
-    def _explore(self) -> None:
-        history: dict[int, list[Trial]] = {}
+    def recall(self) -> None:
+        """Reads the records from which the session goes on: before the first round."""
         for trial in self.recorder.history():
-            history.setdefault(trial.round, []).append(trial)
-        last = max(history, default=-1)
-        self.audience.hears_of_start(resumed=sum(map(len, history.values())))
-        settings, progress = self.settings, self.progress
-        while progress.round <= last or not self._is_over():
-            known = history.get(progress.round, [])
-            size = settings.policy.round_size(progress.round, settings.trials)
-            n = min(size, settings.trials - len(progress.trials)) if progress.round >= last else 0
-            picks = self._propose(n, known)
-            if not picks and not known and progress.round >= last:
-                break  # the space is used up
-            for trial in known:
-                self._add(trial)
-            progress.resumed += len(known)
-            self._measure(picks)
-            if progress.round == 0:  # a first result comes first
-                self._read_peak()
-                self._doubt()
-            self._learn()
-            progress.round += 1
+            self.history.setdefault(trial.round, []).append(trial)
+        self.audience.hears_of_start(resumed=sum(map(len, self.history.values())))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are rounds in the records that are not taken over yet."""
+        return self.progress.round <= max(self.history, default=-1)
+
+    def step(self, n: int, share: float) -> bool:
+        """One round: takes over what the records have of it or, once they end, proposes and measures up to `n`
+        candidates, completing the last of theirs; learns of it. `share` (0 to 1) of the search is over.
+
+        False, and no round, once the space is used up.
+        """
+        progress, last = self.progress, max(self.history, default=-1)
+        known = self.history.get(progress.round, [])
+        picks = self._propose(n if progress.round >= last else 0, known, share)
+        if not picks and not known and progress.round >= last:
+            return False
+        for trial in known:
+            self._add(trial)
+        progress.resumed += len(known)
+        self._measure(picks)
+        if progress.round == 0:  # a first result comes first
+            self._read_peak()
+            self._doubt()
+        self._learn()
+        progress.round += 1
+        return True
 
     def _is_over(self) -> bool:
         return len(self.progress.trials) >= self.settings.trials or self._time_is_up()
@@ -152,13 +193,12 @@ class _Session:
             return False
         return self.watch.spent() >= 1.0
 
-    def _propose(self, n: int, known: Sequence[Trial]) -> list[Candidate]:
+    def _propose(self, n: int, known: Sequence[Trial], share: float) -> list[Candidate]:
         """What is left to measure of a round of `n`, of which `known` are already."""
         if len(known) >= n:
             return []
         progress = self.progress
         with self.watch.during("search"):
-            share = max(len(progress.trials) / self.settings.trials, self.watch.spent())
             progress.phase = self.search.phase(share)
             measured = {trial.candidate for trial in known}
             picks = [c for c in self.search.propose(progress.round, n, progress.phase) if c not in measured]
@@ -243,7 +283,7 @@ class _Session:
 
     # The end
 
-    def _compare_best(self) -> None:
+    def compare(self) -> None:
         """Measures the fastest few again, interleaved, and lets that decide.
 
         A candidate that is caught being wrong now is a failure from here on, and the next fastest take the place of

@@ -10,9 +10,10 @@ import pytest
 from autosched.errors import Interrupted, NoValidCandidate
 from autosched.tuner.callbacks import Event
 from autosched.tuner.policy import FULL, Policy
+from autosched.tuner.progress import Stopwatch
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.result import Result
-from autosched.tuner.session import Settings, run
+from autosched.tuner.session import Settings, begin, run
 from tests.tuner.fakes import Clock, FakeMeasurer, FakeModel, FakeRecorder, make_task, tiny
 
 
@@ -144,6 +145,47 @@ def test_a_policy_leaves_parts_of_the_search_out(policy: Policy, phases: set[str
     assert len(set(setup.measurer.measured)) == result.trials == 40
     assert bool(scored) == (policy.learned and not policy.random)
     assert bool(drafted) == (not policy.random)  # the fake's score asks for its draft
+
+
+def test_sessions_take_turns_round_by_round() -> None:
+    """A round here, a round there: each session does what it does alone, and the best few are compared at its end."""
+    alone, first, second = Setup(), Setup(), Setup()
+    alone.run(20)
+    watch = Stopwatch(first.clock, 100.0, None)
+    sessions = [begin(s.task, Settings(20), s.measurer, s.recorder, watch, (s.watch,)) for s in (first, second)]
+    for session in sessions:
+        session.recall()
+    for done, n in ((0, 4), (4, 8), (12, 8)):
+        for session in sessions:
+            assert session.step(n, done / 20)
+    assert first.measurer.measured == second.measurer.measured == alone.measurer.measured
+    sessions[0].compare()
+    sessions[0].finish()
+    assert len(first.recorder.certified) == 4
+    assert (first.recorder.status, second.recorder.status) == ("finished", "running")
+
+
+def test_a_step_takes_over_rounds_of_records_first() -> None:
+    before = Setup()
+    before.run(12)
+    records = tuple(replace(t, record_id=n) for n, t in enumerate(before.recorder.trials))
+    setup = Setup(resumed=records)
+    session = begin(setup.task, Settings(), setup.measurer, setup.recorder, Stopwatch(setup.clock, 100.0, None))
+    session.recall()
+    while session.is_behind:
+        assert session.step(0, 0.0)
+    assert (session.progress.resumed, setup.measurer.measured) == (12, [])
+    assert session.step(8, 0.5)
+    assert len(setup.measurer.measured) == 8
+    assert not set(setup.measurer.measured) & set(before.measurer.measured)
+
+
+def test_a_step_says_when_the_space_is_used_up() -> None:
+    setup = Setup()
+    setup.task = make_task((tiny("small"),))
+    session = begin(setup.task, Settings(), setup.measurer, setup.recorder, Stopwatch(setup.clock, 100.0, None))
+    assert [session.step(4, 0.0) for _ in range(3)] == [True, True, False]
+    assert len(session.progress.trials) == 6
 
 
 def test_callbacks_hear_of_every_moment() -> None:
