@@ -215,7 +215,7 @@ def _search(
     callbacks: Sequence[Callback],
 ) -> tuple[Task, Result]:
     """One session with everything that it needs around it."""
-    from autosched.measure import Measurer, make_problem
+    from autosched.measure import Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
     from autosched.tuner.garbage import rare_collections
@@ -228,7 +228,7 @@ def _search(
         with Database(db) as database:
             tell_without_key()
             data = make_problem(problem.dag, scratch, settings.seed)
-            with Measurer(data, device.target, device.threads) as measurer:
+            with Measurer(data, Workshop(device.target, device.threads)) as measurer:
                 task, sketches = make_task(request, space)
                 result = run(
                     task,

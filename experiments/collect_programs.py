@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import DeviceError, UsageError
-from autosched.measure import Failure, Job, Measurement, Measurer, make_problem
+from autosched.measure import Failure, Job, Measurement, Measurer, Workshop, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.session.device import Device
 from autosched.session.request import Request
@@ -174,7 +174,7 @@ def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     scratch = ends.enter_context(ScratchDirectory())
     check_room(problem.dag, scratch)
     data = make_problem(problem.dag, scratch, round)
-    measurer = Measurer(data, target, bout.threads, floor_s=FLOOR_S, build_workers=1)
+    measurer = Measurer(data, Workshop(target, bout.threads, 1), floor_s=FLOOR_S)
     ends.enter_context(measurer)
     task, sketches = make_task(request)
     recorder = start_run(database, request, task, sketches, seed=round, resume=True)

@@ -9,13 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autosched.measure.crew import Workshop
     from autosched.measure.measurer import Measurer
     from autosched.measure.problem import Problem, make_problem
     from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement
 
-__all__ = ["FAULTS", "Failure", "FinalMeasurement", "Job", "Measurement", "Measurer", "Problem", "make_problem"]
+__all__ = ["FAULTS", "Failure", "FinalMeasurement", "Job", "Measurement"]
+__all__ += ["Measurer", "Problem", "Workshop", "make_problem"]
 
-_MODULES = {"Measurer": "measurer", "Problem": "problem", "make_problem": "problem"}
+_MODULES = {"Measurer": "measurer", "Problem": "problem", "Workshop": "crew", "make_problem": "problem"}
 
 
 def __getattr__(name: str) -> Any:

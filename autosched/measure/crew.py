@@ -1,26 +1,32 @@
-"""The worker processes of one `Measurer`: builders that compile in parallel, and runners, of which one works."""
+"""The worker processes of a `Workshop`: builders that compile in parallel, and runners, of which one works."""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 from autosched.errors import DeviceError
 from autosched.measure import host
+from autosched.measure.backends import WORKERS, lock_name
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError, kill_all, wait
 from autosched.measure.protocol import Build, Built, Canary, Failed, LoadData, ProtocolError, Samples, Setup
 from autosched.measure.results import FAULTS, Failure, Job
 from autosched.runtime.gpu.compile import Resources
-from autosched.target import Target
+from autosched.target import Target, usable_cores
 
 START_DEADLINE_S = 60.0  # imports on a cold disk and a loaded machine
 LOAD_DEADLINE_S = 120.0
 CANARY_DEADLINE_S = 10.0
 RUNNER_LIFE = 600  # requests after which a runner is replaced: linked code leaves a little memory behind
+_BUILD_DEADLINE_S = 30.0  # of one compilation
+_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 _ATTEMPTS = 3
 # Why a builder was lost -> the candidate's class.
 _BUILD_FAULT = {"hang": "build_timeout", "crash": "build_error"}
@@ -29,31 +35,27 @@ _BUILD_FAULT = {"hang": "build_timeout", "crash": "build_error"}
 class Crew:
     """Spawns workers and ends them all. `close` may be called from a finaliser."""
 
-    def __init__(self, problem: Problem, target: Target, memory_limit: int) -> None:
-        self._problem, self._target, self._memory_limit = problem, target, memory_limit
+    def __init__(self, target: Target, memory_limit: int) -> None:
+        self._target, self._memory_limit = target, memory_limit
         self._scratch = ScratchDirectory()
         # Linux sends PDEATHSIG when the *thread* that made the child ends, so one thread makes them all and stays.
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="autosched-spawner")
         self._workers: list[Worker] = []
         self._n_spawned = 0
+        self._numbers = count()
 
     @property
     def directory(self) -> Path:
         return self._scratch.path
 
+    def new_object(self) -> Path:
+        """Where a builder may write its next object; it is gone when the crew is."""
+        return self.directory / f"{next(self._numbers)}.o"
+
     def spawn(self, role: str) -> Worker:
         """A worker that is starting; its `answer` is Done when it is ready. Does not wait."""
         worker = self._spawner.submit(self._start, role).result()
-        setup = Setup(
-            worker.next_id(),
-            role,
-            self._target,
-            self._memory_limit,
-            str(self._problem.directory),
-            self._problem.inputs,
-            self._problem.outputs,
-        )
-        worker.request(setup, START_DEADLINE_S)
+        worker.request(Setup(worker.next_id(), role, self._target, self._memory_limit), START_DEADLINE_S)
         return worker
 
     def _start(self, role: str) -> Worker:
@@ -79,12 +81,11 @@ def abandon() -> None:
 
 
 class Builders:
-    """Up to `n` workers that turn sources into what runners load. `resources`: what a device's kernels take, by key."""
+    """Up to `n` workers that turn sources into what runners load."""
 
     def __init__(self, crew: Crew, n: int, deadline_s: float) -> None:
         self._crew, self._deadline_s = crew, deadline_s
         self._n = n
-        self.resources: dict[str, tuple[Resources, ...]] = {}
         self._n_failed_starts = 0
         self._idle: list[Worker] = []
         self._busy: dict[Worker, tuple[Job, Path] | None] = {}  # None: still starting
@@ -94,12 +95,13 @@ class Builders:
         while len(self._idle) + len(self._busy) < min(self._n, n_jobs):
             self._busy[self._crew.spawn("build")] = None
 
-    def build(self, jobs: Iterator[tuple[Job, Path]]) -> dict[str, Failure]:
-        """Writes each job's object to its path; the failures by key. On return all builders are idle.
+    def build(self, jobs: Iterator[tuple[Job, Path]]) -> dict[str, tuple[Resources, ...] | Failure]:
+        """Writes each job's object to its path; by key what a device's kernels take, or why there is no object. On
+        return all builders are idle.
 
         `jobs` is asked for the next ones while others compile: making a source takes as long as half a compilation.
         """
-        failures: dict[str, Failure] = {}
+        answers: dict[str, tuple[Resources, ...] | Failure] = {}
         repeated: set[str] = set()
         pending: deque[tuple[Job, Path]] = deque()
         more = True
@@ -113,24 +115,25 @@ class Builders:
                 self.start(len(pending))
                 while pending and self._idle:
                     job, path = pending.popleft()
-                    failure = self._assign(self._idle[-1], job, path)
-                    if failure is not None:
-                        failures[job.key] = failure
+                    refused = self._assign(self._idle[-1], job, path)
+                    if refused is not None:
+                        answers[job.key] = refused
                 if self._busy:
                     wait(list(self._busy), longest_s=0.0 if more and len(pending) <= self._n else float("inf"))
                 for worker, task in list(self._busy.items()):
-                    failure = self._advance(worker)
-                    if failure is None:
+                    answer = self._advance(worker)
+                    if task is None or answer is None:
                         continue
-                    if task is not None and FAULTS[failure.kind].repeated and failure.key not in repeated:
-                        repeated.add(failure.key)
+                    key = task[0].key
+                    if isinstance(answer, Failure) and FAULTS[answer.kind].repeated and key not in repeated:
+                        repeated.add(key)
                         pending.append(task)
                     else:
-                        failures[failure.key] = failure
+                        answers[key] = answer
         except BaseException:
             self._kill_busy()
             raise
-        return failures
+        return answers
 
     def _assign(self, worker: Worker, job: Job, path: Path) -> Failure | None:
         try:
@@ -141,7 +144,8 @@ class Builders:
         self._busy[worker] = job, path
         return None
 
-    def _advance(self, worker: Worker) -> Failure | None:
+    def _advance(self, worker: Worker) -> tuple[Resources, ...] | Failure | None:
+        """What has come of a busy worker's job: None while it compiles or starts, and of a start."""
         task = self._busy[worker]
         job = None if task is None else task[0]
         try:
@@ -159,13 +163,11 @@ class Builders:
         del self._busy[worker]
         self._idle.append(worker)
         self._n_failed_starts = 0
-        if job is not None and isinstance(reply, Built):
-            self.resources[job.key] = reply.resources
         if isinstance(reply, Failed):
             if job is None:
                 raise DeviceError(f"build workers do not start: {reply.message}")
             return Failure(job.key, reply.fault, reply.message)
-        return None
+        return reply.resources if isinstance(reply, Built) else None
 
     def _kill_busy(self) -> None:
         for worker in self._busy:
@@ -179,7 +181,7 @@ class Runners:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self._current: Worker | None = None
-        self._fresh = True  # `_current` has not loaded the problem yet
+        self._loaded: Problem | None = None  # what `_current` has the data of; None: it has yet to show that it works
         self._spare: Worker | None = None
         self._lost = False  # whether a runner was
         self.canary_s = 0.0  # time of the last canary, one call
@@ -203,8 +205,9 @@ class Runners:
         self._current = None
         self._lost = True
 
-    def ready(self) -> tuple[Worker, bool]:
-        """(a runner that has loaded the problem and passed its canary, whether it is another than before).
+    def ready(self, problem: Problem) -> tuple[Worker, bool]:
+        """(a runner that has loaded `problem` and passed its canary, whether it was loaded now, so that it holds
+        nothing).
 
         When it returns, no worker is starting. Raises DeviceError when runner after runner fails its canary.
         """
@@ -213,7 +216,7 @@ class Runners:
                 self._settle(self._spare)
             except WorkerError:
                 self._spare = None
-        if self._current is not None and not self._fresh and self._current.alive:
+        if self._current is not None and self._loaded is problem and self._current.alive:
             return self._current, False
         reason = ""
         for _ in range(_ATTEMPTS):
@@ -222,8 +225,8 @@ class Runners:
             assert self._current is not None
             try:
                 self._settle(self._current)
-                self._begin(self._current)
-                self._fresh = False
+                self._begin(self._current, problem)
+                self._loaded = problem
                 return self._current, True
             except WorkerError as lost:
                 reason = str(lost)
@@ -233,7 +236,7 @@ class Runners:
     def _promote(self) -> None:
         spare, self._spare = self._spare, None
         self._current = spare if spare is not None and spare.alive else self._crew.spawn("run")
-        self._fresh = True
+        self._loaded = None
 
     @staticmethod
     def _settle(worker: Worker) -> None:
@@ -241,15 +244,53 @@ class Runners:
         if worker.waiting:
             worker.answer()
 
-    def _begin(self, worker: Worker) -> None:
-        reply = worker.ask(LoadData(worker.next_id()), LOAD_DEADLINE_S)
+    def _begin(self, worker: Worker, problem: Problem) -> None:
+        load = LoadData(worker.next_id(), str(problem.directory), problem.inputs, problem.outputs)
+        reply = worker.ask(load, LOAD_DEADLINE_S)
         if isinstance(reply, Failed):
             if reply.fault != "out_of_memory":
                 raise WorkerError(reply.fault, reply.message)
+            self._loaded = None
             raise DeviceError(f"the problem's data does not fit into a worker: {reply.message}")
+        if self._loaded is not None:  # it has shown that it works
+            return
         reply = worker.ask(Canary(worker.next_id()), CANARY_DEADLINE_S)
         if isinstance(reply, Failed):
             raise WorkerError(reply.fault, f"the canary failed ({reply.fault}): {reply.message}")
         if not isinstance(reply, Samples):
             raise WorkerError("protocol", f"the canary was answered with {str(reply)[:200]}")
         self.canary_s = min(reply.samples, default=0.0)
+
+
+class Workshop:
+    """The workers of a device, which serve the measurers of several problems, one after the other. A context manager;
+    `close` ends all workers and removes all their files.
+
+    `threads`: the most that a candidate may have.
+    """
+
+    def __init__(self, target: Target, threads: int, build_workers: int | None = None) -> None:
+        self.threads = threads
+        self.lock = lock_name(target.kind)
+        self.launch_build_s = WORKERS[target.kind].launch_build_s
+        self.crew = Crew(target, int(_MEMORY_SHARE * _machine_memory()))
+        self._end = weakref.finalize(self, Crew.close, self.crew)  # also when nobody calls close
+        # One more than cores: a builder that is done waits for its next source, which is being made.
+        self.builders = Builders(self.crew, build_workers or usable_cores() + 1, _BUILD_DEADLINE_S)
+        self.runners = Runners(self.crew)
+        self.builders.start(build_workers or usable_cores())
+        self.runners.prepare()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be called again."""
+        self._end()
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -97,6 +97,13 @@ class GpuData:
         self.sets = tuple(self._load(directory, name) for name in DATA_SETS)
         self._copies = self._make_copies()
 
+    def free(self) -> None:
+        """Gives the memory back; nothing may be called with it any more."""
+        for buffer in (*self._out, *(buffer for answers in self.sets for buffer in answers.inputs)):
+            buffer.free()
+        for memory in (memory for copy in self._copies[1:] for memory in copy):
+            self._device.free(memory)
+
     @property
     def n_copies(self) -> int:
         return len(self._copies)

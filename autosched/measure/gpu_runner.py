@@ -19,7 +19,18 @@ from autosched.measure import timing
 from autosched.measure.check import CandidateError
 from autosched.measure.gpu_data import GpuData, Guarded, make_workspace
 from autosched.measure.problem import DATA_SETS
-from autosched.measure.protocol import Done, Failed, Hold, Message, Peak, ProtocolError, Rate, Setup, source_as
+from autosched.measure.protocol import (
+    Done,
+    Failed,
+    Hold,
+    LoadData,
+    Message,
+    Peak,
+    ProtocolError,
+    Rate,
+    Setup,
+    source_as,
+)
 from autosched.measure.slots import Slots
 from autosched.runtime.gpu.by_hand import canary_source
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, compile_source
@@ -78,10 +89,13 @@ class GpuRunner(Slots[HeldGpuKernel]):
             raise ProtocolError("nothing is loaded")
         return self._loaded
 
-    def _load(self) -> None:
-        setup = self._setup
-        self._opened = open_device(setup.target.kind)
-        self._loaded = GpuData(self._opened, Path(setup.directory), setup.inputs, setup.outputs)
+    def _load(self, message: LoadData) -> None:
+        if self._opened is None:
+            self._opened = open_device(self._setup.target.kind)
+        if self._loaded is not None:
+            self._loaded.free()
+            self._loaded = None
+        self._loaded = GpuData(self._opened, Path(message.directory), message.inputs, message.outputs)
 
     def _hold(self, message: Hold) -> Message:
         self._release(message.slot)  # its scratch goes before the next one's comes

@@ -1,5 +1,7 @@
 """Builds, verifies and times candidates; the tuner process itself never runs generated code.
 
+The workers are those of a `Workshop`, which measurers of several problems may share, one at work at a time.
+
 Phases do not overlap with timing: `measure` builds the whole batch in parallel first, waits until every worker is
 silent, and then lets one runner check and time one candidate after the other, holding the device's lock on this host.
 Deadlines are kept here. A runner that saw a fault of a class with `respawn` (see `results.FAULTS`) is killed with its
@@ -8,10 +10,8 @@ process group; its successor passes a canary before the next candidate.
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -21,8 +21,7 @@ from statistics import median
 from typing import TypeVar
 
 from autosched.errors import UsageError
-from autosched.measure.backends import WORKERS, lock_name
-from autosched.measure.crew import Builders, Crew, Runners
+from autosched.measure.crew import Workshop
 from autosched.measure.host import device_lock
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
@@ -37,52 +36,37 @@ from autosched.measure.results import (
     median_interval,
 )
 from autosched.runtime.gpu.compile import Resources
-from autosched.target import Target, usable_cores
 
 Answer = TypeVar("Answer")
 
-_BUILD_DEADLINE_S = 30.0  # of one compilation
 _RUN_DEADLINE_S = 2.0  # least of a run
 _DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
 _CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
-_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 
 
 class Measurer:
-    """Measures candidates of one problem. A context manager; `close` ends all workers and removes all files.
+    """Measures candidates of one problem. A context manager; `close` ends all workers and removes all files, also for
+    other measurers of the workshop.
 
-    `floor_s`: seconds of samples for each candidate. `first_deadline_s`: of a run while nothing is known. `build_s`,
-    `check_s`, `measure_s` add up the wall time of the phases; waiting for the reference and for a fresh runner counts
-    as checking.
+    `problem` may be replaced by the same one with its data in another directory. `floor_s`: seconds of samples for each
+    candidate. `first_deadline_s`: of a run while nothing is known. `build_s`, `check_s`, `measure_s` add up the wall
+    time of the phases; waiting for the reference and for a fresh runner counts as checking. `resources`: registers and
+    memory of the kernels built for a device, by the job's key; the compiler's own numbers.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        target: Target,
-        threads: int,
-        *,
-        floor_s: float = 0.03,
-        build_workers: int | None = None,
-        first_deadline_s: float = 30.0,
+        self, problem: Problem, workshop: Workshop, *, floor_s: float = 0.03, first_deadline_s: float = 30.0
     ) -> None:
         self.build_s = self.check_s = self.measure_s = 0.0
-        self._problem, self._threads, self._floor_s = problem, threads, floor_s
-        self._lock = lock_name(target.kind)
-        self._launch_build_s = WORKERS[target.kind].launch_build_s
+        self.problem, self._workshop, self._floor_s = problem, workshop, floor_s
         self._first_deadline_s = first_deadline_s
+        self._crew, self._builders, self._runners = workshop.crew, workshop.builders, workshop.runners
+        self.resources: dict[str, tuple[Resources, ...]] = {}
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
         self._compiled: dict[bytes, str] = {}  # a text's hash -> the first job that has it
         self._seconds: dict[str, float] = {}  # what was measured, for the deadlines of `final`
         self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
-        self._crew = Crew(problem, target, int(_MEMORY_SHARE * _machine_memory()))
-        self._end = weakref.finalize(self, Crew.close, self._crew)  # also when nobody calls close
-        # One more than cores: a builder that is done waits for its next source, which is being made.
-        self._builders = Builders(self._crew, build_workers or usable_cores() + 1, _BUILD_DEADLINE_S)
-        self._runners = Runners(self._crew)
-        self._builders.start(build_workers or usable_cores())
-        self._runners.prepare()
 
     def __enter__(self) -> Measurer:
         return self
@@ -92,12 +76,7 @@ class Measurer:
 
     def close(self) -> None:
         """Kills all workers and removes all objects. May be called again."""
-        self._end()
-
-    @property
-    def resources(self) -> Mapping[str, tuple[Resources, ...]]:
-        """Registers and memory of the kernels built for a device, by the job's key; the compiler's own numbers."""
-        return self._builders.resources
+        self._workshop.close()
 
     def build(self, jobs: Iterable[Job]) -> dict[str, Failure]:
         """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key. Takes them as they come."""
@@ -106,13 +85,16 @@ class Measurer:
         new: dict[str, Path] = {}
         twins: dict[str, str] = {}
         keys: list[str] = []
-        failures = self._builders.build(self._unbuilt(jobs, keys, new, twins))
-        self._build_failures.update(failures)
+        for key, answer in self._builders.build(self._unbuilt(jobs, keys, new, twins)).items():
+            if isinstance(answer, Failure):
+                self._build_failures[key] = answer
+            else:
+                self.resources[key] = answer
         self._objects.update(new)
         for key, first in twins.items():
             self._objects[key] = self._objects[first]
-            if first in self._builders.resources:
-                self._builders.resources[key] = self._builders.resources[first]
+            if first in self.resources:
+                self.resources[key] = self.resources[first]
             if first in self._build_failures:
                 self._build_failures[key] = replace(self._build_failures[first], key=key)
         self.build_s += time.monotonic() - start
@@ -126,9 +108,10 @@ class Measurer:
         time.
         """
         for job in jobs:
-            if not 1 <= job.source.threads <= self._threads:
+            most = self._workshop.threads
+            if not 1 <= job.source.threads <= most:
                 raise UsageError(
-                    f"candidate {job.key} is for {job.source.threads} threads, but is measured with {self._threads}"
+                    f"candidate {job.key} is for {job.source.threads} threads, but is measured with {most}"
                 )
             keys.append(job.key)
             if job.key in self._objects or job.key in new or job.key in twins:
@@ -137,7 +120,7 @@ class Measurer:
             if first in self._objects or first in new:
                 twins[job.key] = first
             else:  # also where the first was left behind when building was interrupted
-                new[job.key] = self._crew.directory / f"{len(self._objects) + len(new)}.o"
+                new[job.key] = self._crew.new_object()
                 yield job, new[job.key]
 
     def measure(
@@ -175,7 +158,7 @@ class Measurer:
         self._await_reference()
         running = [job for job in jobs if job.key not in failures]
         samples: dict[str, list[float]] = {job.key: [] for job in running}
-        with device_lock(self._lock):
+        with device_lock(self._workshop.lock):
             self._runner()
             self._drop()
             for number in range(rounds):
@@ -193,7 +176,7 @@ class Measurer:
     def peak_gflops(self) -> float | None:
         """What the GPU can do at most, measured now by its runner; None where that fails: it is only a yardstick."""
         self._await_reference()
-        with device_lock(self._lock):
+        with device_lock(self._workshop.lock):
             worker = self._runner()
             try:
                 reply = worker.ask(Peak(worker.next_id()), self._first_deadline_s)
@@ -204,12 +187,12 @@ class Measurer:
 
     def _await_reference(self) -> None:
         start = time.monotonic()
-        self._problem.wait()
+        self.problem.wait()
         self.check_s += time.monotonic() - start
 
     def _runner(self) -> Worker:
         start = time.monotonic()
-        worker, changed = self._runners.ready()
+        worker, changed = self._runners.ready(self.problem)
         self.check_s += time.monotonic() - start
         if changed:
             self._slots.clear()
@@ -218,7 +201,7 @@ class Measurer:
     def _measure_one(
         self, job: Job, best_s: float | None, is_possible: Callable[[float], bool]
     ) -> Measurement | Failure:
-        with device_lock(self._lock):
+        with device_lock(self._workshop.lock):
             worker = self._runner()
             try:
                 reply, check_s = self._hold(worker, job, 0, best_s)
@@ -262,7 +245,7 @@ class Measurer:
         request = Hold(worker.next_id(), slot, str(self._objects[job.key]), job.source)
         start = time.monotonic()
         try:
-            reply = worker.ask(request, self._deadline(best_s, calls=2) + self._launch_build_s)
+            reply = worker.ask(request, self._deadline(best_s, calls=2) + self._workshop.launch_build_s)
         finally:
             elapsed = time.monotonic() - start
             self.check_s += elapsed
@@ -283,7 +266,7 @@ class Measurer:
         """Seconds that a run may take before it counts as a hang."""
         if best_s is None:
             return self._first_deadline_s
-        allowance = self._floor_s + self._problem.n_bytes / _CHECK_BYTES_PER_S
+        allowance = self._floor_s + self.problem.n_bytes / _CHECK_BYTES_PER_S
         return max(_RUN_DEADLINE_S, _DEADLINE_FACTOR * calls * best_s) + allowance
 
     def _failed(self, job: Job, fault: str, message: str) -> Failure:
@@ -312,7 +295,3 @@ def _repeated(attempt: Callable[[], Answer | Failure]) -> Answer | Failure:
 
 def _final(key: str, samples: tuple[float, ...]) -> FinalMeasurement:
     return FinalMeasurement(key, median(samples), median_interval(samples), samples)
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

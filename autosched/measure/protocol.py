@@ -30,15 +30,12 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """First message to a worker. `role` is "build" or "run"; `memory_limit` in bytes; `directory` holds the problem."""
+    """First message to a worker. `role` is "build" or "run"; `memory_limit` in bytes."""
 
     id: int
     role: str
     target: Target
     memory_limit: int
-    directory: str
-    inputs: tuple[ArraySpec, ...]
-    outputs: tuple[ArraySpec, ...]
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,12 @@ class Build:
 
 @dataclass(frozen=True)
 class LoadData:
-    """Read the problem's data sets into guarded buffers."""
+    """Forget all kernels and data; read the data sets of the problem in `directory` into guarded buffers."""
 
     id: int
+    directory: str
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
 
 
 @dataclass(frozen=True)

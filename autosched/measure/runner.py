@@ -15,7 +15,7 @@ from autosched.codegen.source import KernelSource
 from autosched.measure import timing
 from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check, launch, load_data_sets
-from autosched.measure.protocol import Done, Failed, Hold, Message, Setup, source_as
+from autosched.measure.protocol import Done, Failed, Hold, LoadData, Message, Setup, source_as
 from autosched.measure.results import impossible_time
 from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
@@ -91,14 +91,14 @@ class Runner(Slots[HeldKernel]):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self._setup = setup
         self._out_of_memory = f"no memory under the worker's limit of {setup.memory_limit >> 20} MB"
         self._timer = Timer(setup.target)
         self._data: list[DataSet] = []
         self._canaries: dict[int, KnownKernel] = {}  # by threads
 
-    def _load(self) -> None:
-        self._data = load_data_sets(Path(self._setup.directory), self._setup.inputs, self._setup.outputs)
+    def _load(self, message: LoadData) -> None:
+        self._data = []  # its memory goes before the next one's comes
+        self._data = load_data_sets(Path(message.directory), message.inputs, message.outputs)
 
     def _carry_out(self, message: Message) -> Message:
         return self._hold(message) if isinstance(message, Hold) else super()._carry_out(message)

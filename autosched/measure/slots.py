@@ -52,14 +52,14 @@ class Slots(ABC, Generic[K]):
     def _carry_out(self, message: Message) -> Message:
         match message:
             case LoadData():
-                self._load()
+                self._release_all()
+                self._load(message)
             case Measure():
                 return self._measure(message)
             case Sample():
                 return self._sample(message)
             case Drop():
-                for slot in list(self._held):
-                    self._release(slot)
+                self._release_all()
             case Canary():
                 return Samples(message.id, self._canary(), False, 0.0)
             case _:
@@ -67,8 +67,8 @@ class Slots(ABC, Generic[K]):
         return Done(message.id)
 
     @abstractmethod
-    def _load(self) -> None:
-        """Reads the problem's data sets."""
+    def _load(self, message: LoadData) -> None:
+        """Reads a problem's data sets, in the place of those before; no kernel is held."""
 
     @abstractmethod
     def _canary(self) -> tuple[float, ...]:
@@ -76,6 +76,10 @@ class Slots(ABC, Generic[K]):
 
     def _release(self, slot: int) -> None:
         self._held.pop(slot, None)
+
+    def _release_all(self) -> None:
+        for slot in list(self._held):
+            self._release(slot)
 
     @abstractmethod
     def _clock(self, held: K) -> Callable[[int], float]:

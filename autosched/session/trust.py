@@ -32,7 +32,7 @@ def verify_here(
 
     Their answers are recorded; a RecordWarning tells where they could not be.
     """
-    from autosched.measure import Job, Measurer, make_problem
+    from autosched.measure import Job, Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.tuner.bound import bound_of
     from autosched.tuner.room import check_room
@@ -42,7 +42,7 @@ def verify_here(
     with ScratchDirectory() as scratch:
         check_room(dag, scratch)
         data = make_problem(dag, scratch, seed)
-        with Measurer(data, device.target, device.threads) as measurer:
+        with Measurer(data, Workshop(device.target, device.threads)) as measurer:
             jobs = [Job(str(record.id), source) for record, source in records]
             answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
     _write_down([(r, a) for (r, _), a in zip(records, answers, strict=True) if _says_something(a)], db)

@@ -12,7 +12,7 @@ import numpy as np
 from autosched.codegen import build_source
 from autosched.errors import AutoschedError
 from autosched.lower import lower
-from autosched.measure import Failure, Job, Measurer, make_problem
+from autosched.measure import Failure, Job, Measurer, Workshop, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.target import Target
 from autosched.te import ComputeDAG
@@ -41,9 +41,8 @@ def verify(
         dag, _ = build(check.workload, check.shape, check.settings)
         with ScratchDirectory() as scratch:
             data = make_problem(dag, scratch, seed)
-            with Measurer(
-                data, target, 1, floor_s=0.0, build_workers=build_workers, first_deadline_s=RUN_S
-            ) as measurer:
+            workshop = Workshop(target, 1, build_workers)
+            with Measurer(data, workshop, floor_s=0.0, first_deadline_s=RUN_S) as measurer:
                 answers = []
                 for result in measurer.measure(list(random_jobs(dag, target, candidates, seed))):
                     answers.append(result)

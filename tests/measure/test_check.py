@@ -19,6 +19,7 @@ from autosched.measure.protocol import (
     REQUESTS,
     Frames,
     Hold,
+    LoadData,
     Measure,
     Message,
     ProtocolError,
@@ -376,9 +377,10 @@ def test_median_interval_is_the_textbook_one() -> None:
 
 def test_messages_survive_the_wire() -> None:
     spec = ArraySpec("A", (2, 3), "float32")
-    setup = Setup(1, "run", parse_target("llvm -mcpu=haswell"), 1 << 40, "/x", (spec,), ())
+    setup = Setup(1, "run", parse_target("llvm -mcpu=haswell"), 1 << 40)
     messages: list[Message] = [
         setup,
+        LoadData(1, "/x", (spec,), ()),
         Hold(2, 0, "/x/1.o", KernelSource("add", "define", 64, 1)),
         Measure(3, 0, 0.05, None),
         Measure(4, 0, 0.05, 1e-7),

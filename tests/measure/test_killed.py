@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autosched.errors import DeviceError
-from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer
+from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, Workshop
 from autosched.measure.process import Worker
 from autosched.target import parse_target
 from tests.measure.kernels import add_problem, job, source
@@ -23,7 +23,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         problem = add_problem(tmp_path_factory.mktemp("problem"))
-        with Measurer(problem, parse_target("cpu"), 1, floor_s=0.005) as made:
+        with Measurer(problem, Workshop(parse_target("cpu"), 1), floor_s=0.005) as made:
             made._first_deadline_s = made._builders._deadline_s = 1.0  # a stopped worker is found out by its deadline
             yield made
 

@@ -9,7 +9,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import UsageError
-from autosched.measure import Failure, Measurement, Measurer, make_problem
+from autosched.measure import Failure, Measurement, Measurer, Workshop, make_problem
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference.inputs import make_inputs
@@ -21,7 +21,7 @@ def test_expression_to_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     A, B = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
     dag = ComputeDAG([te.compute((32, 32), lambda i, j: A[i, j] + B[i, j], name="C")])
     problem = make_problem(dag, tmp_path, seed=3)
-    with Measurer(problem, parse_target("cpu"), 1, floor_s=0.002) as measurer:
+    with Measurer(problem, Workshop(parse_target("cpu"), 1), floor_s=0.002) as measurer:
         good, bad = measurer.measure([job("good"), job("bad", source(op="sub"))])
     assert isinstance(good, Measurement), good
     assert isinstance(bad, Failure)
@@ -29,6 +29,29 @@ def test_expression_to_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [str(spec) for spec in (*problem.inputs, *problem.outputs)] == 3 * ["float32[32, 32]"]
     stored = np.load(tmp_path / "structured.in1.npy", allow_pickle=False)
     np.testing.assert_array_equal(stored, make_inputs(dag, 3, "structured")["B"])
+
+
+def test_problems_take_turns_with_the_same_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal keys of jobs of two problems are different jobs, and each is checked on its own data."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    A, B = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
+    measurers = []
+    with Workshop(parse_target("cpu"), 1, 1) as workshop:
+        for n, combine in enumerate((lambda a, b: a + b, lambda a, b: a - b)):
+            dag = ComputeDAG([te.compute((32, 32), lambda i, j, f=combine: f(A[i, j], B[i, j]), name="C")])
+            (tmp_path / str(n)).mkdir()
+            measurers.append(Measurer(make_problem(dag, tmp_path / str(n), seed=3), workshop, floor_s=0.002))
+        right = [job("c0"), job("c0", source(op="sub"))]
+        for _ in range(2):
+            for n in (0, 1):
+                (good,) = measurers[n].measure([right[n]])
+                assert isinstance(good, Measurement), good
+        (wrong,) = measurers[0].measure([job("c1", source(op="sub"))])
+        assert isinstance(wrong, Failure)
+        assert wrong.kind == "wrong_result"
+        (final,) = measurers[1].final([right[1]], rounds=2)
+        assert not isinstance(final, Failure)
+        assert len([w for w in workshop.crew._workers if w.alive]) <= 3  # a builder, a runner and its spare
 
 
 def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:

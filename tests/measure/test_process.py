@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import DeviceError, UsageError
-from autosched.measure import Measurer, Problem
+from autosched.measure import Measurer, Problem, Workshop
 from autosched.measure.host import ScratchDirectory, device_lock
 from autosched.measure.process import Worker, WorkerError, worker_environment
 from autosched.measure.protocol import Done, Drop
@@ -154,7 +154,7 @@ def running(pid: int) -> bool:
 
 
 def make_measurer(tmp_path: Path) -> Measurer:
-    return Measurer(Problem((), (), tmp_path), parse_target("cpu"), 1, build_workers=1)
+    return Measurer(Problem((), (), tmp_path), Workshop(parse_target("cpu"), 1, 1))
 
 
 def test_close_ends_processes_and_files(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_workers_die_with_a_killed_tuner(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from autosched.measure import *\n"
         "from autosched.target import parse_target\n"
-        f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), parse_target('cpu'), 1, build_workers=1)\n"
+        f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), Workshop(parse_target('cpu'), 1, 1))\n"
         "m._runners._current.answer()\n"
         "print(*(w.pid for w in m._crew._workers), flush=True); time.sleep(30)"
     )

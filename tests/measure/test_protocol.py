@@ -38,7 +38,7 @@ MESSAGES = (
     Hold(1, 2, "/x.o", PROCESSORS),
     Hold(1, 2, "/x.o", GPUS),
     Measure(1, 2, 0.1, None),
-    Setup(1, "run", parse_target("cpu"), 1 << 30, "/problem", (), ()),
+    Setup(1, "run", parse_target("cpu"), 1 << 30),
 )
 ODD = (None, True, -1, 2**70, 10**400, 1.5, 1e999, "", "\ud800", "x" * 10_000, [], {}, [[[]]], {"id": 1}, *KINDS)
 
