@@ -9,7 +9,7 @@ import pytest
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Graph, Node, Value, fresh_name
-from autosched.graph.interpret import each_value, interpret
+from autosched.graph.interpret import each_value, exact, interpret, plain
 from autosched.graph.verify import verify
 
 BIAS = np.arange(3, dtype="float32")
@@ -28,6 +28,16 @@ def test_a_graph_is_computed_node_by_node():
     x = np.array([[-1, -1, -1], [1, 1, 1]], dtype="float32")
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], np.maximum(x + BIAS, 0))
     assert [name for name, _ in each_value(graph, {"x": x})] == ["bias", "x", "s", "y"]
+
+
+def test_the_arithmetic_of_the_reference():
+    """A tenth three times: in float64, and as float32 has it."""
+    nodes = (Node("add", ("x", "x"), ("s",)), Node("add", ("s", "x"), ("y",)))
+    graph = Graph(("x",), ("y",), nodes, {name: Value(name, (1,), "float32") for name in "xsy"})
+    tenth = np.float32([0.1])
+    found = {a: interpret(graph, {"x": tenth}, a)["y"][0] for a in (exact, plain)}
+    assert found[exact] == 3 * np.float64(tenth[0])
+    assert found[plain] == np.float32(tenth[0] + tenth[0]) + tenth[0] != found[exact]
 
 
 def test_a_graph_as_text():

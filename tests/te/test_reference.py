@@ -14,7 +14,7 @@ from autosched.te.operators.winograd import winograd
 from autosched.te.reference import blas as reference_blas
 from autosched.te.reference import error_bounds
 from autosched.te.reference import evaluate as reference
-from autosched.te.reference.evaluate import Reference, evaluate, within
+from autosched.te.reference.evaluate import Reference, evaluate, evaluate_plainly, within
 from autosched.te.reference.inputs import make_inputs
 
 Array = np.ndarray[Any, Any]
@@ -351,8 +351,8 @@ def test_float64_is_held_to_float64() -> None:
 def test_inputs_of_another_shape_or_type_are_refused() -> None:
     dag = ComputeDAG(gemm.matmul(2, 3, 4))
     good = make_inputs(dag, 0)
-    with pytest.raises(ValueError, match=r"input A must be float32\[2, 4\] but is float64\[2, 4\]"):
-        evaluate(dag, {**good, "A": good["A"].astype("float64")})
+    with pytest.raises(ValueError, match=r"input A must be float32\[2, 4\] but is int32\[2, 4\]"):
+        evaluate(dag, {**good, "A": good["A"].astype("int32")})
 
 
 def test_a_product_that_underflows_makes_infinity_nan_or_not() -> None:
@@ -369,3 +369,21 @@ def test_a_choice_that_may_be_nan_admits_anything() -> None:
     assert not np.isnan(ref.bound).any()
     assert within(ref, y)[0]
     assert within(ref, x)[0]
+
+
+def test_a_plain_evaluation_rounds_in_the_declared_types():
+    a, b, k = te.placeholder((5, 300), name="A"), te.placeholder((300, 7), name="B"), te.reduce_axis(300, "k")
+    product = te.compute((5, 7), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="C")
+    dag = ComputeDAG([te.compute((5, 7), lambda i, j: product[i, j] + 0.1, name="D")])
+    inputs = make_inputs(dag, 0)
+    (plain,), (exact,) = evaluate_plainly(dag, inputs), evaluate(dag, inputs)
+    assert plain.dtype == F32
+    assert (plain != exact.value.astype(F32)).any()  # the sums were rounded, not only the result
+    assert (np.abs(plain - exact.value) <= exact.bound).all()
+
+
+def test_floats_may_be_given_unrounded():
+    a = te.placeholder((3,), name="A")
+    dag = ComputeDAG([te.compute((3,), lambda i: a[i] * 2.0, name="B")])
+    (result,) = evaluate(dag, {"A": np.array([0.1, 0.2, 0.3])})
+    np.testing.assert_array_equal(result.value, [0.2, 0.4, 0.6])

@@ -145,6 +145,14 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Bounded:
     return Bounded(value, rules.tamed(value, err, dtype))
 
 
+def sums(c: Contraction, shape: Sequence[int], dtype: str) -> Array:
+    """The output of `shape` without a bound, multiplied and added up in the type that floats of `dtype` compute in."""
+    kind = DTYPES[dtype].computes_in
+    out = np.zeros(tuple(shape), kind)
+    _multiply(c, c.a.value.value.astype(kind), c.b.value.value.astype(kind), out)
+    return out
+
+
 def _largest(array: Array) -> float:
     return float(np.abs(array).max(initial=0.0))
 

@@ -64,7 +64,8 @@ def within(reference: Reference, got: Array) -> Array:
 
 
 def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tuple[Reference, ...]:
-    """The outputs of `dag` for `inputs`, arrays of the placeholders' shapes and dtypes by name.
+    """The outputs of `dag` for `inputs`, arrays of the placeholders' shapes and dtypes by name. Floats may be given in
+    float64, whatever their dtype is: they are taken as they are.
 
     The bound is that of kernels in which convolutions may be computed by Winograd's transforms with tiles of up to
     `tile` outputs along a dimension; 0: of none. The value is the direct form's in any case.
@@ -72,6 +73,26 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
     _run(dag, tensors, tile)
     return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
+
+
+def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The outputs of `dag` as a plain program in the declared types has them: products are added up in those types, and
+    what a stage computes is rounded to its own. How far they lie from what `evaluate` gives is the precision that such
+    programs have."""
+    tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
+    last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
+    with np.errstate(all="ignore"):
+        for i, op in enumerate(dag.stages):
+            product = _product(op, tensors)
+            summed = product is not None and DTYPES[op.body[0].dtype].is_float
+            found = [blas.sums(product, op.shape, op.body[0].dtype)] if summed else _values(_stage(op, tensors))
+            for tensor, value in zip(op.outputs, found, strict=True):
+                rounded = value.astype(DTYPES[tensor.dtype].numpy_dtype)
+                tensors[tensor.name] = Bounded(rounded.astype(rules.working_type(tensor.dtype), copy=False))
+            for name in [t.name for t in op.inputs if last[t.name] == i]:
+                tensors.pop(name, None)
+    results = [(t, tensors[t.name].value.reshape(t.public_shape)) for t in dag.outputs]
+    return tuple(value.astype(DTYPES[t.dtype].numpy_dtype) for t, value in results)
 
 
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
@@ -111,11 +132,12 @@ def _widened(result: Bounded, errors: Sequence[Array | None]) -> Bounded:
 
 
 def _input(tensor: Tensor, array: Array) -> Bounded:
-    if array.shape != tensor.shape or array.dtype != DTYPES[tensor.dtype].numpy_dtype:
+    working = rules.working_type(tensor.dtype)
+    if array.shape != tensor.shape or array.dtype not in (DTYPES[tensor.dtype].numpy_dtype, working):
         raise ValueError(
             f"input {tensor.name} must be {tensor.dtype}{list(tensor.shape)} but is {array.dtype}{list(array.shape)}"
         )
-    return Bounded(np.asarray(array, dtype=rules.working_type(tensor.dtype), order="C"))
+    return Bounded(np.asarray(array, dtype=working, order="C"))
 
 
 def _seen(result: Bounded, tensor: Tensor) -> Reference:
@@ -124,11 +146,9 @@ def _seen(result: Bounded, tensor: Tensor) -> Reference:
 
 
 def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
-    extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
-    if op.reducer is not None and kind_of(op.reducer) == "sum":
-        product = blas.match(op.body[0], extents, len(op.axes), tensors)
-        if product is not None and (product.worthwhile or math.prod(op.shape) < 4096):
-            return (blas.evaluate(product, op.shape, op.body[0].dtype),)
+    product = _product(op, tensors)
+    if product is not None:
+        return (blas.evaluate(product, op.shape, op.body[0].dtype),)
     sums = find_prefix_scan(op)
     if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
         (term,) = _stage(elements(op, sums, op.name), tensors)
@@ -142,6 +162,19 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]
             found = _reduce(op, op.reducer, box, tensors)
         out.put(box, found)
     return out.done()
+
+
+def _values(found: Sequence[Bounded]) -> list[Array]:
+    return [x.value for x in found]
+
+
+def _product(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
+    """The stage as sums of products that are better left to BLAS."""
+    if op.reducer is None or kind_of(op.reducer) != "sum":
+        return None
+    extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
+    found = blas.match(op.body[0], extents, len(op.axes), tensors)
+    return found if found is not None and (found.worthwhile or math.prod(op.shape) < 4096) else None
 
 
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
