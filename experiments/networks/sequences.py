@@ -88,8 +88,8 @@ class DecoderLayer(nn.Module):
         q, k = places.rotated(q), places.rotated(k)
         if caches:
             k, v = (cache.index_copy(2, at, new) for cache, new in zip(caches, (k, v), strict=True))
-        wide = (t[:, :, None].expand(-1, -1, self.times, -1, -1).flatten(1, 2) for t in (k, v))
-        y = functional.scaled_dot_product_attention(q, *wide, attn_mask=places.mask)
+        wide_k, wide_v = (t[:, :, None].expand(-1, -1, self.times, -1, -1).flatten(1, 2) for t in (k, v))
+        y = functional.scaled_dot_product_attention(q, wide_k, wide_v, attn_mask=places.mask)
         x = x + self.o(y.transpose(1, 2).flatten(2))
         y = self.norms[1](x)
         return x + self.down(functional.silu(self.gate(y)) * self.up(y)), k, v

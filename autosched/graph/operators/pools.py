@@ -29,7 +29,7 @@ def max_pool(
     """The maximum of each window; outside of the image lies -inf, or the least integer."""
     windows = Windows.over(Images(channels_last), x, kernel, strides, pads, dilations, ceil_mode)
     padded, k = windows.padded(x, smallest(x.dtype)), windows.taps()
-    made = over_windows(x, windows, lambda *place: te.max(windows.element(padded, *place, k), axis=k), "max_pool")
+    made = over_windows(x, windows, lambda n, c, at: te.max(windows.element(padded, n, c, at, k), axis=k), "max_pool")
     return stored(made, x.dtype)
 
 
@@ -141,7 +141,7 @@ def _sums(x: Tensor, windows: Windows, of: Callable[[Expr], Expr]) -> Tensor:
     padded, k = windows.padded(x), windows.taps()
 
     made: Tensor = over_windows(
-        x, windows, lambda *place: te.sum(of(windows.element(padded, *place, k)), axis=k), "sums"
+        x, windows, lambda n, c, at: te.sum(of(windows.element(padded, n, c, at, k)), axis=k), "sums"
     )
     return made
 

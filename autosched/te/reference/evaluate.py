@@ -84,8 +84,10 @@ def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
     with np.errstate(all="ignore"):
         for i, op in enumerate(dag.stages):
             product = _product(op, tensors)
-            summed = product is not None and DTYPES[op.body[0].dtype].is_float
-            found = [blas.sums(product, op.shape, op.body[0].dtype)] if summed else _values(_stage(op, tensors))
+            if product is not None and DTYPES[op.body[0].dtype].is_float:
+                found = [blas.sums(product, op.shape, op.body[0].dtype)]
+            else:
+                found = _values(_stage(op, tensors))
             for tensor, value in zip(op.outputs, found, strict=True):
                 rounded = value.astype(DTYPES[tensor.dtype].numpy_dtype)
                 tensors[tensor.name] = Bounded(rounded.astype(rules.working_type(tensor.dtype), copy=False))
