@@ -1,4 +1,4 @@
-"""Operators from the user's own file: `path/to/file.py:function`.
+"""Operators from the user's own file: `path/to/file.py:function`; functions of a package: `package.module:function`.
 
 The file is ordinary Python and is run as such. Whatever goes wrong in it becomes one sentence that names
 the file and the line of the user that failed.
@@ -7,12 +7,14 @@ the file and the line of the user that failed.
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,36 +27,63 @@ from autosched.te.tensor import Tensor
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def load(spec: str, settings: Mapping[str, str | int] | None = None) -> tuple[ComputeDAG, dict[str, Any]]:
-    """Import the file, call the function, and give the DAG of the tensors it returns with its description.
+@dataclass(frozen=True)
+class UserCall:
+    """What a user's function returned for its arguments. `where`: its file and line."""
 
-    The function's parameters are its arguments: `settings` (K=V) override their defaults and take the
-    defaults' types. Raises UsageError for a missing file or function, an unknown or missing argument, an
-    exception in the user's code, or a result that is not a tensor.
+    result: Any
+    name: str
+    arguments: Mapping[str, Any]
+    where: str
+
+
+def load(spec: str, settings: Mapping[str, str | int] | None = None) -> tuple[ComputeDAG, dict[str, Any]]:
+    """The DAG of the tensors that the function of a file returns, with its description.
+
+    Raises UsageError as `call` does, and for a result that is not a tensor.
     """
-    path, name = _split(spec)
-    with _importable(path.parent):
-        module = _import(path)
+    if not _is_of_file(spec):
+        raise UsageError(f"a function of your own is written path/to/file.py:function, but got {spec!r}")
+    called = call(spec, settings)
+    dag = _dag(called.result, called.name, called.where)
+    arguments = dict(called.arguments)
+    dtype = arguments.get("dtype", dag.outputs[0].dtype)
+    return dag, {"name": spec, "args": arguments, "dtype": str(dtype)}
+
+
+def call(spec: str, settings: Mapping[str, str | int] | None = None) -> UserCall:
+    """Imports the file or module and calls the function.
+
+    Its parameters are its arguments: `settings` (K=V) override their defaults and take the defaults' types. Raises
+    UsageError for a missing file, module or function, an unknown or missing argument, or an exception in the user's
+    code.
+    """
+    home, _, name = spec.rpartition(":")
+    if not home or not name.isidentifier():
+        raise UsageError(f"a function is written path/to/file.py:function or package.module:function, got {spec!r}")
+    path = _file(home) if _is_of_file(spec) else None
+    with _importable(Path.cwd() if path is None else path.parent):
+        module = _import_named(home) if path is None else _import(path)
+        path = path or Path(module.__file__ or home)
         function = _function(module, path, name)
         arguments = _arguments(spec, function, settings or {})
         try:
             result = function(**arguments)
         except (Exception, SystemExit) as error:
             raise UsageError(f"{_place(error, path)}: {name} failed: {_reason(error)}") from error
-    where = f"{path.name}:{_line(function)}"
-    dag = _dag(result, name, where)
-    dtype = arguments.get("dtype", dag.outputs[0].dtype)
-    return dag, {"name": spec, "args": arguments, "dtype": str(dtype)}
+    return UserCall(result, name, arguments, f"{path.name}:{_line(function)}")
 
 
-def _split(spec: str) -> tuple[Path, str]:
+def _is_of_file(spec: str) -> bool:
     file, colon, name = spec.rpartition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise UsageError(f"a function of your own is written path/to/file.py:function, but got {spec!r}")
+    return bool(colon) and file.endswith(".py") and name.isidentifier()
+
+
+def _file(file: str) -> Path:
     path = Path(file)
     if not path.is_file():
         raise UsageError(f"there is no file {file}; a function of your own is written path/to/file.py:function")
-    return path.resolve(), name
+    return path.resolve()
 
 
 @contextmanager
@@ -79,6 +108,13 @@ def _import(path: Path) -> ModuleType:
         del sys.modules[spec.name]
         raise UsageError(f"{_place(error, path)}: the file cannot be imported: {_reason(error)}") from error
     return module
+
+
+def _import_named(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"the module {name} cannot be imported: {_reason(error)}") from error
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:

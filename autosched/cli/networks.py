@@ -1,0 +1,148 @@
+"""Which words are networks: an ONNX file, a saved network, or a function that returns a torch module and inputs.
+
+    model.onnx   model.asc   path/to/file.py:function   package.module:function
+
+A verb that takes networks beside records or workloads asks here what a word is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from autosched.cli import options
+from autosched.errors import UsageError
+
+if TYPE_CHECKING:
+    from autosched.graph.graph import Array
+    from autosched.network.model import Model
+    from autosched.runtime.spec import ArraySpec
+
+FORMS = "MODEL.onnx, a saved MODEL.asc, FILE.py:FUNCTION or package.module:FUNCTION"
+ONNX, SAVED = ".onnx", ".asc"
+
+
+@dataclass(frozen=True)
+class NamedNetwork:
+    """A network that a word names. `model`: the path of a file, or a torch module for inputs as `example_inputs`."""
+
+    word: str
+    model: Any
+    example_inputs: tuple[Any, ...] | None = None
+
+    @property
+    def suffix(self) -> str:
+        """Of its file; empty for a torch module."""
+        return self.model.suffix.lower() if isinstance(self.model, Path) else ""
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """What says how a network is loaded."""
+    parser.add_argument(
+        "--size", type=options.setting, action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
+    )
+    parser.add_argument(
+        "--set", dest="settings", type=options.setting, action="append", default=[], metavar="K=V",
+        help="an argument of FUNCTION",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
+
+
+def record_or_network(text: str) -> int | str:
+    """A record's number as a number, anything else as it is."""
+    return options.integer(1)(text) if text.lstrip("+-").isdigit() or not text else text
+
+
+def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork | None:
+    """The network that a word names; None for a workload, be it built in or a function of the user's.
+
+    A function is called, with `settings` as its arguments. Raises UsageError for one that returns neither.
+    """
+    if Path(word).suffix.lower() in (ONNX, SAVED):
+        return NamedNetwork(word, Path(word))
+    if ":" not in word:
+        return None
+    from autosched.te import Tensor, workload_file
+
+    called = workload_file.call(word, settings)
+    result = called.result
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    if parts and all(isinstance(part, Tensor) for part in parts):
+        return None
+    if len(parts) != 2 or not hasattr(parts[0], "forward"):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise UsageError(
+            f"{called.where}: {called.name} must return a torch module and a tuple of inputs for it, or tensors made "
+            f"by te.compute, but returned ({kinds})"
+        )
+    module, inputs = parts
+    return NamedNetwork(word, module, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
+
+
+def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
+    """The network that a word names. Raises UsageError where it names none, or where --size is given to one that has
+    no symbolic dimensions."""
+    found = find_network(word, options.settings(args))
+    if found is None:
+        raise UsageError(f"{word} is no network: {args.verb} takes {FORMS}")
+    if args.size and found.suffix != ONNX:
+        raise UsageError(f"--size says what symbolic dimensions of an ONNX file are, and {word} has none")
+    if args.settings and found.suffix:
+        raise UsageError(f"--set gives arguments to a function, and {word} is a file")
+    return found
+
+
+def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
+    """The network as one program, with what `add_network` has asked for."""
+    from autosched import api
+
+    return api.load(found.model, found.example_inputs, sizes=sizes(args.size), threads=args.threads)
+
+
+def arrays_for(specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None) -> list[Array] | None:
+    """An array for each input: of the file `path`, else the network's example inputs; None where it has none.
+
+    Raises UsageError for a file that has not exactly the arrays of the inputs' names.
+    """
+    from autosched.runtime.tensors import as_input
+
+    if path is not None:
+        given = _read(path, [spec.name for spec in specs])
+    elif network.example_inputs is not None:
+        given = list(network.example_inputs)
+    else:
+        return None
+    if len(given) != len(specs):
+        raise UsageError(f"{network.word} has {len(given)} example inputs, but the network takes {len(specs)}")
+    return [as_input(spec, value) for spec, value in zip(specs, given, strict=True)]
+
+
+def _read(path: Path, names: Sequence[str]) -> list[Array]:
+    """The arrays of a file, in the order of `names`."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            given = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
+        raise UsageError(f"the inputs cannot be read from {path}, which must be made by np.savez: {error}") from error
+    if set(given) != set(names):
+        raise UsageError(
+            f"{path} has the arrays {', '.join(given) or 'none'}, but the network takes {', '.join(names)}"
+        )
+    return [given[name] for name in names]
+
+
+def sizes(given: Sequence[tuple[str, int | str]]) -> dict[str, int]:
+    """What --size says, by name."""
+    found: dict[str, int] = {}
+    for name, value in given:
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"--size {name}={value}: a size is a whole number of at least 1")
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"--size {name} has two values, {found[name]} and {value}: give one")
+    return found

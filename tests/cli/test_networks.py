@@ -1,0 +1,123 @@
+"""Which words are networks, and what `autosched run` makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autosched import api
+from autosched.cli.networks import find_network, record_or_network
+from autosched.errors import UsageError
+from autosched.graph.interpret import interpret
+from tests.graph import networks
+
+MODULE = """
+import torch
+from autosched import te
+
+def network(width=5, bias=True):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, width, bias=bias), torch.nn.ReLU()).eval()
+    return module, (torch.ones(2, 3),)
+
+def operator(N=7):
+    A = te.placeholder((N,), name="A")
+    return te.compute((N,), lambda i: A[i] + 1.0)
+
+def bare():
+    return torch.nn.ReLU()
+"""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    api.load(networks.perceptron(), threads=1).save(tmp_path / "net.asc")
+    return tmp_path / "net.asc"
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    (tmp_path / "nets.py").write_text(MODULE)
+    return tmp_path / "nets.py"
+
+
+def test_files_are_networks_by_their_names_and_workloads_are_none():
+    assert find_network("a/net.ONNX", {}).suffix == ".onnx"
+    assert find_network("net.asc", {}).model == Path("net.asc")
+    assert find_network("matmul", {}) is None
+    assert record_or_network("17") == 17
+    assert record_or_network("17.onnx") == "17.onnx"
+
+
+def test_functions_are_what_they_return(module, monkeypatch):
+    torch = pytest.importorskip("torch")
+    found = find_network(f"{module}:network", {"width": 11})
+    assert isinstance(found.model, torch.nn.Module)
+    assert found.model[0].out_features == 11
+    assert [tuple(x.shape) for x in found.example_inputs] == [(2, 3)]
+    assert find_network(f"{module}:operator", {"N": 3}) is None
+    with pytest.raises(UsageError, match=r"nets\.py:\d+: bare must return a torch module and a tuple of inputs"):
+        find_network(f"{module}:bare", {})
+    monkeypatch.chdir(module.parent)
+    assert find_network("nets:network", {}).word == "nets:network"
+    with pytest.raises(UsageError, match="the module nowhere cannot be imported"):
+        find_network("nowhere:network", {})
+
+
+def test_run_writes_what_the_network_computes(cli: Any, saved, tmp_path):
+    graph = networks.perceptron()
+    given = {"x": np.random.default_rng(0).normal(size=(2, 3)).astype("float32")}
+    np.savez(tmp_path / "in.npz", **given)
+    answer = cli("run", saved, "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz", "--json")
+    assert answer.code == 0
+    assert answer.json["inputs"] == [{"name": "x", "shape": [2, 3], "dtype": "float32"}]
+    with np.load(tmp_path / "out.npz") as file:
+        for name, wanted in interpret(graph, given).items():
+            np.testing.assert_allclose(file[name], wanted, rtol=0, atol=2e-6)
+
+
+def test_run_takes_a_function_with_its_own_inputs(cli: Any, module, tmp_path):
+    torch = pytest.importorskip("torch")
+    answer = cli("run", f"{module}:network", "--set", "width=3", "--outputs", tmp_path / "out.npz", "--threads", "1")
+    assert (answer.code, answer.err) == (0, "")
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 3)
+    wanted = torch.relu(layer(torch.ones(2, 3))).detach().numpy()
+    with np.load(tmp_path / "out.npz") as file:
+        np.testing.assert_allclose(next(iter(file.values())), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("run matmul", "matmul is no network: run takes MODEL.onnx"),
+        ("run {saved}", "run needs --inputs FILE.npz"),
+        ("run {saved} --size N=1", "--size says what symbolic dimensions of an ONNX file are"),
+        ("run {saved} --set N=1", "--set gives arguments to a function"),
+        ("run {saved} --inputs {saved}", "the inputs cannot be read from"),
+        ("run {saved} --inputs {other}", "has the arrays z, but the network takes x"),
+        ("run {saved} --inputs {wide}", "input x must be float32[2, 3], but got float64[2, 3]"),
+        ("run {saved} --inputs {long}", "input x must be float32[2, 3], but got float32[2, 4]"),
+        ("run nothing.asc --inputs {other}", "nothing.asc cannot be read"),
+        ("run nothing.py:f", "there is no file nothing.py"),
+        ("run a:b:c", "a:b"),
+    ],
+)
+def test_wrong_words_are_one_sentence_and_nothing_is_written(cli: Any, saved, tmp_path, words, reason):
+    files = {"saved": saved}
+    for name, arrays in {
+        "other": {"z": np.zeros(3)},
+        "wide": {"x": np.zeros((2, 3))},
+        "long": {"x": np.zeros((2, 4), "float32")},
+    }.items():
+        files[name] = tmp_path / f"{name}.npz"
+        np.savez(files[name], **arrays)
+    before = sorted(tmp_path.iterdir())
+    answer = cli(*words.format(**files).split(), "--outputs", tmp_path / "out.npz")
+    assert (answer.code, answer.out) == (2, "")
+    assert reason in answer.err
+    assert answer.err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
