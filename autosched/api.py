@@ -154,20 +154,25 @@ def load(
     sizes: Mapping[str, int] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
+    db: Path | str | None = None,
+    records: bool = True,
 ) -> Model:
     """A network as one program: an ONNX file, a saved model, a torch module with `example_inputs`, or a graph.
 
-    Kernels are those that the analytic model likes best; nothing is measured. `sizes` says what symbolic dimensions of
-    an ONNX file are. Raises GraphError for a network that is not accepted, with all operators that are unknown.
+    Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
+    `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
+    measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
+    `sizes` says what symbolic dimensions of an ONNX file are. Raises GraphError for a network that is not accepted,
+    with all operators that are unknown.
     """
-    from autosched.network.archive import SUFFIX, load_archive
-    from autosched.network.load import load_graph
+    from autosched.network.load import load_network
     from autosched.network.model import compile_graph
+    from autosched.network.records import compile_with_records
 
-    if isinstance(model, str | Path) and Path(model).suffix == SUFFIX:
-        graph, choose = load_archive(Path(model))
+    graph, choose = load_network(model, example_inputs, sizes or {})
+    if not records:
         return compile_graph(graph, target, threads, choose)
-    return compile_graph(load_graph(model, example_inputs, sizes or {}), target, threads)
+    return compile_with_records(graph, target, threads, choose, db)
 
 
 # Putting together

@@ -53,7 +53,7 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
     except (KeyError, ValueError, AttributeError) as error:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
 
-    def choose(recipe: Recipe) -> Recipe:
+    def schedule(recipe: Recipe) -> Recipe:
         known = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
         if not known or (found := steps.get(_hash(recipe))) is None:
             return recipe
@@ -64,7 +64,7 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
             return recipe
         return replace(recipe, steps=found)
 
-    return graph, choose
+    return graph, lambda recipes: [schedule(recipe) for recipe in recipes]
 
 
 def _hash(recipe: Recipe) -> str:

@@ -1,4 +1,4 @@
-"""What users call a network, as a graph: an ONNX file, a torch module, or a graph."""
+"""What users call a network, as a graph: an ONNX file, a saved network, a torch module, or a graph."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from pathlib import Path
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
+from autosched.network.archive import SUFFIX, load_archive
+from autosched.network.tasks import Choose
+
+
+def load_network(
+    model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]
+) -> tuple[Graph, Choose | None]:
+    """The graph of anything that is a network, and what says which schedules were saved with it."""
+    if isinstance(model, (str, Path)) and Path(model).suffix.lower() == SUFFIX:
+        return load_archive(Path(model))
+    return load_graph(model, example_inputs, sizes), None
 
 
 def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:

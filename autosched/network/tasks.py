@@ -13,7 +13,7 @@ from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.request import Request
 
-Choose = Callable[[Recipe], Recipe]  # the recipe with a schedule, or as it is
+Choose = Callable[[Sequence[Recipe]], Sequence[Recipe]]  # the recipes in order, with a schedule or as they are
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def tasks_of(
         if isinstance(step, Group):
             recipe = Recipe(_spec(graph, step), target_text, threads)
             places.setdefault(recipe, []).append(n)
-    chosen = {recipe: choose(recipe) if choose else recipe for recipe in places}
+    recipes = list(places)
+    chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
     kernels = build_kernels(list(chosen.values()))
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 

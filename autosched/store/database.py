@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from autosched.store.records import (
     Run,
     TargetRow,
     WorkloadRow,
+    canonical_json,
     canonical_steps,
     checked_outcome,
     checked_values,
@@ -152,6 +153,17 @@ class Database:
         the rest by time; failures never."""
         measured = [r for r in self.records(workload_hash, target, threads) if r.seconds is not None]
         return sorted(measured, key=rank)[:n]
+
+    def best_of(self, workload_hashes: Iterable[str], target: str, threads: int) -> dict[str, list[Record]]:
+        """What `best` gives for each of several workloads, all of its records; those that have none are left out."""
+        given = canonical_json(sorted(workload_hashes))
+        with one_sentence(self.path):
+            found = rows.select(self._connection, rows.BY_TASKS, (given, target, threads), self._damage)
+        measured = [r for pair in found if (r := self._record(*pair)) is not None and r.seconds is not None]
+        grouped: dict[str, list[Record]] = {}
+        for record in sorted(measured, key=rank):
+            grouped.setdefault(record.workload, []).append(record)
+        return grouped
 
     def records(self, workload_hash: str, target: str, threads: int) -> list[Record]:
         """All records of a task, failures included, in the order in which they were first tried."""

@@ -33,8 +33,9 @@ SIGNED_SINCE = 2  # the schema version that has the column `signature`
 
 HASHED = slice(1, -1)  # all but the row's id and the hash itself
 
-# Which candidates a query is about; completed by bound parameters only.
+# Which candidates a query is about; completed by bound parameters only. Several workloads are a JSON list.
 BY_TASK = "workload = ? AND target = ? AND threads = ?"
+BY_TASKS = "workload IN (SELECT value FROM json_each(?)) AND target = ? AND threads = ?"
 BY_ID_RANGE = "id BETWEEN ? AND ?"
 
 
@@ -90,7 +91,7 @@ def _insert(
 def select(
     connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
 ) -> list[tuple[CandidateRow, list[Outcome]]]:
-    """Candidates in id order with their outcomes in order of attempts. `where` is BY_TASK or BY_ID_RANGE.
+    """Candidates in id order with their outcomes in order of attempts. `where` is one of the three above.
 
     Of outcomes that cannot be read a stand-in takes the last place (see `records.LOST`).
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,8 +58,12 @@ def test_attributes_may_be_infinite(tmp_path: Path) -> None:
     assert load_saved(tmp_path / "x")[0].nodes == graph.nodes
 
 
-def second_best(recipe: Recipe) -> Recipe:
-    """The recipe with another schedule than the analytic model's first."""
+def second_best(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """The recipes with other schedules than the analytic model's first."""
+    return [other_schedule(recipe) for recipe in recipes]
+
+
+def other_schedule(recipe: Recipe) -> Recipe:
     task, sketches = make_task(recipe.request)
     candidate, _ = analytic_best(task, 2)[1]
     return replace(recipe, steps=steps_to_json(sketches[candidate.sketch].state, task.values(candidate)))

@@ -1,0 +1,122 @@
+"""The stored schedules of a network's kernels: the best that this installation has verified, where there are any.
+
+A task is found by what it computes. That takes long to tell from its spec, so a spec that the database has word by word
+is taken to be what it was; whoever builds the kernel anew sees whether it still is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from autosched.errors import AutoschedError, ScheduleError, StoreError
+from autosched.graph.graph import Graph
+from autosched.network.model import Model, compile_graph
+from autosched.network.object_cache import find_object
+from autosched.network.recipe import Recipe
+from autosched.network.tasks import Choose
+from autosched.session.trust import tell
+from autosched.store import Database, Record, default_path, named_path
+
+REPORTED = 3  # records that were passed over are named
+Inputs: TypeAlias = str  # shapes and types of a spec's inputs, as text
+
+
+@contextmanager
+def stored_schedules(db: Path | str | None) -> Iterator[StoredSchedules | None]:
+    """What the database `db` (default: the user's) has of schedules; None where there is no such file. At the end a
+    RecordWarning tells of records that do not fit any more."""
+    path = default_path() if db is None else named_path(db)
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        yield None
+        return
+    with Database(path, create=False) as database:
+        found = StoredSchedules(database)
+        yield found
+    if found.passed:
+        more = f"; and {len(found.passed) - REPORTED} more" if len(found.passed) > REPORTED else ""
+        tell(f"stored records of the network's kernels were passed over ({'; '.join(found.passed[:REPORTED])}{more})")
+
+
+def compile_with_records(
+    graph: Graph,
+    target: str | None = "cpu",
+    threads: int | None = None,
+    choose: Choose | None = None,
+    db: Path | str | None = None,
+) -> Model:
+    """The network as one program, with the schedules that `choose` gives, else with stored ones, else with what the
+    analytic model likes best. Raises what `compile_graph` does, and StoreError for a file that is no database."""
+    with stored_schedules(db) as stored:
+        if stored is None:
+            return compile_graph(graph, target, threads, choose)
+        return compile_graph(graph, target, threads, lambda recipes: stored(choose(recipes) if choose else recipes))
+
+
+@dataclass
+class StoredSchedules:
+    """Gives recipes their schedules from a database. `passed`: what was passed over, and why."""
+
+    database: Database
+    passed: list[str] = field(default_factory=list)
+
+    def __call__(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        """The recipes, those that have none with the steps of their best record."""
+        open_recipes = [recipe for recipe in recipes if not recipe.steps]
+        hashes = {recipe: found for recipe in open_recipes if (found := self._hash(recipe)) is not None}
+        if not hashes:
+            return tuple(recipes)
+        device = recipes[0].device
+        best = self.database.best_of(set(hashes.values()), device.target.fingerprint, device.threads)
+        return tuple(self._with_steps(r, best.get(hashes.get(r, ""), ())) for r in recipes)
+
+    def _with_steps(self, recipe: Recipe, records: Sequence[Record]) -> Recipe:
+        for record in records:
+            if not record.verified:  # the best come first, and claims last
+                break
+            found = replace(recipe, steps=record.steps)
+            if find_object(found) is not None:
+                return found
+            try:
+                _check_fits(found, record)
+            except AutoschedError as error:
+                self.passed.append(f"record {record.id}: {error}")
+            else:
+                return found
+        return recipe
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, str], set[Inputs]]:
+        """The hashes of the specs that are kernels of networks, and the inputs that these have."""
+        hashes, inputs = dict[str, str](), set[Inputs]()
+        for workload in self.database.workloads():
+            with suppress(StoreError, ValueError, TypeError, KeyError, RecursionError):
+                inputs.add(_inputs(json.loads(workload.spec)))
+                hashes[workload.spec] = workload.hash
+        return hashes, inputs
+
+    def _hash(self, recipe: Recipe) -> str | None:
+        """The content hash of what a recipe computes; None where no record can have it."""
+        hashes, inputs = self._known
+        if (found := hashes.get(recipe.spec)) is not None:
+            return found
+        # The same may be computed by other operators, which are recorded under the first spec that came.
+        return recipe.request.problem.dag.content_hash if _inputs(json.loads(recipe.spec)) in inputs else None
+
+
+def _inputs(spec: Any) -> Inputs:
+    return json.dumps([spec["graph"]["inputs"], spec["graph"]["weights"]])
+
+
+def _check_fits(recipe: Recipe, record: Record) -> None:
+    """Raises ScheduleError for steps that the kernel cannot have."""
+    from autosched.schedule import check_target, replay
+
+    if recipe.request.problem.dag.content_hash != record.workload:
+        raise ScheduleError("what the network's operators compute has changed since")
+    check_target(replay(recipe.request.collapsed, record.steps), recipe.device.target.kind)
