@@ -84,7 +84,15 @@ BESIDE = {
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),
     "autosched.__main__": ("autosched.cli",),
-    "experiments": (*JOINED, *VERBS, "autosched.session.task", "autosched.api", "autosched", "autosched.cli"),
+    "experiments": (
+        *JOINED,
+        *VERBS,
+        "autosched.session.task",
+        "autosched.network",
+        "autosched.api",
+        "autosched",
+        "autosched.cli",
+    ),
 }
 ALLOWED = {unit: CHAIN[: n + 1] for n, unit in enumerate(CHAIN)} | BESIDE
 # Arrows against the order that are meant, each inside a function.

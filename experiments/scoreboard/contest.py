@@ -211,4 +211,4 @@ def alternate(
 
 
 def summary(times: Sequence[float]) -> Entry:
-    return {"seconds": median(times), "ci": list(median_interval(times)), "samples": len(times)}
+    return {"seconds": median(times), "ci": list(median_interval(times)), "least_s": min(times), "samples": len(times)}

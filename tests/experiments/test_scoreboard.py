@@ -156,7 +156,7 @@ def test_contestants_alternate_after_a_round_to_warm_up():
     found = alternate("ab", Rules(rounds=4), {"a": sampler("a", 1e-3), "b": sampler("b", 2e-3)}, calls.append)
     assert "".join(c for c in calls if isinstance(c, str)) == "abbaabbaab"
     assert {c for c in calls if not isinstance(c, str)} == {contest.REST_S}
-    assert found["b"] == {"seconds": 2e-3, "ci": [2e-3, 2e-3], "samples": 4}
+    assert found["b"] == {"seconds": 2e-3, "ci": [2e-3, 2e-3], "least_s": 2e-3, "samples": 4}
 
 
 def test_there_is_a_longer_rest_after_threads_that_spin_longer():

@@ -1,0 +1,84 @@
+"""A contestant in a process of its own: `python -m experiments.networks.contestant PARENT_PID`.
+
+Requests are JSON lines as `experiments.arena` asks them: "export" writes the network as ONNX, "enter" loads it and
+writes its results to NAME.npz, "time" times a block of calls, "kernels" those of ours alone. Whatever fails is answered
+with its reason.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosched.measure import timing
+from experiments.arena import serve
+from experiments.networks.contestants import MAKERS, Entrance, Loaded, export
+
+
+@dataclass
+class Contestant:
+    """What this process has loaded, and how many calls make a block."""
+
+    loaded: Loaded | None = None
+    repeats: int = 0
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of a request; {"reason": ...} for whatever goes wrong: a runtime's errors are of any class."""
+        try:
+            match request["op"]:
+                case "export":
+                    return export(entrance_of(request))
+                case "enter":
+                    return self.enter(request)
+                case "time":
+                    return self.sample(float(request["block_s"]))
+                case "kernels":
+                    return self.kernels(int(request["rounds"]), float(request["block_s"]))
+            return {"reason": f"there is no {request['op']!r}"}
+        except Exception as error:
+            return {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+
+    def enter(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name, entrance = request["name"], entrance_of(request)
+        self.loaded = MAKERS[name](entrance)
+        np.savez(entrance.directory / f"{name}.npz", *self.loaded.arrays())
+        return dict(self.loaded.facts)
+
+    def sample(self, block_s: float) -> dict[str, Any]:
+        """Seconds of one call, over a block after a call that warms up."""
+        clock = self.clock()
+        if not self.repeats:
+            self.repeats, _ = timing.calibrate(clock, block_s)
+        clock(1)
+        return {"seconds": clock(self.repeats) / self.repeats}
+
+    def kernels(self, rounds: int, block_s: float) -> dict[str, Any]:
+        from experiments.networks.kernels import facts_of
+
+        assert self.loaded is not None
+        return facts_of(self.loaded.model, self.clock(), rounds, block_s / 10)
+
+    def clock(self) -> timing.Clock:
+        assert self.loaded is not None, "enter comes before time"
+        return timing.python_clock(self.loaded.run)
+
+
+def entrance_of(request: Mapping[str, Any]) -> Entrance:
+    network, batch, threads, reduced = (request[name] for name in ("network", "batch", "threads", "reduced"))
+    return Entrance(network, batch, threads, reduced, Path(request["directory"]))
+
+
+def main() -> int:
+    gc.disable()
+    contestant = Contestant()
+    serve(lambda request, _: contestant.answer(request))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,67 @@
+"""What a row of a network says beside the others: ratios, and what our time is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.networks.contestants import OURS, PEERS
+from experiments.tuning import geomean, number
+
+Row = Mapping[str, Any]
+HEADER = (
+    "network", "ours, ms", *PEERS, "best peer", "of the best kernels", "of the bound", "load, s", "arena", "kernels",
+)  # fmt: skip
+
+
+def ratio(row: Row, peer: str) -> float | None:
+    """The peer's time over ours, None where one of them has none."""
+    ours, theirs = (row.get("entries", {}).get(name, {}).get("seconds") for name in (OURS, peer))
+    return theirs / ours if ours and theirs else None
+
+
+def best_peer(row: Row) -> tuple[str, float] | None:
+    """The fastest of the peers and its ratio."""
+    found = {peer: r for peer in PEERS if (r := ratio(row, peer)) is not None}
+    return min(found.items(), key=lambda item: item[1]) if found else None
+
+
+def cells(row: Row) -> list[str]:
+    """A line of the table. Shares are of the time in the network: what kernels alone take, and what the bound is."""
+    entries, alone = row.get("entries", {}), row.get("alone", {})
+    ours, best = entries.get(OURS, {}), best_peer(row)
+    inside = alone.get("network_s")
+    shares = [alone[name] / inside if inside and name in alone else None for name in ("kernels_s", "bound_s")]
+    return [
+        f"`{row['case']}`",
+        number(1e3 * ours["seconds"], 3) if "seconds" in ours else "-",
+        *(number(ratio(row, peer)) for peer in PEERS),
+        f"**{best[1]:.2f}**" if best else "-",
+        *(number(share) for share in shares),
+        f"{number(ours.get('load_s'), 1)}, {number(ours.get('warm_load_s'), 1)}",
+        number(ours["arena_bytes"] / ours["bound_bytes"]) if ours.get("bound_bytes") else "-",
+        f"{ours['kernels']} of {ours['tasks']} tasks" if "tasks" in ours else "-",
+    ]
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Who took no part and why."""
+    return [
+        f"`{row['case']}`, {name}: {entry['reason']}"
+        for row in rows
+        for name, entry in row.get("entries", {}).items()
+        if "reason" in entry
+    ]
+
+
+def losses(rows: Sequence[Row]) -> str:
+    """Where a peer is faster, the slowest first."""
+    found = [(best[1], row["case"], best[0]) for row in rows if (best := best_peer(row)) and best[1] < 1]
+    return ", ".join(f"`{case}` {r:.3f} ({peer})" for r, case, peer in sorted(found))
+
+
+def totals(rows: Sequence[Row]) -> dict[str, Any]:
+    """Means of the ratios, over the rows that have them."""
+    best = [found[1] for row in rows if (found := best_peer(row))]
+    means = {peer: geomean([r for row in rows if (r := ratio(row, peer)) is not None]) for peer in PEERS}
+    return {"networks": len(rows), "best_peer": geomean(best), "slower": sum(r < 1 for r in best), **means}
