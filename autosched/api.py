@@ -292,7 +292,7 @@ def _write_fastest(directory: Path, task: Task, result: Result, db: Path | str |
 
 def _write_sources(directory: Path, task: Task, sources: Sequence[Source]) -> None:
     """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
-    from autosched.session.export import write_whole
+    from autosched.session.linking import write_whole
 
     name = task.subject.workload.rpartition(":")[2]
     for rank, source in enumerate(sources, start=1):

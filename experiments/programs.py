@@ -26,7 +26,7 @@ import numpy.typing as npt
 from autosched.errors import AutoschedError, StoreError
 from autosched.lower import lower
 from autosched.schedule import replay, steps_to_json
-from autosched.session.export import write_whole
+from autosched.session.linking import write_whole
 from autosched.store import Database, Record
 from autosched.target import Target
 from autosched.te import ComputeDAG

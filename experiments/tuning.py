@@ -18,7 +18,7 @@ from autosched.cli.interrupts import interrupted_by_signals
 from autosched.cli.output import table
 from autosched.errors import UsageError
 from autosched.measure.results import FAULTS
-from autosched.session.export import write_whole
+from autosched.session.linking import write_whole
 from autosched.te.operators.registry import find
 from autosched.tuner.asked import Asked
 from experiments.hostinfo import host_facts

@@ -12,6 +12,7 @@ from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
 from autosched.runtime.spec import ArraySpec
 from autosched.session import export as deploy
+from autosched.session.c_interface import c_identifier
 from autosched.target import parse_target
 
 IR = "define i32 @k(ptr %args, ptr %workspace, i64 %n) {\n  ret i32 0\n}\n"
@@ -69,4 +70,4 @@ def test_kinds() -> None:
 
 
 def test_identifiers() -> None:
-    assert deploy.c_identifier("own.py:rms-norm") == "own_py_rms_norm"
+    assert c_identifier("own.py:rms-norm") == "own_py_rms_norm"

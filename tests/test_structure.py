@@ -47,6 +47,8 @@ JOINED = (*CHAIN, "search_spaces", "cost_model")
 VERBS = (
     "autosched.session.device",
     "autosched.session.request",
+    "autosched.session.c_interface",
+    "autosched.session.linking",
     "autosched.session.export",
     "autosched.session.roofline",
 )
@@ -59,7 +61,9 @@ BESIDE = {
     "autosched.session.device": (*JOINED, "autosched.session.roofline"),
     "autosched.session.request": (*JOINED, "autosched.session.device"),
     "autosched.session.task": (*JOINED, "autosched.session.device", "autosched.session.request"),
-    "autosched.session.export": JOINED,
+    "autosched.session.c_interface": JOINED,
+    "autosched.session.linking": JOINED,
+    "autosched.session.export": (*JOINED, "autosched.session.c_interface", "autosched.session.linking"),
     "autosched.session.roofline": JOINED,
     "autosched.session.trust": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.records": (*JOINED, *VERBS, "autosched.session.trust"),
@@ -80,6 +84,8 @@ BESIDE = {
         "autosched.session.roofline",
         "autosched.session.trust",
         "autosched.session.records",
+        "autosched.session.c_interface",
+        "autosched.session.linking",
     ),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),

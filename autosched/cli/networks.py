@@ -39,6 +39,11 @@ class NamedNetwork:
         """Of its file; empty for a torch module."""
         return self.model.suffix.lower() if isinstance(self.model, Path) else ""
 
+    @property
+    def name(self) -> str:
+        """For files about it: that of its file, or of the function."""
+        return self.model.stem if isinstance(self.model, Path) else self.word.rpartition(":")[2]
+
 
 def add_network(parser: argparse.ArgumentParser) -> None:
     """What says how a network is loaded."""
@@ -50,6 +55,13 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         help="an argument of FUNCTION",
     )  # fmt: skip
     parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
+
+
+def add_record_or_network(parser: argparse.ArgumentParser) -> None:
+    """A record by its number, with what says which, or a network, with what says how it is loaded."""
+    parser.add_argument("id", type=record_or_network, metavar="ID|MODEL.onnx", help=f"a record's number, or {FORMS}")
+    options.add_record_facts(parser)
+    add_network(parser)
 
 
 def record_or_network(text: str) -> int | str:

@@ -28,7 +28,8 @@ class Model(Kernel):
     """A network as a function of arrays: `model(x)`, `model(x, out=y)`, with everything that a kernel accepts.
 
     `original` is the graph as it came, `program` what became of it, `tasks` its kernels; `arena_bytes` is what one call
-    needs besides inputs and results, `bound_bytes` the most that is alive at a time.
+    needs besides inputs and results, `bound_bytes` the most that is alive at a time; `block` holds the weights as the
+    kernels read them, `linked` their functions.
     """
 
     def __init__(
@@ -45,11 +46,17 @@ class Model(Kernel):
         self.original, self.program, self.device = original, program, device
         self.tasks = program.tasks
         self.arena_bytes, self.bound_bytes = program.memory.nbytes, program.memory.bound_bytes
-        self._kept = (loaded, block)
+        self.block, self.linked = block, loaded
 
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
         save_archive(Path(path), self.original, self.tasks, self.device)
+
+    def export(self, path: str | Path) -> list[Path]:
+        """Writes a shared library *.so that needs no autosched, its header and its weights; see `network.export`."""
+        from autosched.network.export import export_model
+
+        return export_model(self, Path(path))
 
 
 def compile_graph(

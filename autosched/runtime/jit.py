@@ -119,17 +119,19 @@ def llvm_version() -> str:
     return f"{'.'.join(map(str, _llvm().llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
-def export_object(ir: str, target: Target, threads: int) -> bytes:
-    """An object file that holds kernel and thread pool; it needs libc (with pthread) and libm only.
+def export_object(ir: str, target: Target, threads: int, alone: bool = True) -> bytes:
+    """An object file that holds the module and the thread pool; it needs libc (with pthread) and libm only.
 
-    The exported function keeps the kernel's C prototype; regions run on at most `threads` threads.
+    Functions keep their C prototypes; regions run on at most `threads` threads. Unless it is `alone`, the objects of
+    kernels that it is linked with find their `autosched_parallel` in it.
     """
     llvm = _llvm()
     machine = _machine(target)
     module = _optimised(ir, target, machine)
     pool = _parse(exported_pool_ir(target, threads), target)
     module.link_in(pool)
-    module.get_function("autosched_parallel").linkage = llvm.Linkage.internal
+    if alone:
+        module.get_function("autosched_parallel").linkage = llvm.Linkage.internal
     with _options(target):
         return bytes(machine.emit_object(module))
 

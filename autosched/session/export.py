@@ -17,20 +17,16 @@ share it. Needed at link time: the C library with threads, and libm.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
-from autosched.ir.dtype import DTYPES
+from autosched.session.c_interface import Argument, Function, Header, c_names, c_type, terms, workspace_line
+from autosched.session.linking import linked, write_whole
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:
@@ -38,39 +34,6 @@ if TYPE_CHECKING:
     from autosched.runtime.spec import ArraySpec
 
 S = TypeVar("S", bound="Source")
-C_FLOATS = {"float32": "float", "float64": "double"}
-# Programs that can link, in the order of preference, with what they need besides the object.
-LINKERS = (
-    ("cc", ("-lm", "-lpthread")),
-    ("gcc", ("-lm", "-lpthread")),
-    ("clang", ("-lm", "-lpthread")),
-    ("ld", ()),  # what is undefined is found in the program that loads the library
-    ("ld.lld", ()),
-)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An array in C: its pointer's type, its name, and whether it is "in ", "out" or a "weight"."""
-
-    kind: str
-    name: str
-    spec: ArraySpec
-    role: str
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function in C that calls `entry` of the kernel's module with `arguments` and memory of the caller's."""
-
-    symbol: str
-    entry: str
-    arguments: tuple[Argument, ...]
-    memory: tuple[str, ...]
-
-    @property
-    def prototype(self) -> str:
-        return f"int {self.symbol}({', '.join([*(f'{a.kind}{a.name}' for a in self.arguments), *self.memory])});"
 
 
 @dataclass(frozen=True)
@@ -92,12 +55,12 @@ class Deployable(Generic[S]):
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """One for each array, in the kernel's order."""
-        names = _c_names(spec.name for spec in (*self.inputs, *self.outputs))
+        names = c_names(spec.name for spec in (*self.inputs, *self.outputs))
         found = []
         for n, (name, spec) in enumerate(zip(names, (*self.inputs, *self.outputs), strict=True)):
             is_input = n < len(self.inputs)
             role = ("weight" if spec.name in self.weights else "in ") if is_input else "out"
-            found.append(Argument(f"{'const ' if is_input else ''}{_c_type(spec.dtype)} *", name, spec, role))
+            found.append(Argument(f"{'const ' if is_input else ''}{c_type(spec.dtype)} *", name, spec, role))
         return tuple(found)
 
 
@@ -189,127 +152,32 @@ def _entry_ir(kernel: Deployable[KernelSource], function: Function) -> str:
 
 
 def header_text(kernel: Deployable[KernelSource]) -> str:
-    """The C header (C99 or C++): what the functions take, and how much memory they need."""
-    guard = f"{kernel.symbol.upper()}_H"
+    """The C header: what the functions take, and how much memory they need."""
     target, threads, packed_bytes = kernel.target, kernel.source.threads, kernel.source.packed_bytes
-    rows = [f" *   {a.name:<12} {a.role}  {a.spec}" for a in kernel.arguments]
+    about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in kernel.arguments]
+    macros: list[tuple[str, object]] = [("TARGET", f'"{target.arch}-{target.mcpu}"'), ("THREADS", threads)]
+    macros.append(("WORKSPACE_BYTES", kernel.source.workspace_bytes))
     if packed_bytes:
-        rows.append(
-            f" *   {'packed':<12} what {kernel.symbol}_prepare makes of the weights, once: 64-byte aligned,"
+        about.append(
+            f"  {'packed':<12} what {kernel.symbol}_prepare makes of the weights, once: 64-byte aligned,"
             f" {packed_bytes} bytes"
         )
-    return "\n".join(
-        [
-            f"/* {_comment(kernel.title)}",
-            " *",
-            *rows,
-            f" *   {'workspace':<12} scratch, 64-byte aligned, {kernel.source.workspace_bytes} bytes, one for each call"
-            " in flight",
-            " *",
-            f" * Dense row-major arrays that do not overlap; runs on at most {threads} thread(s); returns 0.",
-            f" * Made for {target.fingerprint}: another processor may not have its instructions.",
-            " */",
-            f"#ifndef {guard}",
-            f"#define {guard}",
-            "",
-            "#include <stdint.h>",
-            "",
-            f'#define {kernel.symbol.upper()}_TARGET "{target.arch}-{target.mcpu}"',
-            f"#define {kernel.symbol.upper()}_THREADS {threads}",
-            f"#define {kernel.symbol.upper()}_WORKSPACE_BYTES {kernel.source.workspace_bytes}",
-            *([f"#define {kernel.symbol.upper()}_PACKED_BYTES {packed_bytes}"] if packed_bytes else []),
-            "",
-            "#ifdef __cplusplus",
-            'extern "C"',
-            "#endif",
-            *(function.prototype for function in _functions(kernel)),
-            "",
-            f"#endif /* {guard} */",
-            "",
-        ]
-    )
+        macros.append(("PACKED_BYTES", packed_bytes))
+    about += [workspace_line(kernel.source.workspace_bytes), "", *terms(target, threads)]
+    prototypes = [function.prototype for function in _functions(kernel)]
+    return Header(kernel.symbol, kernel.title, about, ("stdint.h",), macros, prototypes).text
 
 
-def c_identifier(text: str) -> str:
-    """`text` with everything that a C name cannot hold replaced by an underscore."""
-    return re.sub(r"\W", "_", text, flags=re.ASCII) or "kernel"
-
-
-def _c_names(names: Iterator[str]) -> list[str]:
-    """Distinct argument names that are no words of C or C++: each ends in an underscore if it has to."""
-    used = {"workspace", *_RESERVED}
-    found = []
-    for name in names:
-        word = c_identifier(name)
-        word = f"_{word}" if word[0].isdigit() else word
-        while word in used:
-            word += "_"
-        used.add(word)
-        found.append(word)
-    return found
-
-
-_RESERVED = {
-    "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue", "default", "delete", "do",
-    "double", "else", "enum", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long",
-    "mutable", "namespace", "new", "operator", "private", "protected", "public", "register", "restrict", "return",
-    "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef",
-    "union", "unsigned", "using", "virtual", "void", "volatile", "while", "and", "or", "not", "xor", "asm", "int8_t",
-    "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t",
-}  # fmt: skip
-
-
-def _c_type(dtype: str) -> str:
-    """The type of an element; an unsigned integer of its bits where C has none."""
-    row = DTYPES[dtype]
-    return C_FLOATS.get(dtype) or f"{dtype if row.is_integer else row.bits_dtype}_t"
-
-
-def _comment(text: str) -> str:
-    """Text of a record inside a C comment."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("*/", "* /")
-
-
-def _linked(code: bytes, path: Path) -> bytes:
-    """A shared library of the object `code`; `path` is the name that the library is known by."""
-    found = next(((which, words) for name, words in LINKERS if (which := shutil.which(name))), None)
-    if found is None:
-        raise UsageError(
-            f"a shared library needs a linker and none of {', '.join(name for name, _ in LINKERS)} is installed: "
-            "install one, or export with --kind object, which needs none"
-        )
-    linker, words = found
-    with tempfile.TemporaryDirectory() as directory:
-        source, library = Path(directory) / "kernel.o", Path(directory) / "kernel.so"
-        source.write_bytes(code)
-        named = ["-soname", path.name]
-        if words:  # a compiler that calls the linker
-            named = ["-Xlinker", "-soname", "-Xlinker", path.name]
-        command = [linker, "-shared", *named, "-o", str(library), str(source), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-            raise UsageError(f"{linker} cannot link the library: {lines[-1]}; --kind object needs no linker")
-        return library.read_bytes()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes beside `path`, then renames; raises UsageError where that cannot be done."""
-    if path.exists() and not path.is_file() and not path.is_dir():  # a device would be replaced by a file
-        raise UsageError(f"{path} cannot be written: it is not a regular file, so name another")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _linked(kernel: Deployable[KernelSource], path: Path) -> bytes:
     try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+        return linked([object_code(kernel)], path)
+    except UsageError as error:
+        raise UsageError(f"{error}; --kind object needs no linker") from error
 
 
 _TEXT = FileKind(lambda kernel, path: kernel.source.text.encode())  # whose comment says how to launch it
 FILE_KINDS: dict[str, FileKind] = {
-    "so": FileKind(lambda kernel, path: _linked(object_code(kernel), path), has_header=True),
+    "so": FileKind(_linked, has_header=True),
     "object": FileKind(lambda kernel, path: object_code(kernel), has_header=True),
     "c-header": FileKind(lambda kernel, path: header_text(kernel).encode()),
     "cuda": _TEXT,

@@ -149,6 +149,7 @@ def export(
     VerificationError for one that failed, DeviceError for one from elsewhere whose device is not here.
     """
     from autosched.session import export as deploy
+    from autosched.session.c_interface import c_identifier
     from autosched.store import named_path
 
     deploy.check_kind(kind)
@@ -156,7 +157,7 @@ def export(
     code_of = exports()[kind]
     found = _read(record_id, db, workload, target, needs_device=not BACKENDS[code_of].is_gpu)
     problem, device = found.problem, found.device
-    name = f"{deploy.c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
+    name = f"{c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
     source = found.source_for(code_of, f"exported as {kind}")
     found.check_verified(db)
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,4 +121,18 @@ def test_wrong_words_are_one_sentence_and_nothing_is_written(cli: Any, saved, tm
     assert (answer.code, answer.out) == (2, "")
     assert reason in answer.err
     assert answer.err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a linker")
+def test_export_writes_a_library(cli: Any, saved, tmp_path):
+    answer = cli("export", saved, "--out", tmp_path / "net.so", "--threads", "1", "--json")
+    assert (answer.code, answer.json["model"]) == (0, str(saved))
+    assert answer.json["files"] == [str(tmp_path / name) for name in ("net.so", "net.h", "net.weights")]
+    assert "int autosched_net(const float *x, " in (tmp_path / "net.h").read_text()
+    before = sorted(tmp_path.iterdir())
+    for words, reason in ((("--kind", "object"), "not as object"), (("--out", tmp_path / "net.o"), "ends in .so")):
+        answer = cli("export", saved, *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert reason in answer.err
     assert sorted(tmp_path.iterdir()) == before

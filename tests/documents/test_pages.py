@@ -16,6 +16,8 @@ import pytest
 
 from autosched.cli.main import VERBS, build_parser
 from autosched.codegen.source import KernelSource
+from autosched.graph.graph import Graph, Node, Value
+from autosched.network.model import compile_graph
 from autosched.runtime.spec import ArraySpec
 from autosched.session.export import Deployable, header_text
 from autosched.target import parse_target
@@ -225,12 +227,32 @@ C = [content for page in PAGES for language, content in page.blocks if language 
 @pytest.mark.parametrize("block", C)
 def test_c_blocks_compile_with_the_header_that_they_include(block, tmp_path):
     include, body = block.split("\n", 1)
-    (name,) = re.findall(r'#include "autosched_(\w+)\.h"', include)
-    a, b, c = (ArraySpec(letter, (4, 4), "float32") for letter in "ABC")
-    kernel = Deployable(name, name, KernelSource(name, "", 64, 1), parse_target("cpu"), (a, b), (c,))
-    (tmp_path / f"autosched_{name}.h").write_text(header_text(kernel))
-    text = f"#include <stdlib.h>\n{include}\nvoid use(const float *A, const float *B, float *C) {{\n{body}}}\n"
-    command = ["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-x", "c", "-I", str(tmp_path), "-"]
+    (stem,) = re.findall(r'#include "(\w+)\.h"', include)
+    if stem.startswith("autosched_"):
+        a, b, c = (ArraySpec(letter, (4, 4), "float32") for letter in "ABC")
+        name = stem.removeprefix("autosched_")
+        kernel = Deployable(name, name, KernelSource(name, "", 64, 1), parse_target("cpu"), (a, b), (c,))
+        (tmp_path / f"{stem}.h").write_text(header_text(kernel))
+        taken = "const float *A, const float *B, float *C"
+    else:
+        values = {name: Value(name, (3,), "float32") for name in "xy"}
+        network = Graph(("x",), ("y",), (Node("relu", ("x",), ("y",)),), values)
+        compile_graph(network, threads=1).export(tmp_path / f"{stem}.so")
+        taken = "const float *x, float *y, void *workspace"
+    text = f"#include <stdlib.h>\n{include}\nvoid use({taken}) {{\n{body}}}\n"
+    command = [
+        "cc",
+        "-std=c11",
+        *re.findall(r"-D\w+=\w+", include),
+        "-Wall",
+        "-Werror",
+        "-fsyntax-only",
+        "-x",
+        "c",
+        "-I",
+        str(tmp_path),
+        "-",
+    ]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -238,4 +260,4 @@ def test_c_blocks_compile_with_the_header_that_they_include(block, tmp_path):
 def test_the_pages_are_found():
     assert {README.path, GUIDE.path, ARCHITECTURE.path, CHANGELOG.path} <= {page.path for page in PAGES}
     assert {README, GUIDE} <= set(PYTHON)
-    assert len(C) == 1
+    assert len(C) == 2
