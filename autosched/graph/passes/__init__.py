@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autosched.graph.graph import Graph, Node
+from autosched.graph.passes.assign_layouts import assign_layouts
 from autosched.graph.passes.complete_norms import complete_norms
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
@@ -47,6 +48,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("recognise_composites", recognise_composites, "An operator as a whole is computed wide and in one pass."),
     GraphPass("complete_norms", complete_norms, "Scale and bias are applied while a row is at hand."),
     GraphPass("recognise_attention", recognise_attention, "The scores of attention need not be kept."),
+    GraphPass("assign_layouts", assign_layouts, "Vectors of a convolution lie along its channels."),
     GraphPass("share_common", share_common, "The same value is not computed twice."),
     GraphPass("merge_siblings", merge_siblings, "Q, K and V, gate and up: one pass over what they read."),
 )

@@ -1,0 +1,192 @@
+"""Nodes on images [N, C, ...] as nodes on the same images with their channels last, [N, ..., C].
+
+Operators on images have an attribute for that. Others go by dimensions, whose numbers change: those that work element
+by element, join, cut, pad, resize or reduce. A transpose that puts the channels last is none at all then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+from autosched.graph.graph import Attribute, Graph, Node, Shape
+from autosched.graph.operators import operators
+from autosched.graph.passes.kinds import BROADCASTING, UNARY
+from autosched.graph.passes.merge_layouts import permutation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """`node`: what computes the same on images with their channels last, called as the node that it stands for.
+
+    `operands`: the places among its inputs of such images; those of fewer dimensions are stretched to `rank`.
+    `results`: whether its results are such images too. What else it reads and makes is as it was.
+    """
+
+    node: Node
+    rank: int
+    operands: tuple[int, ...] = (0,)
+    results: bool = True
+
+
+def to_last(rank: int) -> Shape:
+    """The permutation from [N, C, ...] to [N, ..., C]."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> Shape:
+    """The permutation from [N, ..., C] to [N, C, ...]."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def in_last_order(items: Sequence[T]) -> tuple[T, ...]:
+    """What belongs to the dimensions of [N, C, ...], for those of [N, ..., C]."""
+    return tuple(items[d] for d in to_last(len(items)))
+
+
+def with_channels_last(graph: Graph, node: Node) -> ChannelsLast | None:
+    """None where the node does not take such images, or has no images."""
+    if node.inputs[:1] == (None,) or not node.inputs:
+        return None
+    rule = _RULES.get(node.operator) or (_by_attribute if _CHANNELS_LAST in _parameters(node.operator) else None)
+    ranks = [len(graph.values[name].shape) for name in (*node.used[:1], node.outputs[0])]
+    return None if rule is None or max(ranks) < 3 else rule(graph, node)
+
+
+def into_last(node: Node, rank: int) -> ChannelsLast:
+    """A transpose that puts the channels last: the operand with its channels last is the result."""
+    return ChannelsLast(replace(node, operator="identity", attributes={}), rank, results=False)
+
+
+def out_of_last(node: Node, rank: int) -> ChannelsLast:
+    """A transpose that puts the channels first: the operand is the result with its channels last."""
+    return ChannelsLast(replace(node, operator="identity", attributes={}), rank, operands=())
+
+
+_CHANNELS_LAST = "channels_last"
+
+
+@cache
+def _parameters(operator: str) -> Mapping[str, Any]:
+    """The default of each attribute that an operator has."""
+    return {p.name: p.default for p in inspect.signature(operators()[operator]).parameters.values()}
+
+
+def _told(node: Node, name: str) -> Any:
+    """An attribute, or its default."""
+    return node.attributes.get(name, _parameters(node.operator)[name])
+
+
+def _rank(graph: Graph, node: Node) -> int:
+    return len(graph.values[node.used[0]].shape)
+
+
+def _place(axis: int, rank: int) -> int:
+    """Where a dimension of [N, C, ...] is in [N, ..., C]."""
+    return to_last(rank).index(axis % rank)
+
+
+def _turned(node: Node, **attributes: Attribute) -> Node:
+    return replace(node, attributes={**node.attributes, **attributes})
+
+
+def _by_attribute(graph: Graph, node: Node) -> ChannelsLast | None:
+    rank = _rank(graph, node)
+    is_so = _told(node, _CHANNELS_LAST) or rank < 3
+    return None if is_so else ChannelsLast(_turned(node, channels_last=True), rank)
+
+
+def _unary(graph: Graph, node: Node) -> ChannelsLast:
+    return ChannelsLast(node, _rank(graph, node))
+
+
+def _broadcasting(graph: Graph, node: Node) -> ChannelsLast:
+    places = tuple(n for n, name in enumerate(node.inputs) if name is not None)
+    return ChannelsLast(node, len(graph.values[node.outputs[0]].shape), places)
+
+
+def _along_axis(graph: Graph, node: Node) -> ChannelsLast:
+    rank = _rank(graph, node)
+    return ChannelsLast(_turned(node, axis=_place(_told(node, "axis"), rank)), rank)
+
+
+def _joining(graph: Graph, node: Node) -> ChannelsLast:
+    return replace(_along_axis(graph, node), operands=tuple(range(len(node.inputs))))
+
+
+def _along_axes(graph: Graph, node: Node) -> ChannelsLast:
+    rank, axes = _rank(graph, node), _told(node, "axes")
+    named = range(len(_told(node, "starts"))) if axes is None else axes
+    return ChannelsLast(_turned(node, axes=tuple(_place(axis, rank) for axis in named)), rank)
+
+
+def _by_dimension(graph: Graph, node: Node) -> ChannelsLast | None:
+    """Attributes that have an entry for each dimension of operand and result."""
+    rank = _rank(graph, node)
+    lists = {name: node.attributes.get(name) for name in _LISTS[node.operator]}
+    turned = {name: in_last_order(what) for name, what in lists.items() if isinstance(what, tuple)}
+    if any(len(what) != rank for what in turned.values()):
+        return None  # an operand of fewer dimensions is stretched
+    return ChannelsLast(_turned(node, **turned), rank)
+
+
+def _reducing(graph: Graph, node: Node) -> ChannelsLast | None:
+    """Dimensions that go leave an image, or what is the same in either order."""
+    rank = _rank(graph, node)
+    word = "axes" if "axes" in _parameters(node.operator) else "axis"
+    said = _told(node, word)
+    over = {axis % rank for axis in (range(rank) if said is None else said if isinstance(said, tuple) else (said,))}
+    places = tuple(sorted(_place(axis, rank) for axis in over))
+    form = ChannelsLast(_turned(node, **{word: places if word == "axes" else places[0]}), rank)
+    if _told(node, "keepdims"):
+        return form
+    kept, in_order = ([d for d in dims if d not in over] for dims in (range(rank), to_last(rank)))
+    if kept == in_order:
+        return replace(form, results=False)
+    return form if kept[:2] == [0, 1] else None
+
+
+def _reshaping(graph: Graph, node: Node) -> ChannelsLast | None:
+    """What takes dimensions other than batch and channels apart, or puts them together."""
+    given, made = graph.values[node.used[0]].shape, graph.values[node.outputs[0]].shape
+    if min(len(given), len(made)) < 3 or given[:2] != made[:2]:
+        return None
+    return ChannelsLast(_turned(node, shape=in_last_order(made)), len(given))
+
+
+def _transposing(graph: Graph, node: Node) -> ChannelsLast | None:
+    """Of images of one dimension either permutation is the other too: `assign_layouts` tells which is meant."""
+    rank, perm = _rank(graph, node), permutation(node)
+    if perm == to_last(rank):
+        return into_last(node, rank)
+    return out_of_last(node, rank) if perm == to_first(rank) else None
+
+
+_LISTS: Mapping[str, tuple[str, ...]] = {
+    "pad": ("pads",),
+    "tile": ("repeats",),
+    "expand": ("shape",),
+    "resize": ("sizes", "scales"),
+}
+_REDUCTIONS = (
+    *("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_l1", "reduce_l2"),
+    *("reduce_log_sum", "reduce_log_sum_exp", "reduce_sum_square", "reduce_any", "reduce_all", "argmax", "argmin"),
+)
+_ROWS = ("softmax", "log_softmax", "hardmax", "lp_normalize", "cumsum", "cumprod", "split", "quantize", "dequantize")
+# How an operator without the attribute goes by dimensions.
+_RULES: Mapping[str, Callable[[Graph, Node], ChannelsLast | None]] = {
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys((*BROADCASTING, "prelu"), _broadcasting),
+    **dict.fromkeys(_ROWS, _along_axis),
+    "concat": _joining,
+    **dict.fromkeys(("slice", "flip", "roll"), _along_axes),
+    **dict.fromkeys(_LISTS, _by_dimension),
+    **dict.fromkeys(_REDUCTIONS, _reducing),
+    "reshape": _reshaping,
+    "transpose": _transposing,
+}
