@@ -28,8 +28,8 @@ from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
 from autosched.graph.verify import verify
 
 FAMILIES = (
-    *("attention", "control", "convolutions", "elementwise", "indices", "normalisation", "pools", "products"),
-    *("quantised", "recurrent", "reductions", "resizing"),
+    *("attention", "control", "convolutions", "elementwise", "indices", "microsoft", "normalisation", "pools"),
+    *("products", "quantised", "recurrent", "reductions", "resizing"),
 )
 DEEPEST = 50  # of graphs and definitions within each other
 
