@@ -5,5 +5,11 @@ tasks       its kernels, those that compute the same as one task
 program     kernels, the plan of the arena, and where weights lie
 model       the program linked, its weights packed: a function of arrays
 records     the schedules that were measured before, for its tasks
+
+turns            of its tasks: which is worth another round of measurements
+task_search      one task's search, round by round; place: what all tasks' share
+network_search   the turns of all tasks; contest: whole networks timed side by side
+tune             all of it; tuned: what it leaves behind
+
 dynamo      torch.compile(model, backend="autosched")
 """

@@ -1,0 +1,85 @@
+"""The search for a whole network: its tasks take turns, and those who watch hear of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autosched.network.task_search import TRIALS, TaskSearch
+from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkPoint, kernels_s, task_results
+from autosched.network.turns import whose_turn
+from autosched.tuner.progress import Stopwatch
+
+
+@dataclass
+class NetworkSearch:
+    """The searches of a network's tasks, which take turns until `most_trials` are measured or the time is up."""
+
+    searches: Sequence[TaskSearch]
+    watch: Stopwatch
+    most_trials: int | None = None
+    callbacks: Sequence[NetworkCallback] = ()
+    curve: list[NetworkPoint] = field(default_factory=list)
+    interrupted: bool = False
+
+    def run(self) -> None:
+        """All turns, and the final comparisons. Raises DeviceError; whatever it raises, what was measured is stored."""
+        try:
+            self._take_turns()
+            self._tell("on_end", None)
+            self._compare()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            for search in self.searches:
+                search.finish(self.interrupted)
+
+    @property
+    def n_measured(self) -> int:
+        return sum(search.n_measured for search in self.searches)
+
+    @property
+    def in_order(self) -> list[TaskSearch]:
+        """Those that take most of the network's time first."""
+        return sorted(self.searches, key=lambda search: -search.standing.network_s)
+
+    def may_go_on(self) -> bool:
+        """Whether there is time left, with what is kept for the end."""
+        budget_s = self.watch.budget_s
+        return not self.interrupted and (budget_s is None or self.watch.elapsed() < budget_s)
+
+    def _take_turns(self) -> None:
+        while self.watch.spent() < 1.0 and (left := self._trials_left()) > 0:
+            turn = whose_turn([search.standing for search in self.searches])
+            if turn is None:
+                return
+            self._tell("on_turn", turn)
+            self.searches[turn].take_turn(left)
+            if (now_s := kernels_s(self.searches)) is not None:
+                self.curve.append(NetworkPoint(self.n_measured, self.watch.elapsed(), now_s))
+
+    def _trials_left(self) -> int:
+        return TRIALS if self.most_trials is None else self.most_trials - self.n_measured
+
+    def _compare(self) -> None:
+        for search in self.in_order:
+            if self.may_go_on():
+                search.compare()
+
+    def _tell(self, moment: str, turn: int | None) -> None:
+        if not self.callbacks:
+            return
+        elapsed, budget_s = self.watch.elapsed(), self.watch.budget_s
+        event = NetworkEvent(
+            tasks=task_results(self.searches),
+            turn=turn,
+            trials=self.n_measured,
+            most_trials=self.most_trials,
+            elapsed_s=elapsed,
+            eta_s=None if budget_s is None else max(budget_s - elapsed, 0.0),
+            start_s=self.curve[0].kernels_s if self.curve else None,
+            kernels_s=kernels_s(self.searches),
+            gain_s=sum(search.standing.gain_s for search in self.searches),
+        )
+        for callback in self.callbacks:
+            getattr(callback, moment)(event)

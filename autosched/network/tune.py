@@ -1,0 +1,95 @@
+"""Tuning a whole network: its tasks search by turns, and the time goes where it saves most of the network's.
+
+Order of things: a first round for each task, rounds by expected gain (`turns`), the final comparison of each task's
+best few, the network built anew, and whole calls before and after side by side (`contest`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from autosched.measure import Workshop
+from autosched.measure.host import ScratchDirectory
+from autosched.measure.results import median_interval
+from autosched.network.compared import example_arrays, largest_error
+from autosched.network.contest import Steps, contest
+from autosched.network.model import Model, compile_graph
+from autosched.network.network_search import NetworkSearch
+from autosched.network.place import Place
+from autosched.network.recipe import Recipe
+from autosched.network.task_search import TaskSearch
+from autosched.network.tuned import NetworkCallback, NetworkResult, kernels_s, task_results
+from autosched.session.trust import tell_without_key
+from autosched.store import Database
+from autosched.tuner.garbage import rare_collections
+from autosched.tuner.progress import Stopwatch
+from autosched.tuner.session import Settings
+
+
+def tune_network(
+    model: Model,
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    db: Path | str | None = None,
+    callbacks: Sequence[NetworkCallback] = (),
+) -> NetworkResult:
+    """Searches for faster kernels of a network that runs, and gives the faster network; `model` stays as it is.
+
+    At most `trials` measurements and `budget_s` seconds, drawn by `seed`; with neither, until no task promises half a
+    percent of the network's time. `resume` counts the measurements of earlier runs as done. Records go to the database
+    `db`, where `autosched.load` finds them. A task whose search fails keeps its schedule. Ctrl-C ends the search with
+    what it has.
+
+    Raises UsageError for numbers that make no sense, DeviceError when the device is lost.
+    """
+    settings = Settings(1 if trials is None else trials, budget_s, seed)
+    watch = Stopwatch(time.monotonic, time.monotonic(), settings.budget_s)
+    with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:
+        tell_without_key()
+        with Workshop(model.device.target, model.device.threads) as workshop:
+            place = Place(model.device, database, workshop, scratch, watch, settings.seed, resume)
+            searches = [TaskSearch(task, place.bound_s(task), place.begin, watch) for task in model.tasks]
+            search = NetworkSearch(searches, watch, None if trials is None else settings.trials, callbacks)
+            search.run()
+        return _result(model, search)
+
+
+def _result(model: Model, search: NetworkSearch) -> NetworkResult:
+    """The end of a search: the faster network, timed and compared with its reference."""
+    arrays = example_arrays(model.program.graph)
+    found = {s.task.recipe.spec: steps for s in search.in_order if (steps := s.best_steps) is not None}
+    outcome = contest(model, found, lambda steps: _rebuilt(model, steps), arrays, search.may_go_on)
+    error = largest_error(outcome.model, arrays)
+    return NetworkResult(
+        model=outcome.model,
+        tasks=task_results(search.searches),
+        trials=search.n_measured,
+        failed=sum(trial.failure is not None for s in search.searches for trial in s.trials),
+        wall_s=search.watch.elapsed(),
+        first_result_s=0.0,
+        start_latency_s=median(outcome.before),
+        latency_s=median(outcome.after),
+        latency_ci_s=median_interval(outcome.after),
+        kernels_s=kernels_s(search.searches),
+        curve=tuple(search.curve),
+        interrupted=search.interrupted,
+        verified=True,
+        max_error=error,
+    )
+
+
+def _rebuilt(model: Model, steps: Steps) -> Model:
+    """The network with these schedules; its other tasks keep theirs."""
+    kept = {task.recipe.spec: task.recipe.steps for task in model.tasks} | dict(steps)
+
+    def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
+        return [replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes]
+
+    return compile_graph(model.original, model.tasks[0].recipe.target_text, model.device.threads, choose)

@@ -1,0 +1,152 @@
+"""What tuning a network leaves behind: the network, its tasks, and what it cost; and how far it is meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from autosched.network.model import Model
+    from autosched.network.task_search import TaskSearch
+    from autosched.runtime.spec import ArraySpec
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """A task of a network: `share` of the time that its kernels take together, the best time of one call in seconds,
+    what was measured. `fraction_of_roofline` is 1 where nothing can be faster. `record_id`: of the best candidate.
+    `error`: why its search ended early; the task keeps the schedule that it had."""
+
+    name: str
+    count: int
+    share: float | None
+    best_s: float | None
+    trials: int
+    failed: int
+    fraction_of_roofline: float | None
+    record_id: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class NetworkPoint:
+    """A step of the tuning curve: after `trials` measurements and `elapsed_s` seconds all kernels of one call took
+    `kernels_s` together."""
+
+    trials: int
+    elapsed_s: float
+    kernels_s: float
+
+
+@dataclass(frozen=True)
+class NetworkEvent:
+    """A network's search at one moment. `turn`: the task of the next round. `kernels_s`: what all kernels of one call
+    take together, None until each has been measured; `start_s` the first that there was. `gain_s`: what is expected of
+    a further round of each. `trials` of `most_trials` are done; `eta_s` is the time left at most, None without end."""
+
+    tasks: tuple[TaskResult, ...]
+    turn: int | None
+    trials: int
+    most_trials: int | None
+    elapsed_s: float
+    eta_s: float | None
+    start_s: float | None
+    kernels_s: float | None
+    gain_s: float
+
+
+class NetworkCallback(Protocol):
+    """Watches the search of a network."""
+
+    def on_turn(self, event: NetworkEvent) -> None:
+        """Before each round."""
+
+    def on_end(self, event: NetworkEvent) -> None:
+        """After the last one."""
+
+
+@dataclass(frozen=True)
+class NetworkResult:
+    """The outcome of `tune` for a network. Times in seconds.
+
+    `start_latency_s` and `latency_s` are medians of whole calls before and after, measured side by side, with a 95 %
+    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone. `first_result_s`: until the
+    network ran for the first time. `verified`: whether the tuned network was compared with its reference, and
+    `max_error` the largest difference over the largest value there is.
+    """
+
+    model: Model = field(repr=False)
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    failed: int
+    wall_s: float
+    first_result_s: float
+    start_latency_s: float
+    latency_s: float
+    latency_ci_s: tuple[float, float]
+    kernels_s: float | None
+    curve: tuple[NetworkPoint, ...]
+    interrupted: bool = False
+    verified: bool = False
+    max_error: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The object that `tune --json` prints, JSON data."""
+        model = self.model
+
+        def ends(specs: Sequence[ArraySpec]) -> list[dict[str, object]]:
+            return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]
+
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": model.original.name,
+            "inputs": ends(model.inputs),
+            "outputs": ends(model.outputs),
+            "target": model.device.target.fingerprint,
+            "threads": model.device.threads,
+            "trials": self.trials,
+            "failed": self.failed,
+            "wall_s": self.wall_s,
+            "first_result_s": self.first_result_s,
+            "start_latency_s": self.start_latency_s,
+            "latency_s": self.latency_s,
+            "latency_ci_s": list(self.latency_ci_s),
+            "kernels_s": self.kernels_s,
+            "arena_bytes": model.arena_bytes,
+            "tasks": [asdict(task) for task in self.tasks],
+            "curve": [[p.trials, p.elapsed_s, p.kernels_s] for p in self.curve],
+            "interrupted": self.interrupted,
+            "verified": self.verified,
+            "max_error": self.max_error,
+        }
+
+
+def task_results(searches: Sequence[TaskSearch]) -> tuple[TaskResult, ...]:
+    """How far each task is."""
+    total = kernels_s(searches)
+    return tuple(_task_result(search, total) for search in searches)
+
+
+def kernels_s(searches: Sequence[TaskSearch]) -> float | None:
+    """What all kernels of a call take together; None until each has been measured."""
+    times = [None if (s := search.best_s) is None else search.task.count * s for search in searches]
+    known = [s for s in times if s is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
+def _task_result(search: TaskSearch, total: float | None) -> TaskResult:
+    best_s, best = search.best_s, search.best
+    return TaskResult(
+        name=search.task.name,
+        count=search.task.count,
+        share=None if best_s is None or not total else search.task.count * best_s / total,
+        best_s=best_s,
+        trials=len(search.trials),
+        failed=sum(trial.failure is not None for trial in search.trials),
+        fraction_of_roofline=None if best_s is None else search.bound_s / best_s,
+        record_id=None if best is None else best.record_id,
+        error=search.error,
+    )
