@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.errors import UsageError
+from autosched.session import records as recorded
 from autosched.session.device import find_device
-from autosched.session.records import explain, export, show, stored_kernel, verify
+from autosched.session.records import explain, export, show, stored_kernel
 from autosched.session.request import Request
 from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from autosched.codegen import Source
     from autosched.graph.graph import Graph
+    from autosched.measure import Measurement
+    from autosched.network.check import Verification
     from autosched.network.model import Model
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
@@ -175,7 +178,57 @@ def load(
     return compile_with_records(graph, target, threads, choose, db)
 
 
+@overload
+def verify(
+    what: int,
+    db: Path | str | None = None,
+    *,
+    workload: Workload | None = None,
+    target: str | None = None,
+    seed: int = 1,
+) -> Measurement: ...
+@overload
+def verify(
+    what: Model | Graph | Path | str,
+    inputs: Mapping[str, object] | Sequence[object] | None = None,
+    *,
+    locate: bool = False,
+    onnxruntime: Path | None = None,
+) -> Verification: ...
+def verify(what: Any, *arguments: Any, **options: Any) -> Any:
+    """A record's kernel or a whole network against the reference.
+
+    A record, by its number, is built again, checked on fresh data derived from `seed` and timed; what comes of it is
+    recorded. Raises VerificationError if it fails in any way.
+
+    A network, loaded or as `load` takes it, is compared with the graph as it was imported in float64, and each of its
+    kernels with its nodes: on `inputs` (in order or by name; default: normal numbers) and on structured numbers. Root
+    mean square and maximum of an error may be 4 times those of a plain evaluation in the network's types, or 1e-6 of
+    the reference's; with Winograd's transforms 10 times that. Integers must be equal, quantised ones but for ties.
+    `locate` stops at the first kernel beyond its bound; `onnxruntime` is the ONNX file that the network is, for
+    comparing with that package as well. The answer says whether it `passed`, and has a `summary()`.
+    """
+    if not _is_network(what):
+        return recorded.verify(what, *arguments, **options)
+    from autosched.network.verbs import verify_model
+
+    return verify_model(_loaded(what), *arguments, **options)
+
+
 # Putting together
+
+
+def _is_network(what: object) -> bool:
+    from autosched.graph.graph import Graph
+    from autosched.network.model import Model
+
+    return isinstance(what, (str, Path, Graph, Model))
+
+
+def _loaded(what: Model | Graph | Path | str) -> Model:
+    from autosched.network.model import Model
+
+    return what if isinstance(what, Model) else load(what)
 
 
 def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:

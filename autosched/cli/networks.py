@@ -64,6 +64,13 @@ def add_record_or_network(parser: argparse.ArgumentParser) -> None:
     add_network(parser)
 
 
+def check_record(args: argparse.Namespace, *only_networks: str) -> None:
+    """Raises UsageError where a record is asked for with options of networks."""
+    for name in ("size", "set", "threads", *only_networks):
+        if getattr(args, {"set": "settings"}.get(name, name)):
+            raise UsageError(f"--{name} is for networks, and {args.id} is the number of a record")
+
+
 def record_or_network(text: str) -> int | str:
     """A record's number as a number, anything else as it is."""
     return options.integer(1)(text) if text.lstrip("+-").isdigit() or not text else text
@@ -103,6 +110,8 @@ def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
         raise UsageError(f"{word} is no network: {args.verb} takes {FORMS}")
     if args.size and found.suffix != ONNX:
         raise UsageError(f"--size says what symbolic dimensions of an ONNX file are, and {word} has none")
+    if "id" in args and args.workload:
+        raise UsageError(f"--workload is for records, and {word} is a network")
     if args.settings and found.suffix:
         raise UsageError(f"--set gives arguments to a function, and {word} is a file")
     return found
@@ -112,7 +121,14 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
     """The network as one program, with what `add_network` has asked for."""
     from autosched import api
 
-    return api.load(found.model, found.example_inputs, sizes=sizes(args.size), threads=args.threads)
+    return api.load(
+        found.model,
+        found.example_inputs,
+        sizes=sizes(args.size),
+        target=args.target or "cpu",
+        threads=args.threads,
+        db=args.db,
+    )
 
 
 def arrays_for(specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None) -> list[Array] | None:

@@ -112,13 +112,14 @@ def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> 
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
-    """A record by its number; a database never names code to run, so a user's own workload has to be given again."""
+    """A record by its number."""
     parser.add_argument("id", type=integer(1), help="a record's number, see `autosched best`")
     add_record_facts(parser)
 
 
 def add_record_facts(parser: argparse.ArgumentParser) -> None:
-    """What a record's number does not say."""
+    """What a record's number does not say. A database never names code to run, so a user's own workload has to be given
+    again."""
     parser.add_argument("--workload", metavar="FILE.py:FUNCTION", help="the workload, if it is not a built-in one")
     parser.add_argument("--target", help="the record's target, if it is another processor")
     add_db(parser)

@@ -27,6 +27,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--outputs", type=Path, metavar="FILE.npz", help="where the results go, by the outputs' names")
     networks.add_network(parser)
+    parser.add_argument("--target", help="cpu or 'llvm -mcpu=haswell'")
+    options.add_db(parser)
     options.add_json(parser)
     parser.set_defaults(run=run)
 

@@ -1,26 +1,47 @@
-"""`autosched verify`: rebuilds a record's kernel and proves its result against the reference once more."""
+"""`autosched verify`: proves once more that a record's kernel, or a whole network, computes what the reference does."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autosched.cli import options
+from autosched.cli import networks
+from autosched.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from autosched.network.check import KernelCheck, Verification
+    from autosched.network.closeness import Comparison
+
+SHOWN = 5  # kernels that come nearest to their bounds
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "verify",
-        help="check a record's kernel against the reference",
-        description="Rebuilds a record's kernel and compares its result with the reference; exit code 4 if it differs.",
+        help="check a record's kernel or a network against the reference",
+        description=(
+            "Rebuilds a record's kernel and compares its result with the reference, or compares a network and each of "
+            "its kernels with the imported graph in float64; exit code 4 if it differs."
+        ),
     )
-    options.add_record(parser)
+    networks.add_record_or_network(parser)
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
+    parser.add_argument("--locate", action="store_true", help="stop at the first kernel beyond its bound")
+    parser.add_argument("--onnxruntime", action="store_true", help="compare an ONNX file with onnxruntime, too")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if isinstance(args.id, int):
+        networks.check_record(args, "inputs", "locate", "onnxruntime")
+        return _verify_record(args)
+    return _verify_network(args)
+
+
+def _verify_record(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json, time_text
-    from autosched.errors import VerificationError
 
     facts: dict[str, object] = {"schema_version": SCHEMA_VERSION, "record_id": args.id}
     try:
@@ -36,3 +57,69 @@ def run(args: argparse.Namespace) -> int:
         seconds = time_text(measured.seconds)
         print(f"record {args.id} is verified: every element is within its error bound, in {seconds}")
     return 0
+
+
+def _verify_network(args: argparse.Namespace) -> int:
+    from autosched import api
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+
+    network = networks.the_network(args.id, args)
+    if args.onnxruntime and network.suffix != networks.ONNX:
+        raise UsageError(f"onnxruntime runs ONNX files, and {args.id} is none")
+    model = networks.load_network(network, args)
+    given = networks.arrays_for(model.inputs, network, args.inputs)
+    found = api.verify(model, given, locate=args.locate, onnxruntime=network.model if args.onnxruntime else None)
+    if args.json:
+        facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
+        print_json({**facts, "verified": found.passed, "message": found.summary(), **_described(found)})
+        return 0 if found.passed else VerificationError.exit_code
+    print(_text(found))
+    if not found.passed:
+        raise VerificationError(f"{args.id} is not verified: {found.summary()}")
+    print(f"{args.id} is verified: {found.summary()}")
+    return 0
+
+
+def _text(found: Verification) -> str:
+    """The outputs, and the kernels that come nearest to their bounds."""
+    from autosched.cli.output import table
+
+    rows = [(f"output {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.outputs.items() for c in cs]
+    rows += [(f"onnxruntime's {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.foreign.items() for c in cs]
+    kernels = sorted(found.kernels, key=lambda kernel: -kernel.worst.of_bound)[:SHOWN]
+    rows += [(f"kernel {kernel.step}: {kernel.label}", *_cells(kernel.worst)) for kernel in kernels]
+    if len(found.kernels) > SHOWN:
+        rows.append((f"{len(found.kernels) - SHOWN} more kernels", *[""] * 5))
+    return table(("what", "rms", "bound", "largest", "bound", ""), rows)
+
+
+def _cells(c: Comparison) -> tuple[str, ...]:
+    numbers = (c.found.rms, c.bound.rms, c.found.largest, c.bound.largest)
+    return *(f"{x:.1e}" for x in numbers), "" if c.passed else "WRONG"
+
+
+def _described(found: Verification) -> dict[str, object]:
+    return {
+        "outputs": [{"inputs": kind, **_facts(c)} for kind, cs in found.outputs.items() for c in cs],
+        "kernels": [_kernel_facts(kernel) for kernel in found.kernels],
+        "first_wrong": None if found.first_wrong is None else _kernel_facts(found.first_wrong),
+        "passes": list(map(_facts, found.ideal)),
+        "onnxruntime": [{"inputs": kind, **_facts(c)} for kind, cs in found.foreign.items() for c in cs],
+        "max_error": max(c.found.largest for c in found.all_outputs),
+    }
+
+
+def _kernel_facts(kernel: KernelCheck) -> dict[str, object]:
+    facts = {"step": kernel.step, "operators": kernel.operators, "origins": list(kernel.origins)}
+    return {**facts, **_facts(kernel.worst)}
+
+
+def _facts(c: Comparison) -> dict[str, object]:
+    return {
+        "name": c.name,
+        "rms": c.found.rms,
+        "rms_bound": c.bound.rms,
+        "largest": c.found.largest,
+        "largest_bound": c.bound.largest,
+        "passed": c.passed,
+    }

@@ -136,3 +136,64 @@ def test_export_writes_a_library(cli: Any, saved, tmp_path):
         assert (answer.code, answer.out) == (2, "")
         assert reason in answer.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_verify_says_how_near_a_network_comes(cli: Any, saved):
+    answer = cli("verify", saved)
+    assert (answer.code, answer.err) == (0, "")
+    assert f"{saved} is verified: the output nearest to its bound is" in answer.out
+    facts = cli("verify", saved, "--json").json
+    assert facts["verified"] is True
+    assert {(c["inputs"], c["passed"]) for c in facts["outputs"]} == {("normal", True), ("structured", True)}
+    assert [kernel["operators"] for kernel in facts["kernels"]] == ["linear relu"] * 3
+    assert facts["first_wrong"] is None
+    assert 0 < facts["max_error"] < 1e-6
+
+
+def test_verify_of_a_wrong_network_ends_with_4(cli: Any, saved, monkeypatch):
+    right = api.load
+
+    def damaged(*arguments: Any, **options: Any) -> Any:
+        model = right(*arguments, **options)
+        model.block.view("float32")[:] *= 1.001
+        return model
+
+    monkeypatch.setattr(api, "load", damaged)
+    answer = cli("verify", saved, "--locate")
+    assert answer.code == 4
+    assert "WRONG" in answer.out
+    assert "is not verified: the output relu5 (rms" in answer.err
+    assert "because of the kernel linear relu" in answer.err
+    answer = cli("verify", saved, "--json")
+    assert answer.code == 4
+    assert answer.json["first_wrong"]["operators"] == "linear relu"
+
+
+def test_verify_compares_with_onnxruntime(cli: Any, tmp_path):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from tests.graph.onnx.models import model, node
+
+    made = model([node("Softmax", ["x"], ["y"])], {"x": (2, "n")})
+    made.ir_version = 10  # what onnxruntime reads
+    onnx.save(made, tmp_path / "net.onnx")
+    answer = cli("verify", tmp_path / "net.onnx", "--size", "n=7", "--onnxruntime", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert [c["passed"] for c in answer.json["onnxruntime"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("verify 1 --locate", "--locate is for networks, and 1 is the number of a record"),
+        ("verify 1 --set a=1", "--set is for networks"),
+        ("verify {saved} --workload a.py:b", "--workload is for records"),
+        ("verify {saved} --onnxruntime", "onnxruntime runs ONNX files"),
+        ("verify matmul", "matmul is no network: verify takes MODEL.onnx"),
+        ("verify 0", "a whole number of at least 1 is needed"),
+    ],
+)
+def test_records_and_networks_have_their_own_options(cli: Any, saved, words, reason):
+    answer = cli(*words.format(saved=saved).split())
+    assert (answer.code, answer.out) == (2, "")
+    assert reason in answer.err

@@ -1,0 +1,218 @@
+"""A network against the reference: its outputs, and each kernel by itself.
+
+The reference of the outputs is the graph as it was imported, node by node in float64. Each kernel is run on inputs of
+the reference and compared with its nodes in float64 for the same inputs, so that its error is its own. If all kernels
+are right, but the outputs are not, it is the passes, or how the parts were put together: `ideal` tells which, the
+outputs of the graph after passes with kernels that are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosched.graph.graph import Array, Graph
+from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
+from autosched.graph.partition import Group, dag_of
+from autosched.ir.dtype import DTYPES
+from autosched.network.closeness import WINOGRAD, Comparison, Distance, compare
+from autosched.network.inputs import InputSet
+from autosched.network.kernels import run_kernel
+from autosched.network.model import Model
+from autosched.te import ComputeDAG
+from autosched.te.reference.evaluate import evaluate, within
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class KernelCheck:
+    """`worst`: that of its results which is nearest to its bound. `origins`: what its nodes are called where the
+    network came from."""
+
+    step: int
+    operators: str
+    origins: tuple[str, ...]
+    worst: Comparison
+
+    @property
+    def label(self) -> str:
+        return f"{self.operators} ({self.origins[-1]})" if self.origins else self.operators
+
+
+@dataclass(frozen=True)
+class Verification:
+    """`outputs`: for each kind of inputs the comparison of each output. `kernels`: in the order in which they run, on
+    the first kind of inputs, or the first that shows an error; up to the first that is beyond its bound, where one was
+    to be located. `ideal`: as `outputs`, of the graph after passes with exact kernels. `foreign`: of onnxruntime's."""
+
+    outputs: Mapping[str, tuple[Comparison, ...]]
+    kernels: tuple[KernelCheck, ...]
+    ideal: tuple[Comparison, ...]
+    foreign: Mapping[str, tuple[Comparison, ...]]
+
+    @property
+    def passed(self) -> bool:
+        kernels = (kernel.worst for kernel in self.kernels)
+        return all(c.passed for c in (*self.all_outputs, *kernels, *self.ideal, *_flat(self.foreign)))
+
+    @property
+    def all_outputs(self) -> tuple[Comparison, ...]:
+        return _flat(self.outputs)
+
+    @property
+    def worst_output(self) -> Comparison:
+        return max(self.all_outputs, key=lambda c: c.of_bound)
+
+    @property
+    def worst_kernel(self) -> KernelCheck | None:
+        return max(self.kernels, key=lambda kernel: kernel.worst.of_bound, default=None)
+
+    @property
+    def first_wrong(self) -> KernelCheck | None:
+        """The first kernel beyond its bound."""
+        return next((kernel for kernel in self.kernels if not kernel.worst.passed), None)
+
+    def summary(self) -> str:
+        """What is wrong, or how near the bounds it comes, in one sentence."""
+        wrong = next((c for c in self.all_outputs if not c.passed), None)
+        foreign = next((c for c in _flat(self.foreign) if not c.passed), None)
+        if wrong is not None:
+            return f"the output {wrong} {self._culprit()}"
+        if self.first_wrong is not None:
+            return f"the kernel {self.first_wrong.label} is wrong: {self.first_wrong.worst}"
+        if foreign is not None:
+            return f"onnxruntime has other results than the reference: {foreign}"
+        return f"the output nearest to its bound is {self.worst_output}"
+
+    def _culprit(self) -> str:
+        if self.first_wrong is not None:
+            return f"because of the kernel {self.first_wrong.label}: {self.first_wrong.worst}"
+        if not all(c.passed for c in self.ideal):
+            return "because of what passes make of the graph: it is wrong with exact kernels, too"
+        return "though each kernel is right by itself: it is how they were put together"
+
+
+def verify_network(
+    model: Model, inputs: Sequence[InputSet], locate: bool = False, foreign: Mapping[str, Arrays] | None = None
+) -> Verification:
+    """Runs the network and its kernels. `locate`: of the kernels none after the first that is beyond its bound.
+    `foreign`: outputs of another program for each kind of inputs, which are compared with the reference, too."""
+    outputs: dict[str, tuple[Comparison, ...]] = {}
+    others: dict[str, tuple[Comparison, ...]] = {}
+    suspect = inputs[0]
+    for given in reversed(inputs):
+        wanted, usual = (interpret(model.original, given.arrays, how) for how in (exact, plain))
+        found = model(*(given.arrays[name] for name in model.original.inputs))
+        several = found if isinstance(found, tuple) else (found,)
+        got = dict(zip(model.original.outputs, several, strict=True))
+        outputs[given.kind] = _compared(got, wanted, usual, _loosened(model))
+        if foreign is not None:
+            others[given.kind] = _compared(foreign[given.kind], wanted, usual, 1.0)
+        if given is inputs[0] or not all(c.passed for c in outputs[given.kind]):
+            suspect, known = given, (wanted, usual)
+    walk = _KernelWalk(model, suspect.arrays)
+    kernels = []
+    for kernel in walk.checks():
+        kernels.append(kernel)
+        if locate and not kernel.worst.passed:
+            break
+    ended = len(kernels) == len(model.program.kernels)
+    ideal = _compared(walk.outputs(), *known, _loosened(model)) if ended else ()
+    return Verification(outputs, tuple(kernels), ideal, others)
+
+
+def _flat(comparisons: Mapping[str, tuple[Comparison, ...]]) -> tuple[Comparison, ...]:
+    return tuple(c for found in comparisons.values() for c in found)
+
+
+def _loosened(model: Model) -> float:
+    return WINOGRAD if any(kernel.winograd for kernel in model.program.kernels.values()) else 1.0
+
+
+def _compared(got: Arrays, wanted: Arrays, usual: Arrays, loosened: float) -> tuple[Comparison, ...]:
+    return tuple(compare(name, got[name], want, usual[name], loosened=loosened) for name, want in wanted.items())
+
+
+class _KernelWalk:
+    """The values of a program's graph, each kernel's results computed in float64 and rounded to their types."""
+
+    def __init__(self, model: Model, arrays: Arrays) -> None:
+        self._model, self._program = model, model.program
+        graph = self._program.graph
+        self._values: dict[str, Array] = dict(graph.constants)
+        for name, original in zip(graph.inputs, model.original.inputs, strict=True):
+            self._values[name] = arrays[original]
+        self._terms = {n: longest_sum(task.request.problem.dag) for task in model.tasks for n in task.steps}
+        self._last: dict[str, int] = {}
+        for n, step in enumerate(self._program.steps):
+            if isinstance(step, Group):
+                self._last.update((self._base(name), n) for name in step.inputs)
+        self._kept = {self._base(name) for name in graph.outputs}
+
+    def checks(self) -> Iterator[KernelCheck]:
+        for n, step in enumerate(self._program.steps):
+            if not isinstance(step, Group):
+                continue
+            yield self._check(n, step)
+            for name in {self._base(name) for name in step.inputs}:
+                if self._last[name] == n and name not in self._kept:
+                    self._values.pop(name, None)
+
+    def outputs(self) -> dict[str, Array]:
+        """Of the whole network, after all checks."""
+        ends = zip(self._model.original.outputs, self._program.graph.outputs, strict=True)
+        return {original: self._value(name) for original, name in ends}
+
+    def _check(self, n: int, group: Group) -> KernelCheck:
+        graph = self._program.graph
+        given = {name: self._value(name) for name in group.inputs}
+        wanted, usual = (_evaluated(graph, group, given, how) for how in (exact, plain))
+        got = run_kernel(self._model, n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))})
+        loosened = WINOGRAD if self._program.kernels[n].winograd else 1.0
+        terms = self._terms[n]
+        found = [
+            compare(name, got[name], wanted[name], usual[name], loosened=loosened, terms=terms)
+            for name in group.outputs
+        ]
+        worst = max(found, key=lambda c: c.of_bound)
+        if not worst.passed and wanted[worst.name].dtype.kind != "f":
+            worst = _near_ties(graph, group, given, got)
+        for name in group.outputs:
+            dtype = DTYPES[graph.values[name].dtype].numpy_dtype
+            self._values[name] = wanted[name].astype(dtype, copy=False)
+        origins = tuple(dict.fromkeys(node.origin for node in group.nodes if node.origin))
+        return KernelCheck(n, " ".join(node.operator for node in group.nodes), origins, worst)
+
+    def _base(self, name: str) -> str:
+        return self._program.bases.get(name, name)
+
+    def _value(self, name: str) -> Array:
+        return self._values[self._base(name)].reshape(self._program.graph.values[name].shape)
+
+
+def longest_sum(dag: ComputeDAG) -> int:
+    """The most elements that one result of a stage is reduced from."""
+    return max((math.prod(axis.extent for axis in op.reduce_axes) for op in dag.stages), default=1)
+
+
+def _evaluated(graph: Graph, group: Group, given: Arrays, arithmetic: Arithmetic) -> dict[str, Array]:
+    """The group's outputs, node by node."""
+    values = dict(given)
+    for node in group.nodes:
+        values.update(zip(node.outputs, evaluate_node(node, graph, values, arithmetic), strict=True))
+    return {name: values[name] for name in group.outputs}
+
+
+def _near_ties(graph: Graph, group: Group, given: Arrays, got: Arrays) -> Comparison:
+    """Integers that are rounded floats may be neighbours of what the reference has, where its errors reach a tie."""
+    labelled = {f"x{n}": given[name] for n, name in enumerate(group.inputs)}
+    references = evaluate(dag_of(graph, group), labelled)
+    found = [
+        Comparison(name, Distance(float(np.mean(~within(reference, got[name]))), 0.0), Distance(0.0, 0.0))
+        for name, reference in zip(group.outputs, references, strict=True)
+    ]
+    return max(found, key=lambda c: c.of_bound)

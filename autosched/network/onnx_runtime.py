@@ -1,0 +1,28 @@
+"""onnxruntime as another reference of an ONNX file, without its optimisations: it tells errors of the importer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from autosched.errors import UsageError
+from autosched.graph.graph import Array
+
+
+def run_onnxruntime(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of the model in a file, by name. Raises UsageError where onnxruntime is missing, or does not take the
+    model."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UsageError("the package onnxruntime is not installed: pip install 'autosched[peers]'") from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        found = session.run(None, dict(arrays))
+    except Exception as error:  # of its own classes, which have no common base
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"onnxruntime does not run {path}: {reason}") from error
+    return dict(zip((output.name for output in session.get_outputs()), found, strict=True))

@@ -1,0 +1,42 @@
+"""What users do with a network that is loaded: the verbs of `autosched.api` for models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autosched.errors import UsageError
+from autosched.graph.graph import Array
+from autosched.network.check import Verification, verify_network
+from autosched.network.inputs import input_sets
+from autosched.network.model import Model
+from autosched.network.onnx_runtime import run_onnxruntime
+from autosched.runtime.spec import in_order
+from autosched.runtime.tensors import as_input
+
+
+def verify_model(
+    model: Model,
+    inputs: Mapping[str, object] | Sequence[object] | None = None,
+    *,
+    locate: bool = False,
+    onnxruntime: Path | None = None,
+) -> Verification:
+    """A network against the reference, see `network.check`. `onnxruntime`: the ONNX file that it is, whose results
+    by that package are compared, too."""
+    sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
+    foreign = None
+    if onnxruntime is not None:
+        foreign = {given.kind: run_onnxruntime(onnxruntime, given.arrays) for given in sets}
+    return verify_network(model, sets, locate, foreign)
+
+
+def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:
+    """Raises UsageError for arrays that the network does not take."""
+    if isinstance(inputs, Mapping):
+        given = in_order(model.inputs, (), {str(name): array for name, array in inputs.items()})
+    elif isinstance(inputs, Sequence):
+        given = in_order(model.inputs, tuple(inputs), {})
+    else:
+        raise UsageError(f"inputs are arrays in order, or by name, got {type(inputs).__name__}")
+    return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}
