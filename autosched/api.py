@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from autosched.errors import UsageError
 from autosched.session import records as recorded
 from autosched.session.device import find_device
-from autosched.session.records import explain, export, show, stored_kernel
+from autosched.session.records import export, show, stored_kernel
 from autosched.session.request import Request
 from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from autosched.graph.graph import Graph
     from autosched.measure import Measurement
     from autosched.network.check import Verification
+    from autosched.network.explain import Explanation
     from autosched.network.model import Model
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
+    from autosched.session.roofline import Fact
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
@@ -213,6 +215,26 @@ def verify(what: Any, *arguments: Any, **options: Any) -> Any:
     from autosched.network.verbs import verify_model
 
     return verify_model(_loaded(what), *arguments, **options)
+
+
+@overload
+def explain(
+    what: int, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
+) -> Mapping[str, Fact]: ...
+@overload
+def explain(what: Model | Graph | Path | str) -> Explanation: ...
+def explain(what: Any, *arguments: Any, **options: Any) -> Any:
+    """Why a record's kernel or a whole network is as fast as it is.
+
+    Of a record, by its number: facts by name; a name that ends in `_s` is a time in seconds. Of a network, loaded or as
+    `load` takes it: its kernels, those that compute the same together, timed as they run in it, against the least time
+    that their operations and bytes take. The machine's peak and bandwidth are measured now, in about a second.
+    """
+    if not _is_network(what):
+        return recorded.explain(what, *arguments, **options)
+    from autosched.network.explain import explain_model
+
+    return explain_model(_loaded(what), *arguments, **options)
 
 
 # Putting together

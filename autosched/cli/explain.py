@@ -1,27 +1,100 @@
-"""`autosched explain`: a record against the limits of the device, and what the next best one did otherwise."""
+"""`autosched explain`: a record or a network's kernels against the limits of the device; of a record also what the next
+best one did otherwise."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from autosched.cli import options
+from autosched.cli import networks
 
 if TYPE_CHECKING:
+    from autosched.network.explain import Explanation
     from autosched.store import Database, Record
+
+WIDEST = 40  # column of operators
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "explain",
-        help="say why a record is as fast as it is",
-        description="Compares a record with the device's limits, the cost model's view and the next best record.",
+        help="say why a record or a network is as fast as it is",
+        description=(
+            "Compares a record with the device's limits, the cost model's view and the next best record, or times each "
+            "kernel of a network as it runs in it, and compares it with the device's limits."
+        ),
     )
-    options.add_record(parser)
+    networks.add_record_or_network(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if isinstance(args.id, int):
+        networks.check_record(args)
+        return _explain_record(args)
+    return _explain_network(args)
+
+
+def _explain_network(args: argparse.Namespace) -> int:
+    from autosched import api
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+
+    model = networks.load_network(networks.the_network(args.id, args), args)
+    found = api.explain(model)
+    if args.json:
+        facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
+        print_json({**facts, **_network_facts(found)})
+    else:
+        print(_network_text(found))
+    return 0
+
+
+def _network_facts(found: Explanation) -> dict[str, object]:
+    layers = [
+        {
+            "operators": layer.operators,
+            "origins": list(layer.origins),
+            "count": layer.count,
+            "seconds": layer.seconds,
+            "share": found.share(layer),
+            "flops": layer.flops,
+            "bytes": layer.n_bytes,
+            "least_s": layer.least_s,
+            "fraction_of_roofline": layer.of_least,
+        }
+        for layer in found.layers
+    ]
+    sums = {"kernels_s": found.kernels_s, "call_s": found.call_s, "least_s": found.least_s, "flops": found.flops}
+    return {**sums, "layers": layers}
+
+
+def _network_text(found: Explanation) -> str:
+    """A row for each task, and the sums."""
+    from autosched.cli.output import rate_text, share_text, table, time_text
+
+    rows = []
+    for layer in found.layers:
+        seconds = max(layer.seconds, 1e-12)
+        more = f" and {layer.count - 1} more" if layer.count > 1 else ""
+        times = (time_text(layer.seconds), share_text(found.share(layer)))
+        rates = (rate_text(layer.flops / seconds / 1e9), f"{layer.n_bytes / seconds / 1e9:.1f} GB/s")
+        least = (time_text(layer.least_s), share_text(layer.of_least))
+        origin = f"{layer.origins[0]}{more}" if layer.origins else ""
+        rows.append((_fitted(layer.operators), str(layer.count), *times, *rates, *least, origin))
+    header = ("kernel", "count", "time", "share", "operations", "traffic", "least", "of it", "origin")
+    sums = (
+        f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
+        f"least {time_text(found.least_s)}, {share_text(found.least_s / found.kernels_s)} of the kernels' time"
+    )
+    return f"{table(header, rows)}\n{sums}"
+
+
+def _fitted(text: str) -> str:
+    """The operators of a large kernel, within the width of its column."""
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+
+
+def _explain_record(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json, printable
     from autosched.cli.stored import record_time_text

@@ -110,7 +110,7 @@ def _described(found: Verification) -> dict[str, object]:
 
 
 def _kernel_facts(kernel: KernelCheck) -> dict[str, object]:
-    facts = {"step": kernel.step, "operators": kernel.operators, "origins": list(kernel.origins)}
+    facts = {"step": kernel.step, "operators": kernel.operators, "origin": kernel.origin}
     return {**facts, **_facts(kernel.worst)}
 
 

@@ -20,7 +20,7 @@ from autosched.graph.partition import Group, dag_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.closeness import WINOGRAD, Comparison, Distance, compare
 from autosched.network.inputs import InputSet
-from autosched.network.kernels import run_kernel
+from autosched.network.kernels import origin_of, run_kernel
 from autosched.network.model import Model
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import evaluate, within
@@ -30,17 +30,16 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class KernelCheck:
-    """`worst`: that of its results which is nearest to its bound. `origins`: what its nodes are called where the
-    network came from."""
+    """`worst`: that of its results which is nearest to its bound. `origin`: see `network.kernels.origin_of`."""
 
     step: int
     operators: str
-    origins: tuple[str, ...]
+    origin: str
     worst: Comparison
 
     @property
     def label(self) -> str:
-        return f"{self.operators} ({self.origins[-1]})" if self.origins else self.operators
+        return f"{self.operators} ({self.origin})" if self.origin else self.operators
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,7 @@ class _KernelWalk:
         for name in group.outputs:
             dtype = DTYPES[graph.values[name].dtype].numpy_dtype
             self._values[name] = wanted[name].astype(dtype, copy=False)
-        origins = tuple(dict.fromkeys(node.origin for node in group.nodes if node.origin))
-        return KernelCheck(n, " ".join(node.operator for node in group.nodes), origins, worst)
+        return KernelCheck(n, " ".join(node.operator for node in group.nodes), origin_of(self._model, n), worst)
 
     def _base(self, name: str) -> str:
         return self._program.bases.get(name, name)

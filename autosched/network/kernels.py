@@ -46,3 +46,11 @@ def run_kernel(model: Model, number: int, arrays: Mapping[str, Array]) -> dict[s
     if code:
         raise DeviceError(f"the kernel of {step} stopped with code {code}")
     return made
+
+
+def origin_of(model: Model, number: int) -> str:
+    """What the last node of the kernel that step `number` is was called where the network came from; it may be empty,
+    as for nodes that passes have made."""
+    step = model.program.steps[number]
+    assert isinstance(step, Group)
+    return next((node.origin for node in reversed(step.nodes) if node.origin), "")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from autosched.errors import AutoschedError, DeviceError
 from autosched.network.tasks import NetworkTask
-from autosched.network.turns import Turn, Standing
+from autosched.network.turns import Standing, Turn
 from autosched.tuner.progress import Stopwatch
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.session import Session

@@ -197,3 +197,15 @@ def test_records_and_networks_have_their_own_options(cli: Any, saved, words, rea
     answer = cli(*words.format(saved=saved).split())
     assert (answer.code, answer.out) == (2, "")
     assert reason in answer.err
+
+
+def test_explain_tells_of_each_kernel(cli: Any, saved, monkeypatch):
+    monkeypatch.setattr("autosched.network.profile.BUDGET_S", 0.01)
+    answer = cli("explain", saved, "--threads", "1")
+    assert (answer.code, answer.err) == (0, "")
+    assert "linear-relu" in answer.out
+    assert "of the kernels' time" in answer.out
+    facts = cli("explain", saved, "--threads", "1", "--json").json
+    assert sum(layer["share"] for layer in facts["layers"]) == pytest.approx(1.0)
+    assert facts["kernels_s"] >= max(layer["seconds"] for layer in facts["layers"])
+    assert {"origins", "count", "flops", "bytes", "least_s", "fraction_of_roofline"} <= set(facts["layers"][0])

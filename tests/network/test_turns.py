@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.network.turns import FIRST_GAIN, Turn, Standing, whose_turn
+from autosched.network.turns import FIRST_GAIN, Standing, Turn, whose_turn
 
 
 def standing(*times: float | None, count: int = 1, bound: float = 1.0, seconds: float = 1.0) -> Standing:

@@ -1,0 +1,114 @@
+"""Why a network takes as long as it does: the time of each kernel against what the machine could do.
+
+The least time of a kernel is the larger of its operations at the measured peak and of the bytes that it must read and
+write at the measured bandwidth, which is that of as many bytes read again and again: of a cache, where they fit in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autosched.measure.host import device_lock
+from autosched.network.inputs import input_sets
+from autosched.network.kernels import origin_of
+from autosched.network.model import Model
+from autosched.network.profile import profile
+from autosched.network.tasks import NetworkTask
+from autosched.runtime.peak import measure_fma_gflops
+from autosched.session.device import PEAK_SHARE, Device
+from autosched.session.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes, measure_roof
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Kernels of a network that are one task. Seconds, operations and bytes are those of all `count` together.
+
+    `origins`: what the last node of each is called where the network came from.
+    """
+
+    operators: str
+    origins: tuple[str, ...]
+    steps: tuple[int, ...]
+    seconds: float
+    flops: int
+    n_bytes: int
+    least_s: float
+
+    @property
+    def count(self) -> int:
+        return len(self.steps)
+
+    @property
+    def of_least(self) -> float:
+        """The least time as a fraction of the time."""
+        return self.least_s / max(self.seconds, 1e-12)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`layers`: those that take longest first; `call_s`: the whole network, called as users do."""
+
+    layers: tuple[Layer, ...]
+    call_s: float
+
+    @property
+    def kernels_s(self) -> float:
+        return sum(layer.seconds for layer in self.layers)
+
+    @property
+    def least_s(self) -> float:
+        return sum(layer.least_s for layer in self.layers)
+
+    @property
+    def flops(self) -> int:
+        return sum(layer.flops for layer in self.layers)
+
+    def share(self, layer: Layer) -> float:
+        return layer.seconds / max(self.kernels_s, 1e-12)
+
+
+def explain_model(model: Model) -> Explanation:
+    """Runs the network on normal inputs for about two seconds, and measures the machine in about one."""
+    (normal, _) = input_sets(model.original)
+    times = profile(model, normal.arrays)
+    roofs = _Roofs(model.device)
+    layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
+    return Explanation(tuple(sorted(layers, key=lambda layer: -layer.seconds)), times.call)
+
+
+def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: _Roofs) -> Layer:
+    problem, count = task.request.problem, task.count
+    needed = compulsory_bytes(problem.dag)
+    named = tuple(origin for step in task.steps if (origin := origin_of(model, step)))
+    return Layer(
+        task.name,
+        named,
+        task.steps,
+        sum(seconds[step] for step in task.steps),
+        count * problem.dag.flops,
+        count * needed,
+        count * roofs.roof(needed, problem.dtype).seconds(problem.dag.flops, needed),
+    )
+
+
+class _Roofs:
+    """What the machine can do, measured when first asked."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._bandwidths: dict[int, float] = {}
+
+    @cached_property
+    def _peak_gflops(self) -> float:
+        with device_lock("cpu"):
+            return measure_fma_gflops(self._device.target, self._device.threads)
+
+    def roof(self, n_bytes: int, dtype: str) -> Roof:
+        """For that many bytes, rounded down to a power of 4: fewer lie nearer."""
+        exponent = min(max(n_bytes, SMALLEST), LARGEST).bit_length() - 1
+        size = 1 << (exponent - exponent % 2)
+        if size not in self._bandwidths:
+            self._bandwidths[size] = measure_roof(self._device.target, self._device.threads, size, None).bandwidth
+        return Roof(1e9 * PEAK_SHARE.get(dtype, 0.0) * self._peak_gflops, self._bandwidths[size])

@@ -1,0 +1,56 @@
+"""What is said of a network's speed: sums, shares and bounds; and that profiled kernels compute the network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import api
+from autosched.network.explain import Explanation, Layer
+from autosched.network.inputs import input_sets
+from autosched.network.model import compile_graph
+from autosched.network.profile import profile
+from tests.graph import networks
+
+
+@pytest.mark.parametrize("make", [networks.residual, networks.views_out, networks.attention_block])
+def test_each_kernel_has_a_time(make):
+    model = compile_graph(make(), threads=1)
+    (normal, _) = input_sets(model.original)
+    times = profile(model, normal.arrays, budget_s=0.01)
+    assert set(times.kernels) == set(model.program.kernels)
+    assert all(seconds >= 0.0 for seconds in times.kernels.values())
+    assert times.call > 0.0
+
+
+def test_layers_are_tasks_with_their_work(monkeypatch):
+    monkeypatch.setattr("autosched.network.profile.BUDGET_S", 0.01)
+    graph = networks.perceptron((3, 17, 17, 17))
+    found = api.explain(api.load(graph, threads=1))
+    (twice,) = (layer for layer in found.layers if layer.count == 2)
+    assert twice.operators == "linear-relu"
+    per_kernel = 2 * 17 * 17 * 2 + 2 * 17 * 2  # a product of two rows, bias and relu
+    assert twice.flops == 2 * per_kernel
+    assert twice.n_bytes == 2 * 4 * (2 * 17 + 17 * 17 + 17 + 2 * 17)
+    assert twice.least_s > 0.0
+    assert sum(map(found.share, found.layers)) == pytest.approx(1.0)
+    assert [layer.seconds for layer in found.layers] == sorted((x.seconds for x in found.layers), reverse=True)
+
+
+def test_sums():
+    def layer(seconds: float, flops: int) -> Layer:
+        return Layer("conv", (), (0,), seconds, flops, 8, seconds / 4)
+
+    found = Explanation((layer(3.0, 5), layer(1.0, 7)), 4.5)
+    assert (found.kernels_s, found.least_s, found.flops) == (4.0, 1.0, 12)
+    assert found.share(found.layers[0]) == 0.75
+    assert found.layers[1].of_least == 0.25
+
+
+def test_profiling_leaves_the_results_alone():
+    model = compile_graph(networks.residual(), threads=1)
+    (normal, _) = input_sets(model.original)
+    x = normal.arrays["x"]
+    before = model(x)
+    profile(model, normal.arrays, budget_s=0.0)
+    np.testing.assert_array_equal(model(x), before)
