@@ -19,6 +19,7 @@ from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
 from autosched.graph.passes.merge_layouts import merge_layouts
 from autosched.graph.passes.merge_siblings import merge_siblings
+from autosched.graph.passes.multiply_integers import multiply_integers
 from autosched.graph.passes.recognise_attention import recognise_attention
 from autosched.graph.passes.recognise_composites import recognise_composites
 from autosched.graph.passes.remove_dead_code import remove_dead_code
@@ -41,6 +42,7 @@ class GraphPass:
 
 PASSES: tuple[GraphPass, ...] = (
     GraphPass("remove_dead_code", remove_dead_code, "What no output needs is no reader that stands in the way."),
+    GraphPass("multiply_integers", multiply_integers, "Sums of bytes are exact and fast, and weights stay small."),
     GraphPass("fold_constants", fold_constants, "Weights are seen as they are, and computed once."),
     GraphPass("remove_identities", remove_identities, "What changes nothing hides what belongs together."),
     GraphPass("merge_layouts", merge_layouts, "Elements are moved once, or not at all."),
