@@ -134,10 +134,11 @@ class Kernel:
         written = [as_output(spec, view) for spec, view in zip(self.outputs, views[n:], strict=True)]
         addresses = [address_of(array) for array in (*read, *written)]  # the lists hold the memory until the end
         check_apart(self._specs, addresses, n)
-        self._launch(addresses)
+        self.launch(addresses)
 
-    def _launch(self, addresses: Sequence[int]) -> None:
-        """`addresses`: of the arrays, the outputs last."""
+    def launch(self, addresses: Sequence[int]) -> None:
+        """Runs with arrays at `addresses`, the outputs last, which nobody checks: each is contiguous and aligned to its
+        element, and an output apart from all others."""
         given = iter(addresses)
         self._start([next(given) if pointer is None else pointer for pointer in self._fixed])
 

@@ -50,7 +50,7 @@ class WeightsKernel(Kernel):
         self.run = run
         self.weights = tuple(weights)
         self.packed_bytes = packed_bytes
-        self._gate = None  # `_launch` has more to do
+        self._gate = None  # `launch` has more to do
         self._prepare = Kernel(prepare, inputs, outputs, workspace_bytes)  # takes the same pointers
 
     def bind(self, **weights: object) -> BoundKernel:
@@ -69,7 +69,7 @@ class WeightsKernel(Kernel):
         self._prepare._start([*addresses, address_of(packed)])
         return packed
 
-    def _launch(self, addresses: Sequence[int]) -> None:
+    def launch(self, addresses: Sequence[int]) -> None:
         packed = self._pack(addresses)
         self._start([*addresses, address_of(packed)])
 
