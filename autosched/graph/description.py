@@ -35,6 +35,8 @@ def describe(graph: Graph, group: Group) -> dict[str, Any]:
         nodes.append([node.operator, used, [numbers[name] for name in node.outputs], attributes])
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
     weights = sum(map(graph.is_constant, group.inputs))
+    if weights == len(group.inputs):  # what nothing else goes into is copied, not prepared
+        weights = 0
     return {"inputs": inputs, "weights": weights, "nodes": nodes, "outputs": [numbers[name] for name in group.outputs]}
 
 
