@@ -76,7 +76,7 @@ class TraceBuilder:
     def emit_many(
         self, operator: str, inputs: Sequence[Value | None], n_results: int, **attributes: Attribute
     ) -> tuple[Value, ...]:
-        stem = self.result.name
+        stem = next(value.name for value in self.wanted if value is not None)
         names: list[str] = []
         for _ in range(n_results):
             names.append(fresh_name({*self.values, *names}, stem))

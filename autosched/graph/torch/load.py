@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._decomp import get_decompositions
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -114,9 +115,14 @@ def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -
         return program.run_decompositions(decompositions())
 
 
+# Of training; torch.export's table leaves them whole.
+_OF_TRAINING = ("_native_batch_norm_legit_functional", "native_batch_norm_backward", "batch_norm_backward")
+
+
 def decompositions() -> dict[Any, Any]:
     """torch's own, of operators for which there is no rule."""
     table: dict[Any, Any] = torch.export.default_decompositions()
+    table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _OF_TRAINING]))
     for overload in [found for found in table if str(found) in rules()]:
         del table[overload]
     return table

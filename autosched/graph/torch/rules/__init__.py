@@ -16,7 +16,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FAMILIES = ("arithmetic", "functions", "shapes", "indices", "reductions", "products", "normalization", "windows")
+_FAMILIES = (
+    *("arithmetic", "functions", "shapes", "indices", "reductions", "products", "normalization", "windows"),
+    "gradients",
+)
 _TABLE: dict[str, Callable[..., Any]] = {}
 
 

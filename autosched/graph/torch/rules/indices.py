@@ -67,11 +67,16 @@ def index_put(
     b: TraceBuilder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
     places = _places(b, x, indices)
-    if places[0] != 0:
-        raise GraphError(f"{b.origin}: writing by indices of dimensions {places}, which are not the first ones")
     ids = _coordinates(b, [i for i in indices if i is not None])
-    updates = b.expand(b.cast(values, x.dtype), (*ids.shape[:-1], *x.shape[len(places) :]))
-    return b.emit("scatter_nd", x, ids, updates, reduction="add" if accumulate else "none")
+    first, n, rank = places[0], len(ids.shape) - 1, len(x.shape)
+    rest = [axis for axis in range(rank) if axis not in places]
+    written = (*x.shape[:first], *ids.shape[:-1], *x.shape[places[-1] + 1 :])  # as x[indices] is
+    updates = b.expand(b.cast(values, x.dtype), written)
+    updates = b.transpose(updates, [*range(first, first + n), *range(first), *range(first + n, len(written))])
+    order = [*places, *rest]
+    front = b.transpose(x, order)
+    made = b.emit("scatter_nd", front, ids, updates, reduction="add" if accumulate else "none")
+    return b.transpose(made, [order.index(axis) for axis in range(rank)])
 
 
 def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:

@@ -1,7 +1,8 @@
-"""Rules of normalization, in inference."""
+"""Rules of normalization."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,8 +78,24 @@ def layer_norm(
 @rule("aten.native_layer_norm.default")
 def native_layer_norm(
     b: TraceBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
-) -> tuple[Value, None, None]:
-    return layer_norm(b, x, normalized_shape, weight, bias, eps), None, None
+) -> tuple[Value, Value, Value]:
+    made = layer_norm(b, x, normalized_shape, weight, bias, eps)
+    rank = len(x.shape)
+    return made, *_statistics(b, x, tuple(range(rank - len(normalized_shape), rank)), eps)
+
+
+def _statistics(b: TraceBuilder, x: Value, axes: tuple[int, ...], epsilon: float) -> tuple[Value, Value]:
+    """Mean and inverse of the standard deviation, of which training makes gradients."""
+    wide = b.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    mean = b.emit("reduce_mean", wide, axes=axes, keepdims=True)
+    away = b.emit("sub", wide, mean)
+    var = b.emit("reduce_mean", b.emit("mul", away, away), axes=axes, keepdims=True)
+    scale = b.emit("rsqrt", b.emit("add", var, b.operand(epsilon, var.dtype)))
+    return _as_wanted(b, mean, b.wanted[1]), _as_wanted(b, scale, b.wanted[2])
+
+
+def _as_wanted(b: TraceBuilder, x: Value, wanted: Value | None) -> Value:
+    return x if wanted is None else b.cast(b.reshape(x, wanted.shape), wanted.dtype)
 
 
 @rule("aten.rms_norm.default")
@@ -94,8 +111,16 @@ def rms_norm(
 @rule("aten._fused_rms_norm.default")
 def fused_rms_norm(
     b: TraceBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None
-) -> tuple[Value, None]:
-    return rms_norm(b, x, normalized_shape, weight, eps), None
+) -> tuple[Value, Value]:
+    """The inverse of the root of the mean square too."""
+    made = rms_norm(b, x, normalized_shape, weight, eps)
+    wide = b.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    rank = len(x.shape)
+    axes = tuple(range(rank - len(normalized_shape), rank))
+    mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
+    number = torch.finfo(getattr(torch, wide.dtype)).eps if eps is None else eps
+    scale = b.emit("rsqrt", b.emit("add", mean, b.operand(number, mean.dtype)))
+    return made, _as_wanted(b, scale, b.wanted[1])
 
 
 @rule("aten.group_norm.default")
@@ -112,6 +137,8 @@ def group_norm(
 
 
 @rule("aten.native_group_norm.default")
-def native_group_norm(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
+def native_group_norm(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, Value, Value]:
     weight, bias, _, _, _, groups, epsilon = arguments  # sizes, which x has
-    return group_norm(b, x, groups, weight, bias, epsilon), None, None
+    made = group_norm(b, x, groups, weight, bias, epsilon)
+    rows = b.reshape(x, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
+    return made, *_statistics(b, rows, (2,), epsilon)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import rule
+from autosched.graph.torch.rules.gradients import attention_scores, with_heads
 
 
 @rule("aten.linear.default")
@@ -67,8 +70,11 @@ def flash_attention(
     value: Value,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **options: object,
-) -> tuple[Value, None]:
-    mask = options.get("attn_mask")
-    assert mask is None or isinstance(mask, Value)
-    return attention(b, query, key, value, mask, dropout_p, is_causal, scale=options.get("scale")), None
+    **options: Any,
+) -> tuple[Value, Value]:
+    """With the logarithms of the sums of exponentials, of which training makes gradients."""
+    mask, scale = options.get("attn_mask"), options.get("scale")
+    made = attention(b, query, key, value, mask, dropout_p, is_causal, scale=scale)
+    scores, _ = attention_scores(b, query, with_heads(b, key, query.shape[1]), is_causal, mask, scale)
+    sums = b.emit("reduce_log_sum_exp", b.cast(scores, "float32"), axes=(len(scores.shape) - 1,), keepdims=False)
+    return made, sums if b.wanted[1] is None else b.cast(sums, b.wanted[1].dtype)

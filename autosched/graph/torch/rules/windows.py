@@ -14,15 +14,14 @@ Sizes = int | Sequence[int]
 Pads = tuple[tuple[int, int], ...]
 
 
-def _each(x: Value, sizes: Sizes) -> tuple[int, ...]:
+def _each(rank: int, sizes: Sizes) -> tuple[int, ...]:
     """One number for each dimension of space; torch gives one for all, or all."""
-    rank = len(x.shape) - 2
     given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     return given * rank if len(given) == 1 else given
 
 
-def _around(x: Value, padding: Sizes) -> Pads:
-    return tuple((p, p) for p in _each(x, padding))
+def _around(rank: int, padding: Sizes) -> Pads:
+    return tuple((p, p) for p in _each(rank, padding))
 
 
 def _batched(b: TraceBuilder, x: Value, rank: int) -> Value:
@@ -30,9 +29,9 @@ def _batched(b: TraceBuilder, x: Value, rank: int) -> Value:
     return b.reshape(x, (1, *x.shape)) if len(x.shape) == rank + 1 else x
 
 
-def _same_pads(x: Value, weight: Value, dilation: Sizes) -> Pads:
+def _same_pads(weight: Value, dilation: Sizes) -> Pads:
     """So that the size stays; an odd one is added at the end, as torch does."""
-    totals = [d * (k - 1) for d, k in zip(_each(x, dilation), weight.shape[2:], strict=True)]
+    totals = [d * (k - 1) for d, k in zip(_each(len(weight.shape) - 2, dilation), weight.shape[2:], strict=True)]
     return tuple((total // 2, total - total // 2) for total in totals)
 
 
@@ -41,15 +40,15 @@ def conv_of(rank: int) -> Callable[..., Value]:
         stride, padding, dilation, groups = numbers
         image = _batched(b, x, rank)
         if padding == "same":
-            pads = _same_pads(image, weight, dilation)
+            pads = _same_pads(weight, dilation)
         else:
-            pads = _around(image, 0 if padding == "valid" else padding)
+            pads = _around(rank, 0 if padding == "valid" else padding)
         made = b.emit(
             "conv",
             *(image, weight, bias),
-            strides=_each(image, stride),
+            strides=_each(rank, stride),
             pads=pads,
-            dilations=_each(image, dilation),
+            dilations=_each(rank, dilation),
             groups=groups,
         )
         return b.reshape(made, b.result.shape)
@@ -64,11 +63,11 @@ def conv_transpose_of(rank: int) -> Callable[..., Value]:
         made = b.emit(
             "conv_transpose",
             *(image, weight, bias),
-            strides=_each(image, stride),
-            pads=_around(image, padding),
-            dilations=_each(image, dilation),
+            strides=_each(rank, stride),
+            pads=_around(rank, padding),
+            dilations=_each(rank, dilation),
             groups=groups,
-            output_padding=_each(image, output_padding),
+            output_padding=_each(rank, output_padding),
         )
         return b.reshape(made, b.result.shape)
 
@@ -95,30 +94,33 @@ def convolution(b: TraceBuilder, x: Value, weight: Value, bias: Value | None, *n
     return conv_of(rank)(b, x, weight, bias, stride, padding, dilation, groups)
 
 
+def max_pool_words(rank: int, kernel_size: Sizes, *numbers: Any) -> dict[str, Any]:
+    stride, padding, dilation, ceil_mode = numbers
+    kernel = _each(rank, kernel_size)
+    return {
+        "kernel": kernel,
+        "strides": _each(rank, stride) or kernel,
+        "pads": _around(rank, padding),
+        "dilations": _each(rank, dilation),
+        "ceil_mode": ceil_mode,
+    }
+
+
 def max_pool_of(rank: int) -> Callable[..., Value]:
-    def max_pool(b: TraceBuilder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
-        stride, padding, dilation, ceil_mode = numbers
-        image = _batched(b, x, rank)
-        kernel = _each(image, kernel_size)
-        made = b.emit(
-            "max_pool",
-            image,
-            kernel=kernel,
-            strides=_each(image, stride) or kernel,
-            pads=_around(image, padding),
-            dilations=_each(image, dilation),
-            ceil_mode=ceil_mode,
-        )
+    def max_pool(b: TraceBuilder, x: Value, *numbers: Any) -> Value:
+        made = b.emit("max_pool", _batched(b, x, rank), **max_pool_words(rank, *numbers))
         return b.reshape(made, b.result.shape)
 
     return max_pool
 
 
-def max_pool_with_indices_of(rank: int) -> Callable[..., tuple[Value, None]]:
-    """Only the values: nobody asks for the places in inference."""
+def max_pool_with_indices_of(rank: int) -> Callable[..., tuple[Value, Value]]:
+    """The values, and where each is in its image: training asks for that, inference does not."""
 
-    def max_pool(b: TraceBuilder, x: Value, *numbers: Any) -> tuple[Value, None]:
-        return max_pool_of(rank)(b, x, *numbers), None
+    def max_pool(b: TraceBuilder, x: Value, *numbers: Any) -> tuple[Value, Value]:
+        values = b.emit("max_pool", _batched(b, x, rank), **max_pool_words(rank, *numbers))
+        _, places = b.emit_many("max_pool_indices", (_batched(b, x, rank),), 2, **max_pool_words(rank, *numbers))
+        return b.reshape(values, b.result.shape), b.reshape(places, b.result.shape)
 
     return max_pool
 
@@ -129,13 +131,13 @@ def avg_pool_of(rank: int) -> Callable[..., Value]:
         if divisor not in ([], [None]):
             raise GraphError(f"{b.origin}: avg_pool with the divisor {divisor[0]}")
         image = _batched(b, x, rank)
-        kernel = _each(image, kernel_size)
+        kernel = _each(rank, kernel_size)
         made = b.emit(
             "avg_pool",
             image,
             kernel=kernel,
-            strides=_each(image, stride) or kernel,
-            pads=_around(image, padding),
+            strides=_each(rank, stride) or kernel,
+            pads=_around(rank, padding),
             dilations=(1,) * rank,
             ceil_mode=ceil_mode,
             count_include_pad=count_include_pad,
