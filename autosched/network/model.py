@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,18 @@ class Model(Kernel):
         self.arena_bytes, self.bound_bytes = program.memory.nbytes, program.memory.bound_bytes
         self.block, self.linked = block, loaded
 
+    def with_weights(self, constants: Mapping[str, Array]) -> Model:
+        """The network with other constants of the same shapes and types, by their names in `original`: the same
+        program with weights packed anew. Only where passes make other nodes of them, another program."""
+        original = replace(self.original, constants={**self.original.constants, **constants})
+        graph = with_own_outputs(run_passes(original)[0])
+        if _structure(graph) != _structure(self.program.graph):
+            known = {task.recipe.spec: task.recipe for task in self.tasks}
+            target = next((recipe.target_text for recipe in known.values()), "cpu")
+            return compile_graph(original, target, self.device.threads, lambda made: known.get(made.spec, made))
+        program, (loaded, _) = replace(self.program, graph=graph), self._kept
+        return Model(original, program, loaded, _weights(program, loaded), self.device)
+
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
         save_archive(Path(path), self.original, self.tasks, self.device)
@@ -75,6 +88,11 @@ def compile_graph(
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
     return Model(graph, program, loaded, _weights(program, loaded), device)
+
+
+def _structure(graph: Graph) -> tuple[object, ...]:
+    """All of a graph but the elements of its constants."""
+    return graph.inputs, graph.outputs, graph.nodes, graph.values, [*graph.constants]
 
 
 def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
