@@ -152,6 +152,28 @@ def best(
     return _stored(_request(workload, Asked(**asked)), db, n)
 
 
+def explain(
+    what: object, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
+) -> Mapping[str, Fact]:
+    """Why something is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
+
+    Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
+    second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
+    and their share of the time. Raises UsageError for anything else.
+    """
+    if hasattr(what, "_torchdynamo_orig_callable"):
+        from autosched.network.torch_times import explain_compiled
+
+        found: Mapping[str, Fact] = explain_compiled(what)
+        return found
+    if not isinstance(what, int):
+        raise UsageError(
+            "explain takes the number of a record or what torch.compile with this backend returned, "
+            f"not {type(what).__name__}"
+        )
+    return recorded.explain(what, db, workload=workload, target=target)
+
+
 def load(
     model: str | Path | Graph,
     example_inputs: Sequence[object] | None = None,

@@ -11,5 +11,5 @@ task_search      one task's search, round by round; place: what all tasks' share
 network_search   the turns of all tasks; contest: whole networks timed side by side
 tune             all of it; tuned: what it leaves behind
 
-dynamo      torch.compile(model, backend="autosched")
+dynamo      torch.compile(model, backend="autosched"): its graphs by torch_graphs, their parts by torch_part
 """

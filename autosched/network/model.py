@@ -57,9 +57,11 @@ class Model(Kernel):
         if _structure(graph) != _structure(self.program.graph):
             known = {task.recipe.spec: task.recipe for task in self.tasks}
             target = next((recipe.target_text for recipe in known.values()), "cpu")
-            return compile_graph(original, target, self.device.threads, lambda made: known.get(made.spec, made))
-        program, (loaded, _) = replace(self.program, graph=graph), self._kept
-        return Model(original, program, loaded, _weights(program, loaded), self.device)
+            return compile_graph(
+                original, target, self.device.threads, lambda made: [known.get(r.spec, r) for r in made]
+            )
+        program = replace(self.program, graph=graph)
+        return Model(original, program, self.linked, _weights(program, self.linked), self.device)
 
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""

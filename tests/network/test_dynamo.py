@@ -3,7 +3,7 @@ reference."""
 
 from __future__ import annotations
 
-import warnings
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,34 +16,19 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from autosched.errors import UsageError  # noqa: E402
-from autosched.graph.graph import Graph  # noqa: E402
-from autosched.network import model as network  # noqa: E402
-from autosched.network.dynamo import backend, read_options, warn_once  # noqa: E402  # noqa: E402
-from tests.graph.torch_models import MODELS, assert_close, by_reference, loaded, model  # noqa: E402
+import autosched  # noqa: E402
+from autosched.errors import AutoschedError, UsageError  # noqa: E402
+from autosched.network.dynamo import backend  # noqa: E402
+from autosched.network.torch_options import read_options, warn_once  # noqa: E402
+from tests.graph.torch_models import MODELS, assert_close, loaded, model  # noqa: E402
+from tests.network.interpreted import Compilations, compilations  # noqa: E402
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
-class Compilations(list[Graph]):
-    """The graphs that were compiled, and the threads of the last."""
-
-    threads: int | None = None
-
-
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilations]:
-    found = Compilations()
-
-    def compile_graph(graph: Graph, target: str | None = "cpu", threads: int | None = None) -> Any:
-        found.append(graph)
-        found.threads = threads
-        return lambda *tensors: tuple(torch.from_numpy(y.copy()) for y in by_reference(graph, tensors))
-
-    monkeypatch.setattr(network, "compile_graph", compile_graph)
-    torch._dynamo.reset()
-    yield found
-    torch._dynamo.reset()
+    yield from compilations(monkeypatch)
 
 
 def values(result: Any) -> list[Any]:
@@ -103,13 +88,14 @@ def test_weights_are_constants_and_changes_are_noticed(compiled):
 
         module.load_state_dict(Gain().state_dict())
         assert_close(values(fast(x)), module(x))
-        assert len(compiled) == 2
-
         module.bias.mul_(2.0)
         assert_close(values(fast(x)), module(x))
         module.gain.data = torch.ones(4)
         assert_close(values(fast(x)), module(x))
-        assert len(compiled) == 4
+        module.gain = nn.Parameter(torch.randn(4))
+        for _ in range(2):
+            assert_close(values(fast(x)), module(x))
+    assert (len(compiled), len(compiled.packings)) == (1, 4)
 
 
 def test_weights_of_inference_mode_are_inputs(compiled):
@@ -146,31 +132,6 @@ def test_buffers_that_change_are_no_constants(compiled):
     assert len(compiled) == 1
 
 
-def test_gradients_are_left_to_torch_with_one_warning(compiled):
-    warn_once.cache_clear()
-    module, x = Gain(), torch.randn(3, 4)
-    with pytest.warns(UserWarning, match="compiles for inference only"):
-        torch.compile(module, backend=backend)(x).sum().backward()
-    assert module.gain.grad is not None
-    with warnings.catch_warnings(record=True) as others:
-        torch.compile(Gain(), backend=backend)(x)
-    assert not [w for w in others if "autosched" in str(w.message)]
-    assert compiled == []
-
-
-def test_sizes_that_vary_are_left_to_torch_with_a_warning(compiled):
-    warn_once.cache_clear()
-    module = Gain()
-    fast = torch.compile(module, backend=backend, dynamic=True)
-    x = torch.randn(2, 4)
-    with torch.no_grad():
-        with pytest.warns(UserWarning, match="dynamic=False"):
-            fast(x)
-        for rows in (x, torch.randn(5, 4)):
-            assert_close(values(fast(rows)), module(rows))
-    assert compiled == []
-
-
 def test_strided_inputs_are_read_in_order(compiled):
     x = torch.randn(4, 3).t()
     with torch.no_grad():
@@ -189,9 +150,12 @@ def test_options_arrive(compiled):
 @pytest.mark.parametrize(
     ("mode", "options", "words"),
     [
-        (None, {"thread": 2}, "has no option 'thread', only threads, freeze"),
-        (None, {"threads": "2"}, "the option threads of the backend autosched is of type int, not '2'"),
-        (None, {"threads": True}, "is of type int, not True"),
+        (None, {"thread": 2}, "has no option 'thread', only threads, freeze, tune, budget_s"),
+        (None, {"threads": "2"}, "the option threads of the backend autosched is a number of threads, .*, not '2'"),
+        (None, {"threads": True}, "at least 1, not True"),
+        (None, {"threads": 0}, "at least 1, not 0"),
+        (None, {"tune": "later"}, "is one of none, background, now, not 'later'"),
+        (None, {"budget_s": float("inf")}, "a number of seconds above 0, not inf"),
         ("reduce-overhead", {}, "has no mode 'reduce-overhead', only default"),
     ],
 )
@@ -205,3 +169,173 @@ def test_the_entry_point_is_there():
     groups = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]
     module, _, name = groups["torch_dynamo_backends"]["autosched"].partition(":")
     assert getattr(import_module(module), name) is backend
+
+
+class Ends(nn.Module):
+    """Outputs of all kinds."""
+
+    def forward(self, x, y):
+        z = x * y
+        return x, z, z.t(), None, 3, z.sum(), (x > y, y.long()), x[:0], x.expand(2, *x.shape)
+
+
+def test_outputs_of_all_kinds(compiled):
+    x, y = torch.randn(3, 5), torch.randn(3, 5)
+    with torch.no_grad():
+        got, wanted = torch.compile(Ends(), backend=backend)(x, y), Ends()(x, y)
+    assert got[0] is x
+    assert got[3:5] == (None, 3)
+    flat = [*got[:3], got[5], *got[6], *got[7:]]
+    expected = [*wanted[:3], wanted[5], *wanted[6], *wanted[7:]]
+    assert_close([a.numpy() for a in flat], expected)
+    assert [a.stride() for a in flat] == [a.stride() for a in expected]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32"])
+def test_other_types(compiled, dtype):
+    x = (torch.randn(3, 5) * 8).to(getattr(torch, dtype))
+    with torch.no_grad():
+        made = torch.compile(lambda a: (a + 2 * a, a > 1), backend=backend)(x)
+    assert torch.equal(made[0], x + 2 * x)
+    assert torch.equal(made[1], x > 1)
+    assert len(compiled) == 1
+
+
+def test_images_with_channels_last_stay_so_without_copies(compiled, monkeypatch):
+    monkeypatch.setattr("autosched.network.torch_part._copied", lambda *_: pytest.fail("a copy"))
+    module = nn.Conv2d(3, 4, 3).eval()
+    x = torch.randn(2, 3, 7, 5).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        made, wanted = torch.compile(module, backend=backend)(x), module(x)
+    assert_close([made.numpy()], wanted)
+    assert made.stride() == wanted.stride()
+    assert [compiled[0].values[name].shape for name in compiled[0].inputs] == [(2, 7, 5, 3)]
+
+
+class Rows(nn.Module):
+    """A cache of keys that a decoder writes to, some rows at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(6, 4))
+
+    def forward(self, x, at):
+        self.keys.index_copy_(0, at, x)
+        return torch.softmax(x @ self.keys.t(), -1)
+
+
+def test_a_cache_is_written_to(compiled):
+    module, expected = Rows(), Rows()
+    fast = torch.compile(module, backend=backend)
+    with torch.no_grad():
+        for n in range(3):
+            x, at = torch.randn(2, 4), torch.tensor([2 * n, 2 * n + 1])
+            assert_close(values(fast(x, at)), expected(x, at))
+    assert torch.equal(module.keys, expected.keys)
+    assert len(compiled) == 1
+
+
+def test_arguments_that_are_changed_or_views_of_one_another(compiled):
+    def function(a, b):
+        b.mul_(2.0)
+        return a + b, b.view(-1)
+
+    base, other = torch.randn(4, 6), torch.randn(4, 6)
+    copy = base.clone()
+    fast = torch.compile(function, backend=backend)
+    with torch.no_grad():
+        for x, y in ((base, copy), (other, other.clone())):
+            got, wanted = fast(x, x[:]), function(y, y[:])
+            assert_close(values(got), wanted)
+            assert torch.equal(x, y)
+
+
+def test_sizes_that_vary_have_a_program_each(compiled):
+    module = Gain()
+    fast = torch.compile(module, backend=backend)
+    with torch.no_grad():
+        for rows in (2, 3, 5, 3, 7, 5):
+            x = torch.randn(rows, 4)
+            assert_close(values(fast(x)), module(x))
+    assert [graph.values[graph.inputs[0]].shape[0] for graph in compiled] == [2, 3, 5, 7]
+    assert compiled.packings == []
+
+
+def test_more_sizes_than_are_compiled_are_left_to_torch(compiled, monkeypatch):
+    monkeypatch.setattr("autosched.network.torch_graphs.CHOICES", 2)
+    warn_once.cache_clear()
+    fast = torch.compile(lambda x: torch.relu(x) + x.shape[0], backend=backend, dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3):
+            fast(torch.randn(rows, 4))
+        x = torch.randn(5, 4)
+        with pytest.warns(UserWarning, match="bring inputs to fewer sizes"):
+            assert_close(values(fast(x)), torch.relu(x) + 5)
+    assert len(compiled) == 2
+
+
+def test_several_threads_call_one_model(compiled):
+    module, rows = Gain(), [torch.randn(3, 4) for _ in range(4)]
+    fast, found = torch.compile(module, backend=backend), {}
+    with torch.no_grad():
+        fast(rows[0])
+
+    def call(n: int) -> None:
+        with torch.no_grad():
+            found[n] = fast(rows[n])
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with torch.no_grad():
+        for n, x in enumerate(rows):
+            assert_close(values(found[n]), module(x))
+    assert len(compiled) == 1
+
+
+def test_what_cannot_be_compiled_is_left_to_torch_with_a_warning(compiled, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AutoschedError("no")
+
+    monkeypatch.setattr("autosched.network.torch_part.compile_with_records", refuse)
+    warn_once.cache_clear()
+    x = torch.randn(3)
+    fast = torch.compile(lambda a: torch.relu(a) + 1.0, backend=backend)
+    with pytest.warns(UserWarning, match="cannot be compiled: no"):
+        fast(x)
+    assert_close(values(fast(x)), torch.relu(x) + 1.0)
+
+
+def test_explain_names_what_torch_runs(compiled):
+    class Broken(nn.Module):
+        def forward(self, x):
+            y = torch.sort(torch.relu(x) * 2.0, 1)[0] + 1.0
+            torch._dynamo.graph_break()
+            return torch.nn.functional.dropout(y.t() * 3.0) + 1.0
+
+    fast = torch.compile(Broken(), backend=backend)
+    with torch.no_grad():
+        fast(torch.randn(4, 3))
+    facts = autosched.explain(fast)
+    assert facts["with_torch"] == "aten.native_dropout.default (1), aten.sort.default (1)"
+    assert (facts["graphs"], facts["programs"]) == (2, 4)
+    assert 0.0 < facts["with_torch_share"] < 1.0
+
+
+def test_explain_asks_for_something_that_was_compiled():
+    with pytest.raises(UsageError, match="compiled nothing of it"):
+        autosched.explain(torch.compile(lambda a: a + 1, backend=backend))
+    with pytest.raises(UsageError, match="explain takes the number of a record or"):
+        autosched.explain("resnet")
+
+
+def test_a_compiled_program_runs_and_takes_new_weights():
+    torch._dynamo.reset()
+    module, x = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), torch.randn(2, 5)
+    fast = torch.compile(module, backend="autosched", options={"threads": 1})
+    with torch.no_grad():
+        assert_close(values(fast(x)), module(x))
+        module[0].weight.mul_(-0.5)
+        assert_close(values(fast(x)), module(x))

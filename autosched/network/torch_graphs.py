@@ -1,0 +1,139 @@
+"""torch.fx graphs as functions that run parts of them as programs: what has rules is in parts, the rest is torch's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from autosched.graph.torch.load import can_load
+from autosched.network.torch_options import BackendOptions, warn_once
+from autosched.network.torch_part import Part
+
+Compiled = Callable[..., Any]
+CHOICES = 16  # of sizes that a graph is compiled for
+_PREFIX = "autosched_"
+_STAYS = "stays_with_torch"  # in the `meta` of a node
+_MANY = (
+    f"autosched has compiled a graph for {CHOICES} choices of sizes, and runs others as torch has them: "
+    "bring inputs to fewer sizes, by padding them say"
+)
+
+
+@dataclass(frozen=True)
+class CompiledGraphs:
+    """The options of one call of the backend, and the graphs that came of it: of inference, or forward and backward,
+    of each choice of sizes; each with parts that are programs."""
+
+    options: BackendOptions
+    found: list[fx.GraphModule] = field(default_factory=list)
+
+    def compiled(self, graph: fx.GraphModule, weights: frozenset[int]) -> Compiled:
+        """`weights`: places of arguments that keep their values between calls."""
+        places = graph.graph.find_nodes(op="placeholder")
+        if all(_is_fixed(node.meta.get("val")) for node in places):
+            return _forward(self.in_parts(graph, weights))
+        return OfSizes(self, graph, weights)
+
+    def in_parts(self, graph: fx.GraphModule, weights: frozenset[int]) -> fx.GraphModule:
+        """The graph, whose sizes are known, with a part for each partition."""
+        made = partitioned(graph, weights, self.options)
+        self.found.append(made)
+        return made
+
+
+def _forward(graph: fx.GraphModule) -> Compiled:
+    found: Compiled = graph.forward
+    return found
+
+
+def _is_fixed(found: Any) -> bool:
+    """Whether an argument is a tensor whose sizes are numbers."""
+    return isinstance(found, torch.Tensor) and all(isinstance(n, int) for n in (*found.shape, *found.stride()))
+
+
+@dataclass
+class OfSizes:
+    """A graph whose sizes vary: it is compiled for each choice of them at its first use."""
+
+    graphs: CompiledGraphs
+    graph: fx.GraphModule
+    weights: frozenset[int]
+    _made: dict[tuple[object, ...], Compiled] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, *arguments: Any) -> Any:
+        key = tuple((*x.shape, *x.stride()) if isinstance(x, torch.Tensor) else x for x in arguments)
+        found = self._made.get(key)
+        if found is None:
+            with self._lock:
+                found = self._made.get(key)
+                if found is None:
+                    found = self._for(key, arguments)
+        return found(*arguments)
+
+    def _for(self, key: tuple[object, ...], arguments: Sequence[Any]) -> Compiled:
+        if len(self._made) >= CHOICES:
+            warn_once(_MANY)
+            return _forward(self.graph)
+        with torch.no_grad():
+            fixed = make_fx(fx.Interpreter(self.graph).run, tracing_mode="fake")(*arguments)
+        found = self._made[key] = _forward(self.graphs.in_parts(fixed, self.weights))
+        return found
+
+
+class _Supported(OperatorSupportBase):  # type: ignore[misc]  # torch is read as Any
+    """Nodes that can be in a network."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        return _STAYS not in node.meta and can_load(node)
+
+
+def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: BackendOptions) -> fx.GraphModule:
+    """The graph with a part for each partition, as few as possible; one that computes nothing is none."""
+    frozen = {node.name for n, node in enumerate(graph.graph.find_nodes(op="placeholder")) if n in weights}
+    _set_views_apart(graph)
+    partitioner = CapabilityBasedPartitioner(graph, _Supported(), allows_single_node_partition=True)
+    found = [p for p in partitioner.propose_partitions() if not all(is_free(node) for node in p.nodes)]
+    whole = partitioner.fuse_partitions(found, prefix=_PREFIX)
+    for node in whole.graph.find_nodes(op="call_module"):
+        places = tuple(n for n, x in enumerate(node.args) if isinstance(x, fx.Node) and x.name in frozen)
+        part = Part(getattr(whole, str(node.target)), options, places)
+        delattr(whole, str(node.target))
+        setattr(whole, str(node.target), part)
+    return whole
+
+
+def is_free(node: fx.Node) -> bool:
+    """Whether torch gives the result without touching its elements: a view, or one of several results."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def _set_views_apart(graph: fx.GraphModule) -> None:
+    """What the graph returns that is a view of an argument is made by torch at no cost; a program would copy it."""
+    (end,) = graph.graph.find_nodes(op="output")
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in end.all_input_nodes:
+        chain: list[fx.Node] = []
+        at = node
+        while at.op == "call_function" and is_free(at) and len(at.all_input_nodes) == 1:
+            chain.append(at)
+            at = at.all_input_nodes[0]
+        if not chain or at.op != "placeholder":
+            continue
+        with graph.graph.inserting_before(end):
+            for old in reversed(chain):
+                if old not in copies:
+                    copies[old] = graph.graph.node_copy(old, lambda n: copies.get(n, n))
+                    copies[old].meta[_STAYS] = True
+        end.replace_input_with(node, copies[node])
+    graph.graph.eliminate_dead_code()
+    graph.recompile()

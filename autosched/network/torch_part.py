@@ -1,0 +1,153 @@
+"""Parts of a torch.fx graph as programs: compiled at their first call, when weights are at hand, and packed anew when
+these have changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from autosched.errors import AutoschedError
+from autosched.graph.graph import Array
+from autosched.graph.torch.builder import array_of
+from autosched.graph.torch.load import load_fx
+from autosched.network.memory_order import order_of, with_orders
+from autosched.network.model import Model
+from autosched.network.records import compile_with_records
+from autosched.network.torch_options import BackendOptions, warn_once
+
+Stamps = list[tuple[int, int]]  # of each weight where it lies, and how often it was written to
+Strides = tuple[int, ...]
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class OnTensors:
+    """A model as a function of torch tensors.
+
+    `weights`: the places of arguments that are constants of the model, as they were at `stamps`. `inputs`: the places
+    of the others, and the strides that the model reads them in; `outputs`: shape, strides and type of each result.
+    """
+
+    model: Model
+    weights: tuple[int, ...]
+    stamps: Stamps
+    inputs: tuple[tuple[int, Strides], ...]
+    outputs: tuple[tuple[tuple[int, ...], Strides, torch.dtype], ...]
+
+    def is_current(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return self.stamps == stamps_of(tensors, self.weights)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """One tensor, or a list of several."""
+        ends = []  # holds what is copied until the end
+        for n, strides in self.inputs:
+            x = tensors[n]
+            ends.append(x if x.stride() == strides else _copied(x, strides))
+        results = [torch.empty_strided(*form, dtype=dtype, device=_CPU) for *form, dtype in self.outputs]
+        self.model.launch([x.data_ptr() for x in (*ends, *results)])
+        return results[0] if len(results) == 1 else results
+
+
+@dataclass
+class Part:
+    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights."""
+
+    module: fx.GraphModule
+    options: BackendOptions
+    frozen: tuple[int, ...]
+    _made: OnTensors | None = None
+    _refused: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        made = self._made
+        if made is None or not made.is_current(tensors):
+            made = self.prepared(tensors)
+        return self.module(*tensors) if made is None else made(tensors)
+
+    @property
+    def model(self) -> Model | None:
+        """What runs; None before the first call, and where torch runs it."""
+        return None if self._made is None else self._made.model
+
+    def as_it_is(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """With the weights that it has, whatever those of `tensors` are: for its time."""
+        made = self._made or self.prepared(tensors)
+        return self.module(*tensors) if made is None else made(tensors)
+
+    def prepared(self, tensors: Sequence[torch.Tensor]) -> OnTensors | None:
+        """The program for the weights among `tensors`; None where there is none, which a warning told."""
+        with self._lock:
+            if self._refused:
+                return None
+            made = self._made
+            try:
+                if made is None:
+                    self._made = self._compiled(tensors)
+                elif not made.is_current(tensors):
+                    self._made = self._repacked(made, tensors)
+            except AutoschedError as error:
+                self._refused = True
+                warn_once(f"autosched leaves a part of a network to torch, since it cannot be compiled: {error}")
+            return None if self._refused else self._made
+
+    def _compiled(self, tensors: Sequence[torch.Tensor]) -> OnTensors:
+        # Of a tensor made in inference mode nobody can tell whether it has been written to.
+        weights = tuple(n for n in self.frozen if not tensors[n].is_inference())
+        stamps = stamps_of(tensors, weights)
+        graph = load_fx(self.module, tensors, {n: tensors[n] for n in weights})
+        places = [n for n in range(len(tensors)) if n not in weights]
+        inputs = [_form(tensors[n].shape, tensors[n].stride()) for n in places]
+        (end,) = self.module.graph.find_nodes(op="output")
+        results = [node.meta["val"] for node in _nodes(end)]
+        outputs = [_form(y.shape, y.stride()) for y in results]
+        turned = with_orders(
+            graph,
+            {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
+            {n: order for n, (order, _) in enumerate(outputs)},
+        )
+        return OnTensors(
+            compile_with_records(turned, threads=self.options.threads),
+            weights,
+            stamps,
+            tuple((n, strides) for n, (_, strides) in zip(places, inputs, strict=True)),
+            tuple((tuple(y.shape), strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
+        )
+
+    def _repacked(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
+        stamps = stamps_of(tensors, made.weights)
+        return replace(made, model=made.model.with_weights(self._constants(made, tensors)), stamps=stamps)
+
+    def _constants(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> Mapping[str, Array]:
+        """The weights by their names in the graph: those of the nodes."""
+        names = [node.name for node in self.module.graph.find_nodes(op="placeholder")]
+        known = made.model.original.constants
+        return {names[n]: array_of(tensors[n]) for n in made.weights if names[n] in known}
+
+
+def stamps_of(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Stamps:
+    return [(x.data_ptr(), x._version) for x in map(tensors.__getitem__, places)]
+
+
+def _nodes(end: fx.Node) -> list[fx.Node]:
+    """What an fx graph returns, all of which are nodes."""
+    found = end.args[0]
+    return [node for node in (found if isinstance(found, tuple | list) else (found,)) if isinstance(node, fx.Node)]
+
+
+def _form(shape: Sequence[int], strides: Strides) -> tuple[tuple[int, ...], Strides]:
+    """The order in which a program has the dimensions of such a tensor, and its strides then."""
+    order = order_of(tuple(shape), strides)
+    if order is not None:
+        return order, tuple(strides)
+    sizes = torch.empty(tuple(shape), device="meta")
+    return tuple(range(len(shape))), sizes.stride()
+
+
+def _copied(x: torch.Tensor, strides: Strides) -> torch.Tensor:
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=_CPU).copy_(x)
