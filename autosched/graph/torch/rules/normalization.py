@@ -12,6 +12,7 @@ from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import rule
+from autosched.ir.dtype import DTYPES
 
 
 def _normalized(
@@ -86,7 +87,7 @@ def native_layer_norm(
 
 def _statistics(b: TraceBuilder, x: Value, axes: tuple[int, ...], epsilon: float) -> tuple[Value, Value]:
     """Mean and inverse of the standard deviation, of which training makes gradients."""
-    wide = b.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    wide = b.cast(x, DTYPES[x.dtype].computes_in)
     mean = b.emit("reduce_mean", wide, axes=axes, keepdims=True)
     away = b.emit("sub", wide, mean)
     var = b.emit("reduce_mean", b.emit("mul", away, away), axes=axes, keepdims=True)
@@ -114,7 +115,7 @@ def fused_rms_norm(
 ) -> tuple[Value, Value]:
     """The inverse of the root of the mean square too."""
     made = rms_norm(b, x, normalized_shape, weight, eps)
-    wide = b.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    wide = b.cast(x, DTYPES[x.dtype].computes_in)
     rank = len(x.shape)
     axes = tuple(range(rank - len(normalized_shape), rank))
     mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
