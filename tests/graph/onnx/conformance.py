@@ -3,6 +3,7 @@
     python -m tests.graph.onnx.conformance             all cases; how many pass, and why others do not
     python -m tests.graph.onnx.conformance --update    writes those that pass into the list, which may only grow
     python -m tests.graph.onnx.conformance softmax     the cases whose name has this word, each with its outcome
+    python -m tests.graph.onnx.conformance --compiled  the listed cases as kernels, in processes that may end
 
 A case is one operator, or what the standard defines it by, with inputs and what is expected. An input that must be known
 while importing, as a shape, is made a constant of the model; all others stay inputs, so that nothing is compared with
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,11 @@ from autosched.ir.dtype import DTYPES
 LIST = Path(__file__).with_name("passed.txt")
 SUBSET = ("add", "cast", "constant", "constantofshape", "identity", "relu", "shape", "size", "sum", "where")
 SEED = 7  # of the data that cases draw
+Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 Case = Any  # onnx.backend.test.case.test_case.TestCase, which has no types
 PASSED = "passed"
+CONTEXT = multiprocessing.get_context("fork")  # cases take half a minute to make: they are handed on as they are
+CASE_S = 120
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
     return list(node._NodeTestCases)
 
 
-def outcome_of(case: Case) -> Outcome:
+def outcome_of(case: Case, run: Run = interpret) -> Outcome:
     model = case.model
     given, expected = ([as_array(a) for a in arrays] for arrays in case.data_sets[0])
     if any(array is None for array in (*given, *expected)):
@@ -70,7 +75,7 @@ def outcome_of(case: Case) -> Outcome:
     try:
         graph = imported(model, inputs)
         with np.errstate(all="ignore"):
-            results = interpret(graph, {name: inputs[name] for name in graph.inputs})
+            results = run(graph, {name: inputs[name] for name in graph.inputs})
     except GraphError as error:
         return Outcome("refused", str(error))
     for info, array in zip(model.graph.output, expected, strict=True):
@@ -120,12 +125,47 @@ def listed() -> list[str]:
     return LIST.read_text(encoding="utf-8").split()
 
 
-def outcomes(cases: Iterable[Case]) -> Iterator[tuple[str, Outcome]]:
+def outcomes(cases: Iterable[Case], run: Run = interpret) -> Iterator[tuple[str, Outcome]]:
     for case in cases:
         try:
-            yield case.name, outcome_of(case)
+            yield case.name, outcome_of(case, run)
         except Exception as error:
             yield case.name, Outcome("crashed", f"{type(error).__name__}: {error}")
+
+
+def by_kernels(graph: Graph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The outputs as the compiled network computes them."""
+    from autosched.network.model import compile_graph
+
+    results = compile_graph(graph, threads=1)(*(inputs[name] for name in graph.inputs))
+    return dict(zip(graph.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+
+
+def compiled_outcomes(cases: Sequence[Case]) -> Iterator[tuple[str, Outcome]]:
+    """By kernels, in a process that is replaced where a case ends it or takes too long."""
+    done = 0
+    while done < len(cases):
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=send_outcomes, args=(cases[done:], sender), daemon=False)
+        process.start()
+        sender.close()
+        for case in cases[done:]:
+            done += 1
+            try:
+                late = not receiver.poll(CASE_S)
+                yield receiver.recv() if not late else (case.name, Outcome("crashed", f"no result in {CASE_S} s"))
+            except EOFError:
+                late = True
+                yield case.name, Outcome("crashed", "it ends the process")
+            if late:
+                break
+        process.kill()
+        process.join()
+
+
+def send_outcomes(cases: Sequence[Case], sender: Any) -> None:
+    for found in outcomes(cases, by_kernels):
+        sender.send(found)
 
 
 def reason(why: str) -> str:
@@ -140,11 +180,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.graph.onnx.conformance")
     parser.add_argument("words", nargs="*", help="cases whose name has all of these")
     parser.add_argument("--update", action="store_true", help="write the list of cases that pass")
+    parser.add_argument("--compiled", action="store_true", help="the listed cases as compiled kernels")
     options = parser.parse_args()
-    if options.words and options.update:
-        parser.error("the list is written of all cases: give no words with --update")
-    cases = [case for case in cases_of() if all(word in case.name for word in options.words)]
-    found = dict(outcomes(cases))
+    if options.update and (options.words or options.compiled):
+        parser.error("the list is written of all cases by the reference: give --update alone")
+    known = set(listed())
+    chosen = [case for case in cases_of() if all(word in case.name for word in options.words)]
+    cases = [case for case in chosen if case.name in known or not options.compiled]
+    found = dict(compiled_outcomes(cases) if options.compiled else outcomes(cases))
     if options.words:
         print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in found.items()))
         return 0
