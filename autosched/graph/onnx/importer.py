@@ -29,7 +29,7 @@ from autosched.graph.verify import verify
 
 FAMILIES = (
     *("attention", "control", "convolutions", "elementwise", "indices", "microsoft", "normalisation", "pools"),
-    *("products", "quantised", "recurrent", "reductions", "resizing"),
+    *("products", "quantised", "recurrent", "reductions", "resizing", "signals"),
 )
 DEEPEST = 50  # of graphs and definitions within each other
 

@@ -29,6 +29,7 @@ _FAMILIES = (
     "index_maps",
     "padding",
     "resize",
+    "sampling",
     "gathers",
     "reductions",
     "ranking",

@@ -81,7 +81,7 @@ def _linear(t: Expr, cubic: float) -> list[Expr]:
     return [1.0 - t, t]
 
 
-def _cubic(t: Expr, a: float) -> list[Expr]:
+def cubic_weights(t: Expr, a: float) -> list[Expr]:
     """Those of the elements at -1, 0, 1 and 2 (Keys, "Cubic convolution interpolation for digital image processing",
     IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981)."""
 
@@ -97,7 +97,7 @@ def _cubic(t: Expr, a: float) -> list[Expr]:
 # The first element that has a weight, counted from the whole part of the place, and all weights.
 _WEIGHTS: Mapping[str, tuple[int, Callable[[Expr, float], list[Expr]]]] = {
     "linear": (0, _linear),
-    "cubic": (-1, _cubic),
+    "cubic": (-1, cubic_weights),
 }
 
 
