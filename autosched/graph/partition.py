@@ -1,43 +1,38 @@
 """A network as kernels: which nodes are computed together, and which are another view of the same memory.
 
     Group(nodes, inputs, outputs)      one kernel: the stages of its nodes as one graph of `te`
-    Alias(output, base)                a reshape: the same elements in the same order, at no cost
+    Alias(output, base)                a reshape of what is stored: the same elements in the same order, at no cost
 
-A node starts a group of its own, and
+A node is computed in one of three places.
 
-    takes in     producers that only its own group reads: data movement always, elementwise arithmetic where this node
-                 reads each element a few times (a reduction along rows), not where it reads it often (a product)
-    joins        the group of an operand, where it is elementwise over that group's result and nobody else reads it
+    joined       to the group that makes an operand, where nobody else reads that: an elementwise node over the results
+                 of a reduction, a transposition of them
+    taken in     by each group that reads it, where that is cheaper than storing it (`fusion_cost`): movements where
+                 their elements lie well for the reader, elementwise nodes where little is computed again
+    on its own   else: it begins a group
 
-so a product, a convolution or a reduction comes with what moves its operands and what follows it element by element.
-What kind a node is follows from its expression: how its stages index what they read, and whether they reduce.
+A reshape of a value that is stored is an alias; one of a value that is taken in is an index in the reader. Only the
+last node of a group is read outside of it, and what is taken in has no readers but groups that come later, so no group
+depends on itself. What kind a node is follows from its expression (`node_facts`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import cached_property, lru_cache
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.fusion_cost import Rates, Work, pays_to_take_in
+from autosched.graph.graph import Graph, Node
+from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
 from autosched.graph.operators import build
-from autosched.ir.expr import Binary, Call, Const, Load, Select
+from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, Tensor, compute, placeholder
-from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
+from autosched.te.tensor import ComputeOp
 
-ALIAS = "reshape"  # the operator that only gives memory another shape
-FEW_READS = 8  # of an element, by one node: computing it again or keeping it in a row costs less than memory
-
-
-class Kind(Enum):
-    """What a node is to a kernel."""
-
-    MOVEMENT = "moves or repeats elements"
-    ELEMENTWISE = "computes each result from elements at its own place"
-    GENERAL = "reads elements at other places, reduces or scans"
+FEW_READS = 8  # of an element: what a reader that reads no more does not bring into another order for itself
+MOST_NODES = 64  # of a group
+GENERIC = Rates(24.0, 32.0)
 
 
 @dataclass(frozen=True)
@@ -60,116 +55,234 @@ class Alias:
     base: str
 
 
-def partition(graph: Graph) -> tuple[Group | Alias, ...]:
-    """The steps of a network, in an order in which each value is made before it is read."""
-    work = _Partition(graph)
+def partition(graph: Graph, rates: Rates = GENERIC, alone: frozenset[str] = frozenset()) -> tuple[Group | Alias, ...]:
+    """The steps of a network, in an order in which each value is made before it is read.
+
+    Nodes that make a value of `alone` are on their own.
+    """
+    work = _Partition(graph, rates, alone)
     for node in graph.nodes:
-        work.take(node)
+        work.begin(node)
+    for node in reversed(graph.nodes):
+        work.take_in(node)
+    for node in graph.nodes:
+        work.join_movement(node)
     return tuple(work.steps())
 
 
 @dataclass(eq=False)
 class _Open:
-    """A group in the making; `at` is the number of its last node, where it will run."""
+    """A group in the making: the nodes that no other group computes, the last of which is read outside."""
 
     nodes: list[Node]
     kind: Kind
-    at: int
+    taken_in: set[int] = field(default_factory=set)  # nodes, by identity
+
+    @property
+    def last(self) -> Node:
+        return self.nodes[-1]
+
+
+@dataclass(frozen=True)
+class _End:
+    """A group that would compute a value itself: which, how often it needs each element, and whether in an order in
+    which neighbours are apart."""
+
+    group: _Open
+    reader: Node
+    reads: int
+    is_plain: bool
+    is_divided: bool
 
 
 @dataclass
 class _Partition:
     graph: Graph
-    home: dict[str, _Open | Alias] = field(default_factory=dict)  # value -> who makes it
+    rates: Rates
+    alone: frozenset[str]
+    homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
+    ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
 
-    @cached_property
-    def order(self) -> Mapping[int, int]:
-        """The numbers of the nodes, by identity: attributes need no hash."""
-        return {id(node): n for n, node in enumerate(self.graph.nodes)}
+    def facts(self, node: Node) -> NodeFacts:
+        return facts_of(node, self.graph)
 
-    def take(self, node: Node) -> None:
-        at = self.order[id(node)]
-        if node.operator == ALIAS:
-            assert node.inputs[0] is not None
-            self.home[node.outputs[0]] = Alias(node.outputs[0], node.inputs[0])
+    # Joined
+
+    def begin(self, node: Node) -> None:
+        """A group for a node, or the group of an operand that it joins."""
+        kind = self.facts(node).kind
+        if kind is Kind.VIEW:
             return
-        kind = kind_of(node, self.graph)
-        group = self._joined(node) if kind is Kind.ELEMENTWISE else None
+        group = self._group_before(node) if kind is Kind.ELEMENTWISE else None
         if group is None:
-            group = _Open([], kind, at)
-        self._take_in(node, group)
-        group.nodes.append(node)
-        group.at = at
-        for name in node.outputs:
-            self.home[name] = group
+            self.homes[id(node)] = _Open([node], kind)
+        else:
+            group.nodes.append(node)
+            self.homes[id(node)] = group
 
-    def _joined(self, node: Node) -> _Open | None:
-        """The group that an elementwise node becomes a part of: that of the operand made last, where it may."""
+    def _group_before(self, node: Node) -> _Open | None:
+        """The group of a reduction that an elementwise node goes on with: of several the one made last."""
         shape = self.graph.values[node.outputs[0]].shape
-        found = [
-            group
-            for name in node.used
-            if isinstance(group := self.home.get(name), _Open)
-            and self.graph.values[name].shape == shape
-            and self._is_only_read_by(name, node, group)
-            and not any(self._depends(other, group) for other in node.used if self.home.get(other) is not group)
-        ]
-        return max(found, key=lambda group: (group.kind is Kind.GENERAL, group.at), default=None)
-
-    def _take_in(self, node: Node, group: _Open) -> None:
-        """Moves what makes operands for this node alone into its group."""
+        found = None
         for name in node.used:
-            other = self.home.get(name)
-            if not isinstance(other, _Open) or other is group or other.kind is Kind.GENERAL:
+            producer = self.graph.producers.get(name)
+            if producer is None or self.graph.values[name].shape != shape or not self._is_last_of(name, producer):
                 continue
-            alone = all(self._is_only_read_by(made, node, other) for n in other.nodes for made in n.outputs)
-            if not alone or (other.kind is Kind.ELEMENTWISE and reads_of(node, self.graph, name) > FEW_READS):
-                continue
-            group.nodes = sorted([*group.nodes, *other.nodes], key=lambda n: self.order[id(n)])
-            for n in other.nodes:
-                self.home.update(dict.fromkeys(n.outputs, group))
+            group = self.homes.get(id(producer))
+            if group is not None and group.kind is Kind.GENERAL and not self._is_alone(node):
+                found = group
+        return found
 
-    def _is_only_read_by(self, name: str, node: Node, group: _Open) -> bool:
-        inside = [id(n) for n in group.nodes]
-        readers = self.graph.users[name]
-        return name not in self.graph.outputs and all(reader is node or id(reader) in inside for reader in readers)
+    def _is_last_of(self, name: str, producer: Node) -> bool:
+        """Whether a node's only result that is needed is `name`, which one node reads."""
+        needed = [x for x in producer.outputs if x in self.graph.outputs or self.graph.users[x]]
+        return needed == [name] and name not in self.graph.outputs and len(self.graph.users[name]) == 1
 
-    def _depends(self, name: str, group: _Open) -> bool:
-        """Whether a value is computed from what `group` makes."""
-        seen: set[str] = set()
-        waiting = [name]
-        while waiting:
-            name = waiting.pop()
-            home = self.home.get(name)
-            if home is group:
-                return True
-            if home is None or name in seen:
-                continue
-            seen.add(name)
-            waiting += [home.base] if isinstance(home, Alias) else [x for n in home.nodes for x in n.used]
-        return False
+    def _is_alone(self, node: Node) -> bool:
+        return not self.alone.isdisjoint((*node.outputs, *node.used))
+
+    def join_movement(self, node: Node) -> None:
+        """A transposition that no reader takes in joins the reduction whose results it brings into order."""
+        facts, group = self.facts(node), self.homes.get(id(node))
+        if group is None or not facts.is_permutation or group.nodes != [node] or self._is_alone(node):
+            return
+        (name,) = node.used
+        producer = self.graph.producers.get(name)
+        before = None if producer is None else self.homes.get(id(producer))
+        if producer is None or before is None or before.kind is not Kind.GENERAL or before.last is not producer:
+            return
+        if self._is_last_of(name, producer):
+            before.nodes.append(node)
+            self.homes[id(node)] = before
+
+    # Taken in
+
+    def take_in(self, node: Node) -> None:
+        """Decides for a node whose readers are decided whether they compute it."""
+        facts = self.facts(node)
+        ends = self._ends_of(node)
+        if facts.kind is not Kind.VIEW:
+            group = self.homes[id(node)]
+            movable = facts.kind in (Kind.MOVEMENT, Kind.ELEMENTWISE) and group.nodes == [node]
+            if not movable or ends is None or not self._may_take_in(node, facts, ends):
+                ends = None
+            else:
+                del self.homes[id(node)]
+                for end in ends:
+                    end.group.taken_in.add(id(node))
+        self.ends.update(dict.fromkeys(node.outputs, ends))
+
+    def _ends_of(self, node: Node) -> tuple[_End, ...] | None:
+        """The groups that read a node's results, by way of nodes that they compute; None if memory must have them."""
+        found: list[_End] = []
+        for name in node.outputs:
+            if name in self.graph.outputs:
+                return None
+            for reader in self.graph.users[name]:
+                through = self._ends_by(reader, name)
+                if through is None:
+                    return None
+                found += through
+        return tuple(found)
+
+    def _ends_by(self, reader: Node, name: str) -> list[_End] | None:
+        operand = operand_facts(reader, self.graph, name)
+        group = self.homes.get(id(reader))
+        if group is not None:
+            return [_End(group, reader, operand.reads, operand.is_plain, False)]
+        later = self.ends[reader.outputs[0]]
+        if later is None:
+            return None
+        facts = self.facts(reader)
+        if facts.kind is Kind.ELEMENTWISE:  # a group that reads it often keeps what it computes
+            return [_End(e.group, e.reader, operand.reads * min(e.reads, FEW_READS), False, False) for e in later]
+        return [
+            _End(e.group, e.reader, e.reads * operand.reads, e.is_plain, e.is_divided or facts.divides_last)
+            for e in later
+        ]
+
+    def _may_take_in(self, node: Node, facts: NodeFacts, ends: tuple[_End, ...]) -> bool:
+        groups = {id(e.group): e.group for e in ends}
+        if not all(len(g.nodes) + len(g.taken_in) < MOST_NODES for g in groups.values()):
+            return False
+        if not self.alone.isdisjoint((*node.outputs, *node.used)) or any(self._is_alone(e.reader) for e in ends):
+            return False
+        if facts.kind is Kind.MOVEMENT and not all(self._lies_well(facts, e) for e in ends):
+            return False
+        if facts.has_functions and len(groups) > 1:
+            return False
+        reads = [max(1, sum(e.reads for e in ends if e.group is g)) for g in groups.values()]
+        return pays_to_take_in(self._work(node, facts), reads, self.rates)
+
+    def _lies_well(self, facts: NodeFacts, end: _End) -> bool:
+        """Whether a reader that reads each element often finds the elements of a movement in a good order."""
+        if end.reads <= FEW_READS or self.facts(end.reader).kind is not Kind.GENERAL:
+            return True
+        if facts.is_indirect or facts.divides_last or end.is_divided:
+            return False
+        return facts.keeps_runs or end.is_plain
+
+    def _work(self, node: Node, facts: NodeFacts) -> Work:
+        written = [self._nbytes(name) for name in node.outputs if self.graph.users[name]]
+        read = [self._nbytes(name) for name in node.used]
+        results = sum(self.graph_size(name) for name in node.outputs)
+        if facts.kind is Kind.MOVEMENT:
+            return Work(min(sum(read), sum(written)), sum(written), 0.0, False)
+        return Work(sum(read), sum(written), float(results * facts.operations), True)
+
+    def graph_size(self, name: str) -> int:
+        size = 1
+        for extent in self.graph.values[name].shape:
+            size *= extent
+        return size
+
+    def _nbytes(self, name: str) -> int:
+        return self.graph_size(name) * DTYPES[self.graph.values[name].dtype].nbytes
+
+    # Closed
 
     def steps(self) -> Iterator[Group | Alias]:
-        """Groups where their last node stands, aliases where they do."""
-        groups = {id(g): g for g in self.home.values() if isinstance(g, _Open)}.values()
-        found: list[tuple[int, Group | Alias]] = [(g.at, self._closed(g)) for g in groups]
+        """Groups where their last node stands; aliases, of those reshapes that are read as such, where they do."""
+        groups = {id(group.last): self._closed(group) for group in {id(g): g for g in self.homes.values()}.values()}
+        read = {name for group in groups.values() for name in group.inputs} | set(self.graph.outputs)
+        for node in reversed(self.graph.nodes):
+            if self.facts(node).kind is Kind.VIEW and node.outputs[0] in read:
+                read.update(node.used)
         for node in self.graph.nodes:
-            alias = self.home[node.outputs[0]]
-            if isinstance(alias, Alias):
-                found.append((self.order[id(node)], alias))
-        yield from (step for _, step in sorted(found, key=lambda pair: pair[0]))
+            closed = groups.get(id(node))
+            if closed is not None and closed.outputs:
+                yield closed
+            elif self.facts(node).kind is Kind.VIEW and node.outputs[0] in read:
+                yield Alias(node.outputs[0], node.used[0])
 
     def _closed(self, group: _Open) -> Group:
-        made = [name for node in group.nodes for name in node.outputs]
-        read = dict.fromkeys(x for node in group.nodes for x in node.used if x not in made)
-        inside = {id(node) for node in group.nodes}
-        needed = [
-            name
-            for name in made
-            if name in self.graph.outputs or any(id(user) not in inside for user in self.graph.users[name])
-        ]
-        inputs = sorted(read, key=self.graph.is_constant)
-        return Group(tuple(group.nodes), tuple(inputs), tuple(needed))
+        """The group with what it takes in."""
+        inside = self._in_order_of_use(group.last, {id(node) for node in group.nodes})
+        made = {name for node in inside for name in node.outputs}
+        read = dict.fromkeys(name for node in inside for name in node.used if name not in made)
+        needed = (x for x in group.last.outputs if x in self.graph.outputs or self.graph.users[x])
+        return Group(tuple(inside), tuple(sorted(read, key=self.graph.is_constant)), tuple(needed))
+
+    def _in_order_of_use(self, last: Node, own: set[int]) -> list[Node]:
+        """The nodes that `last` is computed from within a group, each before its readers: the same for equal groups."""
+        found: dict[int, Node] = {}
+        stack = [(last, False)]
+        while stack:
+            node, is_done = stack.pop()
+            if is_done:
+                found.setdefault(id(node), node)
+            elif id(node) not in found:
+                makers = (self.graph.producers.get(name) for name in reversed(node.used))
+                inner = [m for m in makers if m is not None and (id(m) in own or self._is_taken_in(m))]
+                stack += [(node, True), *((maker, False) for maker in inner)]
+        return list(found.values())
+
+    def _is_taken_in(self, node: Node) -> bool:
+        """Whether no memory has the results of a node."""
+        if self.facts(node).kind is not Kind.VIEW:
+            return id(node) not in self.homes
+        producer = self.graph.producers.get(node.used[0])
+        return producer is not None and self._is_taken_in(producer)
 
 
 def dag_of(graph: Graph, group: Group) -> ComputeDAG:
@@ -194,81 +307,3 @@ def _stored(tensor: Tensor) -> Tensor:
         return tensor
     copy: Tensor = compute(tensor.shape, lambda *index: tensor[index], name="copy")
     return copy
-
-
-def kind_of(node: Node, graph: Graph) -> Kind:
-    return _facts(*_key(node, graph))[0]
-
-
-def reads_of(node: Node, graph: Graph, name: str) -> int:
-    """How often a node reads an element of an operand, in the mean."""
-    return max(n for x, n in zip(node.inputs, _facts(*_key(node, graph))[1], strict=True) if x == name)
-
-
-_Shapes = tuple[tuple[tuple[int, ...], str] | None, ...]
-
-
-def _key(node: Node, graph: Graph) -> tuple[str, _Shapes, tuple[tuple[str, Attribute], ...], int]:
-    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
-    return node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs)
-
-
-@lru_cache(maxsize=4096)
-def _facts(
-    operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int
-) -> tuple[Kind, tuple[int, ...]]:
-    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(given))
-    node = Node(operator, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes))
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
-    made = build(node, tensors)
-    if any(isinstance(t.op, PlaceholderOp) for t in made):
-        return Kind.MOVEMENT, (1,) * len(given)
-    dag = ComputeDAG(made)
-    reads = tuple(0 if t is None else _reads(dag, f"x{n}", t) for n, t in enumerate(tensors))
-    return _kind(dag), reads
-
-
-def _reads(dag: ComputeDAG, name: str, tensor: Tensor) -> int:
-    count = sum(
-        _points(op) * sum(isinstance(e, Load) and e.buffer == name for e in postorder(op.body)) for op in dag.stages
-    )
-    size = 1
-    for extent in tensor.shape:
-        size *= extent
-    return -(-count // size)
-
-
-def _points(op: ComputeOp) -> int:
-    count = 1
-    for axis in itertools.chain(op.axes, op.reduce_axes):
-        count *= axis.extent
-    return count
-
-
-def _kind(dag: ComputeDAG) -> Kind:
-    if any(op.reducer is not None for op in dag.stages):
-        return Kind.GENERAL
-    nodes = [e for op in dag.stages for e in postorder(op.body)]
-    computes = any(isinstance(e, Call) or (e.children and not isinstance(e, Load) and _is_data(e)) for e in nodes)
-    if not computes:
-        return Kind.MOVEMENT
-    own = all(_is_at_its_place(op, e) for op in dag.stages for e in postorder(op.body) if isinstance(e, Load))
-    return Kind.ELEMENTWISE if own else Kind.GENERAL
-
-
-def _is_data(expr: object) -> bool:
-    """Whether an expression computes with elements, not with indices or conditions over these."""
-    if isinstance(expr, Select):
-        return False
-    return isinstance(expr, Binary) and any(isinstance(e, Load) for e in postorder((expr,)))
-
-
-def _is_at_its_place(op: ComputeOp, load: Load) -> bool:
-    """Whether the load's indices are the stage's own axes, aligned at the end, or 0 along sizes of 1."""
-    axes = [a.var for a in op.axes][len(op.axes) - len(load.indices) :]
-    if len(load.indices) > len(op.axes):
-        return False
-    return all(
-        index == axis or (isinstance(index, Const) and index.value == 0)
-        for index, axis in zip(load.indices, axes, strict=True)
-    )

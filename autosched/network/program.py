@@ -10,8 +10,9 @@ from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall,
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, live
 from autosched.graph.memory import ArenaPlan, plan
+from autosched.graph.node_facts import VIEW
 from autosched.graph.order import order
-from autosched.graph.partition import ALIAS, Alias, Group, partition
+from autosched.graph.partition import Alias, Group, partition
 from autosched.network.recipe import KernelObject
 from autosched.network.tasks import Choose, NetworkTask, tasks_of
 from autosched.runtime.spec import ArraySpec
@@ -68,7 +69,7 @@ def with_own_outputs(graph: Graph) -> Graph:
     nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
     for name in graph.outputs:
         base, maker = name, graph.producers.get(name)
-        while maker is not None and maker.operator == ALIAS:
+        while maker is not None and maker.operator == VIEW:
             assert maker.inputs[0] is not None
             base = maker.inputs[0]
             maker = graph.producers.get(base)

@@ -52,10 +52,10 @@ def test_equal_kernels_are_one_task():
     assert [task.count for task in tasks] == [2]
 
 
-def test_movement_goes_into_the_reader():
+def test_movement_goes_into_the_reader_or_the_writer():
     found = operators(networks.attention_block())
-    assert found.count("=") == 4
-    assert found.count("transpose") == 1  # a reshape follows, which takes nothing in
+    assert sum("transpose" in words for words in found) == 3
+    assert "transpose" not in found
 
 
 def test_each_value_is_made_before_it_is_read():

@@ -1,0 +1,55 @@
+"""What it costs to compute a node where its result is read, against storing the result: bytes against arithmetic.
+
+stored     begun once; reads its operands, writes the result, which each reader reads; computed once
+taken in   each reader reads the operands instead, and computes the result as often as it reads it, or once in a
+           part of its own, whatever is less
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.target import Target
+from autosched.target.microarchitecture import microarchitecture
+
+FLOAT_BYTES = 4
+BEGIN_CYCLES = 3000.0  # of beginning and ending a parallel part: the 0.7 to 1 us of a fork and a join
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What all threads do in a cycle: bytes of a cache that all share, operations on float32; and what a parallel part
+    costs."""
+
+    bytes_per_cycle: float
+    operations_per_cycle: float
+    begin_cycles: float = BEGIN_CYCLES
+
+
+@dataclass(frozen=True)
+class Work:
+    """A node: bytes that it reads and writes, and operations for all of its results together."""
+
+    bytes_read: int
+    bytes_written: int
+    operations: float
+    can_be_kept: bool  # by a reader that needs it more than once
+
+
+def rates_of(target: Target, threads: int) -> Rates:
+    """Of a processor; a GPU's are taken to be in the same proportion."""
+    core = microarchitecture(target.mcpu)
+    return Rates(threads * core.l3_bandwidth, threads * core.fma * target.vector_bytes / FLOAT_BYTES)
+
+
+def pays_to_take_in(work: Work, reads: Sequence[int], rates: Rates) -> bool:
+    """Whether readers had better compute a node than read it; `reads`: of each reader how often it reads a result."""
+    once = work.operations / rates.operations_per_cycle
+    store = load = work.bytes_written / rates.bytes_per_cycle
+    operands = work.bytes_read / rates.bytes_per_cycle
+    stored = rates.begin_cycles + operands + once + store + len(reads) * load
+    kept = rates.begin_cycles + once + store + load
+    each = [min(times * once, kept) if work.can_be_kept else times * once for times in reads]
+    # A reader that keeps the results costs as much as a node on its own, and is one kernel less.
+    return len(reads) * operands + sum(each) <= stored * (1 + 1e-9)

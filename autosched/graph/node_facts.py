@@ -1,0 +1,205 @@
+"""What a node is to a kernel, from its expression alone: whether it moves, maps or mixes elements, and its price."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.operators import build
+from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.visit import free_vars, loads
+from autosched.te import ComputeDAG, Tensor, placeholder
+from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
+
+VIEW = "reshape"  # the operator that only gives memory another shape
+FUNCTION_OPERATIONS = 8  # additions that take as long as a division or a call of a function
+
+
+class Kind(Enum):
+    """What a node is to a kernel."""
+
+    VIEW = "gives memory another shape"
+    MOVEMENT = "moves or repeats elements"
+    ELEMENTWISE = "computes each result from elements at its own place"
+    GENERAL = "reads elements at other places, reduces or scans"
+
+
+@dataclass(frozen=True)
+class OperandFacts:
+    """How a node reads an operand.
+
+    `reads`: how often each element, in the mean. `is_plain`: at places that are axes of its loops, as a product does,
+    so that any order of the elements will do.
+    """
+
+    reads: int
+    is_plain: bool
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """`operations` for each element of the result, and whether functions or divisions are among them.
+
+    Of movements: `keeps_runs`, whether neighbours along the last dimension stay neighbours; `divides_last`, whether
+    that dimension is taken apart by division; `is_permutation`, whether it is a transposition; `is_indirect`, whether
+    data say what is read.
+    """
+
+    kind: Kind
+    operands: tuple[OperandFacts, ...]
+    operations: int = 0
+    has_functions: bool = False
+    keeps_runs: bool = True
+    divides_last: bool = False
+    is_permutation: bool = False
+    is_indirect: bool = False
+
+
+def facts_of(node: Node, graph: Graph) -> NodeFacts:
+    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    return _facts(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
+
+
+def operand_facts(node: Node, graph: Graph, name: str) -> OperandFacts:
+    """How a node reads a value; where it does so as several operands, all of them together."""
+    found = [f for x, f in zip(node.inputs, facts_of(node, graph).operands, strict=True) if x == name]
+    reads = sum(f.reads for f in found)
+    return OperandFacts(reads, all(f.is_plain for f in found))
+
+
+_Shapes = tuple[tuple[tuple[int, ...], str] | None, ...]
+
+
+@lru_cache(maxsize=4096)
+def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int) -> NodeFacts:
+    """Equal layers share an answer."""
+    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(given))
+    node = Node(operator, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes))
+    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
+    made = build(node, tensors)
+    if any(isinstance(t.op, PlaceholderOp) for t in made):
+        kind = Kind.VIEW if operator == VIEW else Kind.MOVEMENT
+        return NodeFacts(kind, (OperandFacts(1, True),) * len(given))
+    dag = ComputeDAG(made)
+    operands = tuple(OperandFacts(0, True) if t is None else _operand(dag, f"x{n}", t) for n, t in enumerate(tensors))
+    kind = Kind.VIEW if operator == VIEW else _kind(dag)
+    if kind in (Kind.VIEW, Kind.MOVEMENT):
+        found = [(op, load) for op in dag.stages for load in _moved(op)]
+        return NodeFacts(
+            kind,
+            operands,
+            keeps_runs=all(_keeps_runs(op, load) for op, load in found),
+            divides_last=any(_divides_last(op, load) for op, load in found),
+            is_permutation=len(found) == 1 and _is_permutation(*found[0]),
+            is_indirect=any(loads(index) for _, load in found for index in load.indices),
+        )
+    work = [e for op in dag.stages for e in postorder(op.body) if isinstance(e, (Binary, Call)) and e.dtype != "int64"]
+    functions = sum(isinstance(e, Call) or e.op in ("div", "pow", "mod") for e in work)
+    results = max(1, sum(math.prod(t.shape) for t in made))
+    points = max(_points(op) for op in dag.stages)
+    each = len(work) + (FUNCTION_OPERATIONS - 1) * functions
+    return NodeFacts(kind, operands, -(-each * points // results), functions > 0)
+
+
+def _operand(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandFacts:
+    """How the stages read a placeholder, by way of stages that only move elements, too."""
+    reads, is_plain = 0, True
+    for op in dag.stages:
+        for load in (e for e in postorder(op.body) if isinstance(e, Load) and e.buffer == name):
+            later = _later(dag, op)
+            reads += _points(op) * later.reads
+            is_plain &= _is_plain(op, load) and later.is_plain
+    return OperandFacts(-(-reads // max(1, math.prod(tensor.shape))), is_plain)
+
+
+def _later(dag: ComputeDAG, op: ComputeOp) -> OperandFacts:
+    """How a stage's results are read where it only moves elements, and so is no stop on the way; else they are kept."""
+    if op.reducer is not None or not all(map(_only_moves, op.body)):
+        return OperandFacts(1, True)
+    found = [_operand(dag, t.name, t) for t in op.outputs]
+    return OperandFacts(max([1, *(f.reads for f in found)]), all(f.is_plain for f in found))
+
+
+def _points(op: ComputeOp) -> int:
+    return math.prod(axis.extent for axis in itertools.chain(op.axes, op.reduce_axes))
+
+
+def _is_plain(op: ComputeOp, load: Load) -> bool:
+    """Whether all indices are single axes, or constants, but for axes of one step."""
+    single = {a.var for a in (*op.axes, *op.reduce_axes) if a.extent == 1}
+    return all(len(free_vars(index) - single) <= 1 and _is_sum(index) for index in load.indices)
+
+
+def _is_sum(index: Expr) -> bool:
+    """Whether an index is an axis, perhaps with something added."""
+    return all(
+        isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub")) for e in postorder((index,))
+    )
+
+
+def _kind(dag: ComputeDAG) -> Kind:
+    if any(op.reducer is not None for op in dag.stages):
+        return Kind.GENERAL
+    if all(all(_only_moves(value) for value in op.body) for op in dag.stages):
+        return Kind.MOVEMENT
+    own = all(_is_at_its_place(op, e) for op in dag.stages for e in postorder(op.body) if isinstance(e, Load))
+    return Kind.ELEMENTWISE if own else Kind.GENERAL
+
+
+def _only_moves(value: Expr) -> bool:
+    """Whether a value is an element of something, or one of several by its place."""
+    if isinstance(value, Select):
+        return not loads(value.cond) and _only_moves(value.a) and _only_moves(value.b)
+    return isinstance(value, (Load, Const))
+
+
+def _moved(op: ComputeOp) -> Iterator[Load]:
+    """The elements that a movement takes; what its indices read is not among them."""
+    waiting = list(op.body)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Load):
+            yield value
+        elif isinstance(value, Select):
+            waiting += [value.a, value.b]
+
+
+def _keeps_runs(op: ComputeOp, load: Load) -> bool:
+    """Whether the last axis is what the last index counts, by ones, or none that counts."""
+    last = next((a for a in reversed(op.axes) if a.extent > 1), None)
+    if last is None or not any(last.var in free_vars(index) for index in load.indices):
+        return True
+    return last.var in free_vars(load.indices[-1]) and not any(
+        isinstance(e, Binary) and e.op not in ("add", "sub") and last.var in free_vars(e)
+        for e in postorder((load.indices[-1],))
+    )
+
+
+def _divides_last(op: ComputeOp, load: Load) -> bool:
+    last = next((a for a in reversed(op.axes) if a.extent > 1), None)
+    divisions = (e for e in postorder(load.indices) if isinstance(e, Binary) and e.op in ("floordiv", "mod"))
+    return last is not None and any(last.var in free_vars(e) for e in divisions)
+
+
+def _is_permutation(op: ComputeOp, load: Load) -> bool:
+    """Whether the indices are the axes in any order, but for those of one step."""
+    axes = [a.var for a in op.axes if a.extent > 1]
+    indices = [index for index in load.indices if not isinstance(index, Const)]
+    indices = [index for index in indices if index in axes or not isinstance(index, Var)]
+    return all(isinstance(index, Var) for index in indices) and sorted(map(id, axes)) == sorted(map(id, indices))
+
+
+def _is_at_its_place(op: ComputeOp, load: Load) -> bool:
+    """Whether the load's indices are the stage's own axes, aligned at the end, or 0 along sizes of 1."""
+    axes = [a.var for a in op.axes][len(op.axes) - len(load.indices) :]
+    if len(load.indices) > len(op.axes):
+        return False
+    return all(
+        index == axis or (isinstance(index, Const) and index.value == 0)
+        for index, axis in zip(load.indices, axes, strict=True)
+    )

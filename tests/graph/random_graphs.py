@@ -1,0 +1,216 @@
+"""Random graphs of all kinds of operators: small and odd sizes, broadcasts, several users of a value, several outputs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from autosched.graph.graph import Graph
+from autosched.graph.operators.index_maps import replaced
+from tests.graph.drafts import Draft
+
+SIZES = (1, 2, 3, 5, 17)
+MOST_ELEMENTS = 1500  # of a value
+UNARY = ("relu", "tanh", "sigmoid", "neg", "abs", "silu", "gelu", "sin", "identity", "hard_swish", "erf")
+BINARY = ("add", "mul", "sub", "maximum", "minimum")
+REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_sum_square")
+
+
+class GraphMaker:
+    """A draft and the values that the next node may read; of those made last one is read most often."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.draft = rng, Draft()
+        self.pool = [self.draft.input(*self.shape(rank)) for rank in rng.choices((1, 2, 3, 4), k=2)]
+
+    def shape(self, rank: int) -> list[int]:
+        while True:
+            sizes = self.rng.choices(SIZES, k=rank)
+            if math.prod(sizes) <= MOST_ELEMENTS:
+                return sizes
+
+    def of(self, name: str) -> tuple[int, ...]:
+        return self.draft.values[name].shape
+
+    def pick(self, least_rank: int = 0) -> str | None:
+        known = [name for name in self.pool if len(self.of(name)) >= least_rank]
+        recent = known[-3:] if self.rng.random() < 0.7 else known
+        return self.rng.choice(recent) if recent else None
+
+    def keep(self, *names: str) -> None:
+        self.pool += [name for name in names if math.prod(self.of(name)) <= MOST_ELEMENTS]
+
+    def grow(self) -> None:
+        """One more node, or a few that belong together."""
+        self.rng.choice(STEPS)(self)
+
+    def graph(self, count: int) -> Graph:
+        while len(self.draft.nodes) < count:
+            self.grow()
+        made = [name for node in self.draft.nodes for name in node.outputs]
+        read = {name for node in self.draft.nodes for name in node.used}
+        ends = [name for name in made if name not in read] or made[-1:]
+        others = [name for name in made if name in read]
+        return self.draft.graph(*ends, *self.rng.sample(others, min(len(others), self.rng.choice((0, 0, 1)))))
+
+
+def random_graph(seed: int, most: int = 14) -> Graph:
+    rng = random.Random(seed)
+    return GraphMaker(rng).graph(rng.randint(2, most))
+
+
+def unary(m: GraphMaker) -> None:
+    if x := m.pick():
+        m.keep(m.draft.add_node(m.rng.choice(UNARY), x))
+
+
+def binary(m: GraphMaker) -> None:
+    """With another value of the shape, or with a constant that is stretched."""
+    if not (x := m.pick()):
+        return
+    same = [name for name in m.pool if m.of(name) == m.of(x)]
+    stretched = [size if m.rng.random() < 0.6 else 1 for size in m.of(x)][m.rng.randint(0, len(m.of(x))) :]
+    other = m.rng.choice(same) if m.rng.random() < 0.6 else m.draft.random(*stretched)
+    pair = [x, other] if m.rng.random() < 0.5 else [other, x]
+    m.keep(m.draft.add_node(m.rng.choice(BINARY), *pair))
+
+
+def choice(m: GraphMaker) -> None:
+    if x := m.pick():
+        other = m.rng.choice([name for name in m.pool if m.of(name) == m.of(x)])
+        m.keep(m.draft.where(m.draft.less(x, m.draft.random(*m.of(x))), x, other))
+
+
+def transpose(m: GraphMaker) -> None:
+    if x := m.pick(2):
+        perm = list(range(len(m.of(x))))
+        m.rng.shuffle(perm)
+        m.keep(m.draft.transpose(x, perm=tuple(perm)))
+
+
+def reshape(m: GraphMaker) -> None:
+    """Two dimensions as one, one as two, or all in another way."""
+    if not (x := m.pick()):
+        return
+    sizes = list(m.of(x))
+    way = m.rng.randrange(3)
+    if way == 0 and len(sizes) >= 2:
+        d = m.rng.randrange(len(sizes) - 1)
+        sizes[d : d + 2] = [sizes[d] * sizes[d + 1]]
+    elif way == 1 and sizes and len(sizes) < 5:
+        d = m.rng.randrange(len(sizes))
+        part = m.rng.choice([n for n in range(1, sizes[d] + 1) if sizes[d] % n == 0])
+        sizes[d : d + 1] = [sizes[d] // part, part]
+    else:
+        m.rng.shuffle(sizes)
+    m.keep(m.draft.reshape(x, shape=tuple(sizes)))
+
+
+def slice_or_flip(m: GraphMaker) -> None:
+    if not (x := m.pick(1)):
+        return
+    axis = m.rng.randrange(len(m.of(x)))
+    size = m.of(x)[axis]
+    if m.rng.random() < 0.3:
+        m.keep(m.draft.flip(x, axes=(axis,)))
+        return
+    start = m.rng.randrange(size)
+    step = m.rng.choice((1, 1, 2))
+    m.keep(m.draft.add_node("slice", x, starts=(start,), stops=(size,), axes=(axis,), steps=(step,)))
+
+
+def split(m: GraphMaker) -> None:
+    if x := m.pick(1):
+        axis = m.rng.randrange(len(m.of(x)))
+        size = m.of(x)[axis]
+        if size > 1:
+            first = m.rng.randint(1, size - 1)
+            m.keep(*m.draft.add_node("split", x, outputs=2, sizes=(first, size - first), axis=axis))
+
+
+def concat(m: GraphMaker) -> None:
+    if x := m.pick(1):
+        axis = m.rng.randrange(len(m.of(x)))
+        others = [n for n in m.pool if len(m.of(n)) == len(m.of(x))]
+        fits = [n for n in others if replaced(m.of(n), axis, 0) == replaced(m.of(x), axis, 0)]
+        m.keep(m.draft.concat(x, *m.rng.choices(fits, k=m.rng.randint(1, 2)), axis=axis))
+
+
+def expand(m: GraphMaker) -> None:
+    if x := m.pick():
+        m.keep(m.draft.expand(x, shape=(m.rng.choice((1, 2, 3)), *m.of(x))))
+
+
+def gather(m: GraphMaker) -> None:
+    if x := m.pick(1):
+        axis = m.rng.randrange(len(m.of(x)))
+        ids = np.random.default_rng(len(m.pool)).integers(0, m.of(x)[axis], m.rng.choice(((), (3,), (2, 2))))
+        m.keep(m.draft.gather(x, m.draft.constant(ids, "int64"), axis=axis))
+
+
+def reduction(m: GraphMaker) -> None:
+    if x := m.pick(1):
+        axes = m.rng.sample(range(len(m.of(x))), m.rng.randint(1, min(2, len(m.of(x)))))
+        m.keep(m.draft.add_node(m.rng.choice(REDUCTIONS), x, axes=tuple(sorted(axes)), keepdims=m.rng.random() < 0.6))
+
+
+def rows(m: GraphMaker) -> None:
+    """Softmax, a norm or running sums."""
+    if x := m.pick(1):
+        size = m.of(x)[-1]
+        made: Callable[[], str] = m.rng.choice(
+            (
+                lambda: m.draft.softmax(x, axis=m.rng.randrange(len(m.of(x)))),
+                lambda: m.draft.layer_norm(x, m.draft.random(size), m.draft.random(size)),
+                lambda: m.draft.rms_norm(x, m.draft.random(size)),
+                lambda: m.draft.cumsum(x, axis=m.rng.randrange(len(m.of(x)))),
+            )
+        )
+        m.keep(made())
+
+
+def product(m: GraphMaker) -> None:
+    """With weights, or of a value with itself."""
+    if not (x := m.pick(2)):
+        return
+    depth, width = m.of(x)[-1], m.rng.choice(SIZES)
+    if m.rng.random() < 0.3:
+        perm = (*range(len(m.of(x)) - 2), len(m.of(x)) - 1, len(m.of(x)) - 2)
+        m.keep(m.draft.matmul(x, m.draft.transpose(x, perm=perm)))
+    elif m.rng.random() < 0.5:
+        m.keep(m.draft.linear(x, m.draft.random(width, depth), m.draft.random(width)))
+    else:
+        m.keep(m.draft.matmul(x, m.draft.random(depth, width)))
+
+
+def convolution(m: GraphMaker) -> None:
+    if not (x := m.pick(4)) or len(m.of(x)) != 4:
+        return
+    channels, taps = m.of(x)[1], m.rng.choice((1, 3))
+    pads = ((taps // 2, taps // 2),) * 2
+    if m.rng.random() < 0.3:
+        m.keep(m.draft.max_pool(x, kernel=(taps, taps), pads=pads))
+        return
+    weights = m.draft.random(m.rng.choice((1, 3, 5)), channels, taps, taps)
+    m.keep(m.draft.conv(x, weights, strides=(1, 1), pads=pads, dilations=(1, 1)))
+
+
+def attention(m: GraphMaker) -> None:
+    """Of one value in three roles, the heads apart or in one dimension with the rest."""
+    if not (x := m.pick(3)):
+        return
+    if len(m.of(x)) == 3:
+        heads = m.rng.choice([n for n in (1, 2, 3, 5) if m.of(x)[-1] % n == 0])
+        x = m.draft.reshape(x, shape=(*m.of(x)[:2], heads, m.of(x)[2] // heads))
+        x = m.draft.transpose(x, perm=(0, 2, 1, 3))
+    mixed = m.draft.attention(x, x, x)
+    m.keep(mixed if m.rng.random() < 0.4 or len(m.of(mixed)) != 4 else m.draft.transpose(mixed, perm=(0, 2, 1, 3)))
+
+
+STEPS: tuple[Callable[[GraphMaker], None], ...] = (
+    *(unary, binary, binary, choice, transpose, transpose, reshape, reshape, slice_or_flip, split, concat, expand),
+    *(gather, reduction, rows, product, product, convolution, attention),
+)

@@ -1,0 +1,126 @@
+"""Which nodes become one kernel, and that the kernels together compute what the graph does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.graph.fusion_cost import Rates, Work, pays_to_take_in
+from autosched.graph.graph import Graph
+from autosched.graph.interpret import exact, interpret
+from autosched.graph.partition import Alias, Group, partition
+from tests.graph.drafts import Draft, some_inputs
+from tests.graph.fuzz import faults_of, run_steps
+
+
+def kernels(graph: Graph) -> list[str]:
+    """The operators of each group, sorted by the graph's order; the groups are checked against the reference."""
+    inputs = some_inputs(graph)
+    got, wanted = run_steps(graph, inputs), interpret(graph, inputs, exact)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-9, atol=1e-9)
+    return [" ".join(n.operator for n in step.nodes) for step in partition(graph) if isinstance(step, Group)]
+
+
+def heads_of(d: Draft, x: str, length: int, heads: int, width: int) -> str:
+    made: str = d.transpose(d.reshape(x, shape=(1, length, heads, width)), perm=(0, 2, 1, 3))
+    return made
+
+
+def test_attention_reads_the_merged_product_and_writes_rows_of_tokens():
+    length, heads, width = 17, 3, 16
+    d = Draft()
+    merged = d.linear(d.input(1, length, 5), d.random(3 * heads * width, 5))
+    parts = d.add_node("split", merged, outputs=3, sizes=(heads * width,) * 3, axis=2)
+    q, k, v = (heads_of(d, part, length, heads, width) for part in parts)
+    mixed = d.transpose(d.attention(q, k, v), perm=(0, 2, 1, 3))
+    y = d.linear(d.reshape(mixed, shape=(1, length, heads * width)), d.random(17, heads * width))
+    first, mixing, last = kernels(d.graph(y))
+    assert (first, last) == ("linear", "linear")
+    assert mixing.startswith("split ")
+    assert mixing.endswith("attention transpose")
+
+
+def test_rotated_keys_are_computed_where_they_are_read():
+    length, heads, width = 17, 2, 6
+    d = Draft()
+    x = d.input(1, heads, length, width)
+    cos, sin = d.random(length, width), d.random(length, width)
+    left, right = d.add_node("split", x, outputs=2, sizes=(width // 2,) * 2, axis=3)
+    turned = d.add(d.mul(x, cos), d.mul(d.concat(d.neg(right), left, axis=3), sin))
+    other = d.input(1, heads, length, width)
+    assert len(kernels(d.graph(d.attention(turned, other, other)))) == 1
+
+
+def test_a_residual_is_added_by_the_product_before_it():
+    d = Draft()
+    x = d.input(1, 17, 5)
+    y = d.add(d.linear(x, d.random(5, 5)), x)
+    normal = d.layer_norm(y, d.random(5), d.random(5))
+    z = d.add(d.linear(normal, d.random(5, 5)), y)
+    assert kernels(d.graph(z)) == ["linear add", "layer_norm", "linear add"]
+
+
+def test_a_function_of_what_many_read_is_computed_once():
+    d = Draft()
+    x = d.gelu(d.input(17, 300))
+    y, z = d.linear(x, d.random(3, 300)), d.softmax(x, axis=-1)
+    assert kernels(d.graph(y, z)) == ["gelu", "linear", "softmax"]
+
+
+def test_cheap_arithmetic_goes_into_each_reader():
+    d = Draft()
+    x = d.mul(d.input(17, 30), d.constant(0.5))
+    y, z = d.reduce_sum(x, axes=(1,)), d.softmax(x, axis=-1)
+    assert kernels(d.graph(y, z)) == ["mul reduce_sum", "mul softmax"]
+
+
+def test_a_movement_across_rows_is_made_ahead_of_a_convolution():
+    d = Draft()
+    x = d.transpose(d.input(1, 17, 17, 16), perm=(0, 3, 1, 2))
+    y = d.conv(x, d.random(17, 16, 3, 3), strides=(1, 1), pads=((1, 1), (1, 1)), dilations=(1, 1))
+    assert kernels(d.graph(y)) == ["transpose", "conv"]
+
+
+def test_a_reshape_of_what_is_stored_is_free():
+    d = Draft()
+    x = d.softmax(d.input(3, 4), axis=-1)
+    y = d.softmax(d.reshape(x, shape=(4, 3)), axis=-1)
+    steps = partition(d.graph(y))
+    assert [type(step) for step in steps] == [Group, Alias, Group]
+
+
+def test_a_reshape_that_is_an_output_has_memory():
+    d = Draft()
+    x = d.transpose(d.input(3, 4), perm=(1, 0))
+    y = d.reshape(x, shape=(2, 6))
+    assert kernels(d.graph(y, d.relu(y))) == ["transpose", "relu"]
+
+
+def test_nodes_that_are_to_be_alone_are():
+    d = Draft()
+    a = d.linear(d.input(3, 5), d.random(7, 5))
+    b = d.relu(a)
+    graph = d.graph(d.neg(b))
+    assert kernels(graph) == ["linear relu neg"]
+    steps = partition(graph, alone=frozenset((a, b)))
+    assert [len(step.nodes) for step in steps if isinstance(step, Group)] == [1, 1, 1]
+
+
+def test_bytes_against_arithmetic():
+    rates = Rates(bytes_per_cycle=16, operations_per_cycle=32, begin_cycles=1000)
+    cheap, dear = Work(10**6, 10**6, 10**5, False), Work(10**6, 10**6, 10**7, False)
+    assert pays_to_take_in(cheap, [3], rates)
+    assert pays_to_take_in(cheap, [1, 1], rates)
+    assert not pays_to_take_in(dear, [3], rates)
+    assert pays_to_take_in(Work(10**6, 10**6, 10**7, True), [3], rates)  # the reader keeps it
+
+
+@pytest.mark.parametrize("start", range(0, 500, 50))
+def test_random_graphs(start):
+    assert [fault for seed in range(start, start + 50) for fault in faults_of(seed)] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(seed):
+    assert faults_of(seed, compiled=True) == []
