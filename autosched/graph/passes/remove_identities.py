@@ -16,7 +16,7 @@ from autosched.graph.passes.rewrite import Change, made_by, rewrite
 
 def remove_identities(graph: Graph) -> Graph:
     """Without nodes that give their operand back, and with broadcasting in place of `expand`."""
-    return rewrite(graph, drop_identity, _drop_neutral, _broadcast_instead)
+    return rewrite(graph, drop_identity, _drop_neutral, _drop_choice, _broadcast_instead)
 
 
 def drop_identity(graph: Graph, node: Node) -> Change | None:
@@ -102,6 +102,14 @@ def _drop_neutral(graph: Graph, node: Node) -> Change | None:
         if (given.shape, given.dtype) == (made.shape, made.dtype):
             return Change(aliases={made.name: given.name})
     return None
+
+
+def _drop_choice(graph: Graph, node: Node) -> Change | None:
+    """A choice between x and x, which reads no condition."""
+    if node.operator != "where" or node.inputs[1] != node.inputs[2]:
+        return None
+    shape = graph.values[node.outputs[0]].shape
+    return Change((replace(node, operator="expand", inputs=node.inputs[1:2], attributes={"shape": shape}),))
 
 
 def _broadcast_instead(graph: Graph, node: Node) -> Change | None:

@@ -65,6 +65,7 @@ IDENTITIES = {
     "mul": lambda d, x: d.mul(x, d.constant(np.ones(3))),
     "div": lambda d, x: d.div(x, 1.0),
     "pow": lambda d, x: d.pow(x, 1.0),
+    "where": lambda d, x: d.where(d.less(x, 0.0), x, x),
 }
 
 
