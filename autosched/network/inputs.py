@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autosched.graph.graph import Array, Graph, Node
+from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.operators import build
-from autosched.graph.partition import Kind, kind_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.visit import loads
 from autosched.te import ComputeDAG, placeholder
@@ -86,7 +86,8 @@ def _uses(graph: Graph) -> dict[str, _Use]:
     for node in graph.nodes:
         if near.isdisjoint(node.used):
             continue
-        passes_on = kind_of(node, graph) is not Kind.GENERAL
+        facts = facts_of(node, graph)
+        passes_on = facts.kind is not Kind.GENERAL and not facts.is_indirect
         readers.append((node, passes_on))
         near.update(node.outputs if passes_on else ())
     uses: dict[str, _Use] = {}
