@@ -18,7 +18,7 @@ BEGIN_CYCLES = 3000.0  # of beginning and ending a parallel part: the 0.7 to 1 u
 
 
 @dataclass(frozen=True)
-class Rates:
+class FusionRates:
     """What all threads do in a cycle: bytes of a cache that all share, operations on float32; and what a parallel part
     costs."""
 
@@ -28,7 +28,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """A node: bytes that it reads and writes, and operations for all of its results together."""
 
     bytes_read: int
@@ -37,13 +37,13 @@ class Work:
     can_be_kept: bool  # by a reader that needs it more than once
 
 
-def rates_of(target: Target, threads: int) -> Rates:
+def rates_of(target: Target, threads: int) -> FusionRates:
     """Of a processor; a GPU's are taken to be in the same proportion."""
     core = microarchitecture(target.mcpu)
-    return Rates(threads * core.l3_bandwidth, threads * core.fma * target.vector_bytes / FLOAT_BYTES)
+    return FusionRates(threads * core.l3_bandwidth, threads * core.fma * target.vector_bytes / FLOAT_BYTES)
 
 
-def pays_to_take_in(work: Work, reads: Sequence[int], rates: Rates) -> bool:
+def pays_to_take_in(work: NodeWork, reads: Sequence[int], rates: FusionRates) -> bool:
     """Whether readers had better compute a node than read it; `reads`: of each reader how often it reads a result."""
     once = work.operations / rates.operations_per_cycle
     store = load = work.bytes_written / rates.bytes_per_cycle

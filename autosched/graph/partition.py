@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autosched.errors import GraphError
-from autosched.graph.fusion_cost import Rates, Work, pays_to_take_in
+from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph, Node
 from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
 from autosched.graph.operators import build
@@ -32,7 +32,7 @@ from autosched.te.tensor import ComputeOp
 
 FEW_READS = 8  # of an element: what a reader that reads no more does not bring into another order for itself
 MOST_NODES = 64  # of a group
-GENERIC = Rates(24.0, 32.0)
+GENERIC = FusionRates(24.0, 32.0)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class Alias:
     base: str
 
 
-def partition(graph: Graph, rates: Rates = GENERIC, alone: frozenset[str] = frozenset()) -> tuple[Group | Alias, ...]:
+def partition(
+    graph: Graph, rates: FusionRates = GENERIC, alone: frozenset[str] = frozenset()
+) -> tuple[Group | Alias, ...]:
     """The steps of a network, in an order in which each value is made before it is read.
 
     Nodes that make a value of `alone` are on their own.
@@ -98,7 +100,7 @@ class _End:
 @dataclass
 class _Partition:
     graph: Graph
-    rates: Rates
+    rates: FusionRates
     alone: frozenset[str]
     homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
     ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
@@ -222,13 +224,13 @@ class _Partition:
             return False
         return facts.keeps_runs or end.is_plain
 
-    def _work(self, node: Node, facts: NodeFacts) -> Work:
+    def _work(self, node: Node, facts: NodeFacts) -> NodeWork:
         written = [self._nbytes(name) for name in node.outputs if self.graph.users[name]]
         read = [self._nbytes(name) for name in node.used]
         results = sum(self.graph_size(name) for name in node.outputs)
         if facts.kind is Kind.MOVEMENT:
-            return Work(min(sum(read), sum(written)), sum(written), 0.0, False)
-        return Work(sum(read), sum(written), float(results * facts.operations), True)
+            return NodeWork(min(sum(read), sum(written)), sum(written), 0.0, False)
+        return NodeWork(sum(read), sum(written), float(results * facts.operations), True)
 
     def graph_size(self, name: str) -> int:
         size = 1

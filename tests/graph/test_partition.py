@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.graph.fusion_cost import Rates, Work, pays_to_take_in
+from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import exact, interpret
 from autosched.graph.partition import Alias, Group, partition
@@ -108,12 +108,12 @@ def test_nodes_that_are_to_be_alone_are():
 
 
 def test_bytes_against_arithmetic():
-    rates = Rates(bytes_per_cycle=16, operations_per_cycle=32, begin_cycles=1000)
-    cheap, dear = Work(10**6, 10**6, 10**5, False), Work(10**6, 10**6, 10**7, False)
+    rates = FusionRates(bytes_per_cycle=16, operations_per_cycle=32, begin_cycles=1000)
+    cheap, dear = NodeWork(10**6, 10**6, 10**5, False), NodeWork(10**6, 10**6, 10**7, False)
     assert pays_to_take_in(cheap, [3], rates)
     assert pays_to_take_in(cheap, [1, 1], rates)
     assert not pays_to_take_in(dear, [3], rates)
-    assert pays_to_take_in(Work(10**6, 10**6, 10**7, True), [3], rates)  # the reader keeps it
+    assert pays_to_take_in(NodeWork(10**6, 10**6, 10**7, True), [3], rates)  # the reader keeps it
 
 
 @pytest.mark.parametrize("start", range(0, 500, 50))
