@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from autosched.errors import UsageError
 from autosched.session import records as recorded
 from autosched.session.device import find_device
-from autosched.session.records import export, show, stored_kernel
+from autosched.session.records import export, stored_kernel
 from autosched.session.request import Request
 from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
@@ -152,28 +152,6 @@ def best(
     return _stored(_request(workload, Asked(**asked)), db, n)
 
 
-def explain(
-    what: object, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
-) -> Mapping[str, Fact]:
-    """Why something is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
-
-    Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
-    second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
-    and their share of the time. Raises UsageError for anything else.
-    """
-    if hasattr(what, "_torchdynamo_orig_callable"):
-        from autosched.network.torch_times import explain_compiled
-
-        found: Mapping[str, Fact] = explain_compiled(what)
-        return found
-    if not isinstance(what, int):
-        raise UsageError(
-            "explain takes the number of a record or what torch.compile with this backend returned, "
-            f"not {type(what).__name__}"
-        )
-    return recorded.explain(what, db, workload=workload, target=target)
-
-
 def load(
     model: str | Path | Graph,
     example_inputs: Sequence[object] | None = None,
@@ -245,18 +223,84 @@ def explain(
 ) -> Mapping[str, Fact]: ...
 @overload
 def explain(what: Model | Graph | Path | str) -> Explanation: ...
+@overload
+def explain(what: Any) -> Mapping[str, Fact]: ...
 def explain(what: Any, *arguments: Any, **options: Any) -> Any:
-    """Why a record's kernel or a whole network is as fast as it is.
+    """Why something is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
 
-    Of a record, by its number: facts by name; a name that ends in `_s` is a time in seconds. Of a network, loaded or as
-    `load` takes it: its kernels, those that compute the same together, timed as they run in it, against the least time
-    that their operations and bytes take. The machine's peak and bandwidth are measured now, in about a second.
+    Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
+    second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
+    and their share of the time. Of a network, loaded or as `load` takes it: its kernels, those that compute the same
+    together, timed as they run in it, against the least time that their operations and bytes take. Raises UsageError
+    for anything else.
     """
-    if not _is_network(what):
-        return recorded.explain(what, *arguments, **options)
-    from autosched.network.explain import explain_model
+    if hasattr(what, "_torchdynamo_orig_callable"):
+        from autosched.network.torch_times import explain_compiled
 
-    return explain_model(_loaded(what), *arguments, **options)
+        return explain_compiled(what, *arguments, **options)
+    if _is_network(what):
+        from autosched.network.explain import explain_model
+
+        return explain_model(_loaded(what), *arguments, **options)
+    if not isinstance(what, int):
+        raise UsageError(
+            "explain takes the number of a record, a network, or what torch.compile with this backend returned, "
+            f"not {type(what).__name__}"
+        )
+    return recorded.explain(what, *arguments, **options)
+
+
+@overload
+def show(
+    what: int,
+    db: Path | str | None = None,
+    as_: str = "steps",
+    *,
+    workload: Workload | None = None,
+    target: str | None = None,
+) -> str: ...
+@overload
+def show(
+    what: object,
+    as_: str = "graph",
+    *,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> str: ...
+def show(what: Any, *arguments: Any, **options: Any) -> str:
+    """A record or a network as text.
+
+    A record, by its number: schedule `steps` (one JSON array a line), loop nest (`ir`), what each of the `passes` makes
+    of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU. One of a user's own
+    function needs that function as `workload`, one of another machine its `target`.
+
+    A network, loaded or as `load` takes it: its `graph` after passes, its kernels (`groups`), the plan of its arena as
+    a picture (`memory`), or kernels and values for Graphviz (`dot`).
+    """
+    return (_show_network if _is_network(what) else recorded.show)(what, *arguments, **options)
+
+
+def _show_network(
+    what: Any,
+    as_: str = "graph",
+    *,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> str:
+    from autosched.network.load import load_network
+    from autosched.network.model import Model
+    from autosched.network.pictures import MEMORY, TEXTS, memory_text
+    from autosched.network.verbs import show_graph
+
+    if as_ == MEMORY:
+        model = what if isinstance(what, Model) else load(what, example_inputs, sizes=sizes, threads=threads)
+        return memory_text(model.program)
+    if as_ not in TEXTS:
+        raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
+    graph = what.original if isinstance(what, Model) else load_network(what, example_inputs, sizes or {})[0]
+    return show_graph(graph, as_)
 
 
 # Putting together
@@ -266,7 +310,7 @@ def _is_network(what: object) -> bool:
     from autosched.graph.graph import Graph
     from autosched.network.model import Model
 
-    return isinstance(what, (str, Path, Graph, Model))
+    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward")
 
 
 def _loaded(what: Model | Graph | Path | str) -> Model:

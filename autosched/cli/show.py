@@ -1,27 +1,55 @@
-"""`autosched show`: one record as schedule steps, loop nest or generated code."""
+"""`autosched show`: a record as schedule steps, loop nest or generated code, or a network as text."""
 
 from __future__ import annotations
 
 import argparse
 
 from autosched.backends import forms
-from autosched.cli import options
+from autosched.cli import networks
+
+NETWORK_FORMS = ("graph", "groups", "memory", "dot")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("show", help="show a record's schedule or code", description="Shows one record.")
-    parser.add_argument("--as", dest="form", choices=forms(), default="ir", help="default: ir, the loop nest")
-    options.add_record(parser)
+    parser = verbs.add_parser(
+        "show",
+        help="show a record's schedule or code, or a network",
+        description="Shows a record, or a network after passes: its graph, kernels (groups), arena (memory) or both.",
+    )
+    parser.add_argument(
+        "--as", dest="form", choices=(*forms(), *NETWORK_FORMS),
+        help="default: ir, the loop nest of a record, or graph of a network",
+    )  # fmt: skip
+    networks.add_record_or_network(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
-    text = api.show(args.id, args.db, args.form, workload=args.workload, target=args.target)
+    is_record = isinstance(args.id, int)
+    form = args.form or ("ir" if is_record else "graph")
+    text = _record(args, form) if is_record else _network(args, form)
     if args.json:
-        print_json({"schema_version": SCHEMA_VERSION, "record_id": args.id, "as": args.form, "text": text})
+        subject = {"record_id": args.id} if is_record else {"model": args.id}
+        print_json({"schema_version": SCHEMA_VERSION, **subject, "as": form, "text": text})
     else:
         print(text)
     return 0
+
+
+def _record(args: argparse.Namespace, form: str) -> str:
+    from autosched import api
+
+    networks.check_record(args)
+    return api.show(args.id, args.db, form, workload=args.workload, target=args.target)
+
+
+def _network(args: argparse.Namespace, form: str) -> str:
+    from autosched import api
+
+    found = networks.the_network(args.id, args)
+    if form == "memory":
+        return api.show(networks.load_network(found, args), form)
+    sizes = networks.sizes(args.size)
+    return api.show(found.model, form, example_inputs=found.example_inputs, sizes=sizes)

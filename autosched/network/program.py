@@ -8,7 +8,7 @@ from functools import cached_property
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.graph.graph import Graph, Node, Value, fresh_name
-from autosched.graph.liveness import KernelRun, live
+from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import VIEW
 from autosched.graph.order import order
@@ -41,6 +41,11 @@ class NetworkProgram:
     def bases(self) -> Mapping[str, str]:
         """Of each value that is a view of another the one whose memory it is."""
         return _bases(self.steps)
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]:
+        """What lies in the arena, with the kernels, in the order in which they run, from and to which it is needed."""
+        return _tenants(self.graph, self.steps, self.kernels)
 
     def launches(self) -> Iterator[KernelCall]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
@@ -85,11 +90,12 @@ def with_own_outputs(graph: Graph) -> Graph:
 
 def build_program(graph: Graph, target_text: str, threads: int, choose: Choose | None = None) -> NetworkProgram:
     """Kernels, memory and weights of a graph whose outputs have memory of their own."""
-    steps = _in_order(graph, partition(graph))
+    steps = steps_of(graph)
     tasks = tasks_of(graph, steps, target_text, threads, choose)
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, kernels)
-    return NetworkProgram(graph, steps, tasks, kernels, _arena(graph, steps, kernels), raw, packed, size)
+    memory = plan(_tenants(graph, steps, kernels))
+    return NetworkProgram(graph, steps, tasks, kernels, memory, raw, packed, size)
 
 
 def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
@@ -113,23 +119,24 @@ def _sizes(graph: Graph, steps: Sequence[Group | Alias]) -> dict[str, int]:
     return {name: array_spec(graph, name).nbytes for name in made if name not in held}
 
 
-def _in_order(graph: Graph, steps: Sequence[Group | Alias]) -> tuple[Group | Alias, ...]:
-    """The steps so that few bytes are alive at once; views cost nothing and go first."""
+def steps_of(graph: Graph) -> tuple[Group | Alias, ...]:
+    """The steps of a network, so that few bytes are alive at once; views cost nothing and go first."""
+    steps = partition(graph)
     groups = [step for step in steps if isinstance(step, Group)]
     runs = [KernelRun(group.inputs, group.outputs) for group in groups]
     numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
     return (*(step for step in steps if isinstance(step, Alias)), *(groups[n] for n in numbers))
 
 
-def _arena(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> ArenaPlan:
-    """Where values and the workspaces of kernels lie."""
+def _tenants(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> tuple[Tenant, ...]:
+    """Values and the workspaces of kernels, with the kernels from and to which they are needed."""
     sizes = _sizes(graph, steps)
     runs = []
     for n, step in enumerate(steps):
         if isinstance(step, Group):
             sizes[_workspace(n)] = kernels[n].workspace_bytes
             runs.append(KernelRun(step.inputs, (*step.outputs, _workspace(n))))
-    return plan(live(runs, sizes, aliases=_bases(steps)).tenants)
+    return live(runs, sizes, aliases=_bases(steps)).tenants
 
 
 def _layout(

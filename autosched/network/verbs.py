@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autosched.errors import UsageError
-from autosched.graph.graph import Array
+from autosched.graph.graph import Array, Graph
+from autosched.graph.passes import run_passes
 from autosched.network.check import Verification, verify_network
 from autosched.network.inputs import input_sets
 from autosched.network.model import Model
 from autosched.network.onnx_runtime import run_onnxruntime
+from autosched.network.pictures import TEXTS, Steps
+from autosched.network.program import steps_of, with_own_outputs
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import as_input
 
@@ -40,3 +43,9 @@ def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> d
     else:
         raise UsageError(f"inputs are arrays in order, or by name, got {type(inputs).__name__}")
     return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}
+
+
+def show_graph(graph: Graph, form: str) -> str:
+    """A network as text, without a kernel being built: one of TEXTS."""
+    prepared = with_own_outputs(run_passes(graph)[0])
+    return TEXTS[form](Steps(prepared, steps_of(prepared)))

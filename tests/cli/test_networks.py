@@ -209,3 +209,14 @@ def test_explain_tells_of_each_kernel(cli: Any, saved, monkeypatch):
     assert sum(layer["share"] for layer in facts["layers"]) == pytest.approx(1.0)
     assert facts["kernels_s"] >= max(layer["seconds"] for layer in facts["layers"])
     assert {"origins", "count", "flops", "bytes", "least_s", "fraction_of_roofline"} <= set(facts["layers"][0])
+
+
+def test_show_prints_what_became_of_a_network(cli: Any, saved):
+    assert cli("show", saved).out.startswith("network(x: float32[2, 3]):")
+    assert cli("show", saved, "--as", "groups").out.count("linear relu") == 3
+    assert cli("show", saved, "--as", "memory", "--threads", "1").out.startswith("arena of ")
+    facts = cli("show", saved, "--as", "dot", "--json").json
+    assert facts["model"] == str(saved)
+    assert facts["text"].startswith("digraph")
+    answer = cli("show", saved, "--as", "ir")
+    assert (answer.code, answer.out) == (2, "")

@@ -327,8 +327,8 @@ def test_explain_names_what_torch_runs(compiled):
 def test_explain_asks_for_something_that_was_compiled():
     with pytest.raises(UsageError, match="compiled nothing of it"):
         autosched.explain(torch.compile(lambda a: a + 1, backend=backend))
-    with pytest.raises(UsageError, match="explain takes the number of a record or"):
-        autosched.explain("resnet")
+    with pytest.raises(UsageError, match="explain takes the number of a record"):
+        autosched.explain(None)
 
 
 def test_a_compiled_program_runs_and_takes_new_weights():

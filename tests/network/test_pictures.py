@@ -1,0 +1,59 @@
+"""Networks as text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autosched import api
+from autosched.errors import UsageError
+from autosched.graph.graph import Graph
+from autosched.network.pictures import HEIGHT
+from tests.graph import networks
+
+
+@pytest.fixture(scope="module")
+def residual() -> Graph:
+    return networks.residual(channels=3, size=5)
+
+
+def test_groups_are_kernels_and_views(residual):
+    lines = api.show(residual, "groups").splitlines()
+    assert [re.sub(r"\(.*", "", line).split(" = ")[1] for line in lines] == ["conv relu", "conv add relu"]
+    assert "float32[1, 3, 5, 5] = conv add relu(" in lines[1]
+    assert " is " in api.show(networks.attention_block(), "groups")
+
+
+def test_the_graph_is_that_after_passes(residual):
+    text = api.show(residual)
+    assert text.startswith("network(x: float32[1, 3, 5, 5]):")
+    assert "= constant" in text
+    assert text.count("= conv(") == 2
+
+
+def test_the_arena_as_a_picture():
+    model = api.load(networks.perceptron((3, 17, 17, 5)), threads=1)
+    lines = api.show(model, "memory").splitlines()
+    assert lines[0].startswith(f"arena of {model.arena_bytes} bytes; {model.bound_bytes} are alive at once")
+    picture = lines[1 : 1 + HEIGHT]
+    assert {len(row) for row in picture} == {3}
+    largest = [line for line in lines if "bytes at byte" in line]
+    assert len(largest) == 3
+    for line in largest[:2]:
+        assert any(line[0] in row for row in picture)
+
+
+def test_graphviz_has_each_kernel_and_value(residual):
+    text = api.show(residual, "dot")
+    assert text.startswith('digraph "network" {')
+    assert text.count("[label=") == 2 + text.count("->")
+    assert 'i0 -> k0 [label="float32[1, 3, 5, 5]"]' in text
+    assert "k0 -> k1" in text
+    assert "k1 -> o0" in text
+    assert "i0 -> k1" in text
+
+
+def test_other_forms_are_refused(residual):
+    with pytest.raises(UsageError, match="a network is shown as graph, groups, dot, memory, got 'ir'"):
+        api.show(residual, "ir")
