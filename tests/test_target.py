@@ -10,6 +10,8 @@ import pytest
 from autosched.errors import TargetError
 from autosched.target import CUDA_CARDS, LEVELS, GpuFacts, HostCpu, parse_target
 from autosched.target import target as target_module
+from autosched.target.cpu import required_features
+from autosched.target.host import core_name
 from tests.helpers import python
 
 # mcpu -> (bytes of a vector, vector registers, FMA)
@@ -55,6 +57,15 @@ def test_a_processor_with_more_than_the_host_cannot_run(monkeypatch: pytest.Monk
     assert not haswell.runs_here
     assert {"avx", "avx2", "fma"} <= set(haswell.missing_features)
     assert not parse_target("llvm -mcpu=neoverse-v2").runs_here
+
+
+def test_a_core_is_known_by_what_no_other_can() -> None:
+    sapphire = required_features("sapphirerapids")
+    assert core_name("rocketlake", sapphire | {"amx-tile"}) == "sapphirerapids"
+    assert core_name("rocketlake", required_features("rocketlake")) == "rocketlake"
+    assert core_name("rocketlake", required_features("rocketlake") | {"avx512fp16"}) == "rocketlake"  # others hidden
+    assert core_name("graniterapids", sapphire | {"amx-fp16"}) == "graniterapids"
+    assert core_name("a core of tomorrow", sapphire) == "a core of tomorrow"
 
 
 def test_devices_parse_to_their_kind() -> None:

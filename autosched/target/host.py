@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from autosched.target.cpu import LINE_BYTES
+from autosched.target.cpu import LINE_BYTES, PROCESSORS, required_features
 
 # (L1 data, L2, L3, line) in bytes where the system does not tell: those of a server core of the last years.
 USUAL_CACHES = (32 << 10, 1 << 20, 32 << 20, LINE_BYTES)
+# Features that no older core of the maker has. A virtual machine may give its guests the model number of another core:
+# one was seen with that of Rocket Lake, which has half the multiply-adds, and with FP16 and AMX.
+_KNOWN_BY = (("avx512fp16", "sapphirerapids"),)
 _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
@@ -36,7 +40,17 @@ def host_cpu() -> HostCpu:
     import llvmlite.binding as llvm
 
     flags = llvm.get_host_cpu_features()
-    return HostCpu(str(llvm.get_host_cpu_name()), frozenset(k for k, v in flags.items() if v), str(flags.flatten()))
+    features = frozenset(k for k, v in flags.items() if v)
+    return HostCpu(core_name(str(llvm.get_host_cpu_name()), features), features, str(flags.flatten()))
+
+
+def core_name(name: str, features: Set[str]) -> str:
+    """The core that LLVM finds by the model number, or another where what it can do shows that it is no such core."""
+    for feature, core in _KNOWN_BY:
+        is_another = feature in features and name in PROCESSORS and feature not in required_features(name)
+        if is_another and required_features(core) <= features:
+            return core
+    return name
 
 
 def usable_cores() -> int:
