@@ -13,10 +13,10 @@ is moved once. Channels or pixels of which there is one alone move for nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from autosched.graph.passes.merge_layouts import merge_layouts
 from autosched.ir.dtype import DTYPES
 
 FLOP_OF_A_BYTE = 16  # operations of a convolution, with channels last, that gain the time in which a byte is moved
-VECTOR = 8  # channels; convolutions that make fewer gain nothing
+VECTOR = 8  # channels; convolutions that make fewer, or fewer in a group, gain nothing
 VIEW_COST = 1  # bytes; what moves for nothing still stands between two nodes of one kernel
 _FIRST, _LAST = ("first",), ("last",)  # no value is called like that
 _PRODUCTS = ("conv", "conv_transpose", "conv_integer")
@@ -56,11 +56,24 @@ def _gain(graph: Graph, node: Node) -> int:
     """What a convolution gains with its channels last, in bytes that could be moved in that time."""
     if node.operator not in _PRODUCTS or node.attributes.get("channels_last"):
         return 0
-    given, weights, made = (graph.values[name].shape for name in (*node.used[:2], node.outputs[0]))
-    if made[1] < VECTOR:
+    given, weights, made = _shapes(graph, node)
+    if made[1] // cast("int", node.attributes.get("groups", 1)) < VECTOR:
         return 0
     pixels = given if node.operator == "conv_transpose" else made
     return 2 * math.prod(pixels) * math.prod(weights[1:]) // FLOP_OF_A_BYTE
+
+
+def _shapes(graph: Graph, product: Node) -> Sequence[Shape]:
+    """Of the image, the weights and the result."""
+    return [graph.values[cast("str", name)].shape for name in (*product.inputs[:2], product.outputs[0])]
+
+
+def _has_no_lanes(graph: Graph, node: Node) -> bool:
+    """Whether vectors could lie neither along the channels of the result, nor along weights, whose taps are densest."""
+    if node.operator not in _PRODUCTS:
+        return False
+    _, weights, made = _shapes(graph, node)
+    return made[1] == 1 and math.prod(weights[2:]) > 1
 
 
 def _forms(graph: Graph, gains: Mapping[str, int]) -> Forms:
@@ -69,7 +82,7 @@ def _forms(graph: Graph, gains: Mapping[str, int]) -> Forms:
     convolved: set[str] = set()  # images that come from a convolution
     for node in graph.nodes:
         form = with_channels_last(graph, node)
-        if form is None:
+        if form is None or _has_no_lanes(graph, node):
             continue
         comes_from_one = not convolved.isdisjoint(node.used)
         if _is_fixed(form) and to_last(form.rank) == to_first(form.rank):
@@ -108,30 +121,43 @@ def _moves(graph: Graph, forms: Forms) -> Iterator[tuple[Hashable, Hashable, flo
     An image that one node makes and several read goes through a node of the cut that stands for the moved image.
     """
 
-    def side(node: Node) -> Hashable:
-        form = forms.get(node.outputs[0])
-        return _FIRST if form is None else _LAST if _is_fixed(form) else node.outputs[0]
-
     for name, value in graph.values.items():
-        rank, node = len(value.shape), graph.producers.get(name)
-        if rank < 3 or graph.is_constant(name):
+        if len(value.shape) < 3 or graph.is_constant(name):
             continue
-        made = forms.get(node.outputs[0]) if node is not None else None
-        maker = side(node) if node is not None and made is not None and made.results else _FIRST
+        maker, cost = _maker(graph, forms, name), _cost(value, len(value.shape))
         readers: set[Hashable] = {_FIRST} if name in graph.outputs else set()
         for user in graph.users[name]:
-            form = forms.get(user.outputs[0])
-            is_image = form is not None and any(user.inputs[n] == name for n in form.operands)
-            readers.add(side(user) if is_image and form is not None and form.rank == rank else _FIRST)
-            if is_image and form is not None and form.rank != rank:
-                yield side(user), _FIRST, _cost(value, form.rank)
-        cost = _cost(value, rank)
-        if readers:
-            yield maker, (name, _FIRST), cost
-            yield (name, _LAST), maker, cost
+            rank = _rank_of_image(forms, user, name)
+            if rank in (None, len(value.shape)):
+                readers.add(_FIRST if rank is None else _side(forms, user))
+            else:  # it is stretched before it is moved, for this reader alone
+                yield _side(forms, user), _FIRST, _cost(value, rank)
+                readers.add(_FIRST)
+        yield maker, (name, _FIRST), cost
+        yield (name, _LAST), maker, cost
         for reader in readers:
             yield (name, _FIRST), reader, math.inf
             yield reader, (name, _LAST), math.inf
+
+
+def _side(forms: Forms, node: Node) -> Hashable:
+    """The node of the cut that tells how a node has its images."""
+    form = forms.get(node.outputs[0])
+    return _FIRST if form is None else _LAST if _is_fixed(form) else node.outputs[0]
+
+
+def _maker(graph: Graph, forms: Forms, name: str) -> Hashable:
+    """That of the node that makes a value; what is no image, or an input of the graph, is as it comes."""
+    node = graph.producers.get(name)
+    form = None if node is None else forms.get(node.outputs[0])
+    return _FIRST if node is None or form is None or not form.results else _side(forms, node)
+
+
+def _rank_of_image(forms: Forms, user: Node, name: str) -> int | None:
+    """The dimensions of the image that a node takes a value for; None where it takes it as it comes."""
+    form = forms.get(user.outputs[0])
+    is_image = form is not None and any(user.inputs[n] == name for n in form.operands)
+    return form.rank if form is not None and is_image else None
 
 
 def _cost(value: Value, rank: int) -> int:

@@ -159,6 +159,16 @@ def test_few_channels_are_not_worth_it():
     assert assign_layouts(graph) is graph
 
 
+def test_what_has_no_vectors_along_channels_stays():
+    d = Draft()
+    grouped = d.graph(conv(d, d.input(1, 32, 9, 9), 32, groups=8))
+    assert assign_layouts(grouped) is grouped
+    for size, last in ((3, {True, False}), (1, {True})):  # weights of one tap are dense along the channels
+        d = Draft()
+        graph = d.graph(conv(d, conv(d, d.input(1, 8, 9, 9), 64), 1, size))
+        assert are_last(checked(assign_layouts, graph)) == last
+
+
 # All rules, each with everything last that can be, and any part of a graph last.
 
 
