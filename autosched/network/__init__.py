@@ -10,6 +10,7 @@ turns            of its tasks: which is worth another round of measurements
 task_search      one task's search, round by round; place: what all tasks' share
 network_search   the turns of all tasks; contest: whole networks timed side by side
 tune             all of it; tuned: what it leaves behind
+improve          a faster program for one that runs, at once or beside it
 
 dynamo      torch.compile(model, backend="autosched"): its graphs by torch_graphs, their parts by torch_part
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -103,9 +103,10 @@ def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: Backend
     partitioner = CapabilityBasedPartitioner(graph, _Supported(), allows_single_node_partition=True)
     found = [p for p in partitioner.propose_partitions() if not all(is_free(node) for node in p.nodes)]
     whole = partitioner.fuse_partitions(found, prefix=_PREFIX)
+    each = replace(options, budget_s=options.budget_s / max(len(found), 1))
     for node in whole.graph.find_nodes(op="call_module"):
         places = tuple(n for n, x in enumerate(node.args) if isinstance(x, fx.Node) and x.name in frozen)
-        part = Part(getattr(whole, str(node.target)), options, places)
+        part = Part(getattr(whole, str(node.target)), each, places)
         delattr(whole, str(node.target))
         setattr(whole, str(node.target), part)
     return whole

@@ -15,10 +15,11 @@ from autosched.errors import AutoschedError
 from autosched.graph.graph import Array
 from autosched.graph.torch.builder import array_of
 from autosched.graph.torch.load import load_fx
+from autosched.network.improve import improve_later, improved
 from autosched.network.memory_order import order_of, with_orders
 from autosched.network.model import Model
 from autosched.network.records import compile_with_records
-from autosched.network.torch_options import BackendOptions, warn_once
+from autosched.network.torch_options import BACKGROUND, NOW, BackendOptions, warn_once
 
 Stamps = list[tuple[int, int]]  # of each weight where it lies, and how often it was written to
 Strides = tuple[int, ...]
@@ -89,6 +90,7 @@ class Part:
             try:
                 if made is None:
                     self._made = self._compiled(tensors)
+                    self._improve_later(self._made)
                 elif not made.is_current(tensors):
                     self._made = self._repacked(made, tensors)
             except AutoschedError as error:
@@ -111,13 +113,27 @@ class Part:
             {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
             {n: order for n, (order, _) in enumerate(outputs)},
         )
+        model = compile_with_records(turned, threads=self.options.threads)
         return OnTensors(
-            compile_with_records(turned, threads=self.options.threads),
+            improved(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,
             stamps,
             tuple((n, strides) for n, (_, strides) in zip(places, inputs, strict=True)),
             tuple((tuple(y.shape), strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
         )
+
+    def _improve_later(self, made: OnTensors) -> None:
+        if self.options.tune == BACKGROUND:
+            improve_later(made.model, self.options.budget_s, lambda model: self._replace(made, model))
+
+    def _replace(self, made: OnTensors, model: Model) -> None:
+        """The same program with other kernels; calls that run go on with those they have."""
+        with self._lock:
+            now = self._made
+            assert now is not None
+            if now is not made:  # weights have changed since
+                model = model.with_weights(now.model.original.constants)
+            self._made = replace(now, model=model)
 
     def _repacked(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
         stamps = stamps_of(tensors, made.weights)
