@@ -17,12 +17,17 @@ from autosched.network import torch_part
 
 
 @dataclass(frozen=True)
+class InterpretedTask:
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class InterpretedModel:
     """What `torch_part` asks of a Model."""
 
     original: Graph
     packings: list[int]  # one more for each time that weights were taken
-    tasks: tuple[object, ...] = ()
+    tasks: tuple[InterpretedTask, ...] = (InterpretedTask(),)
 
     def launch(self, addresses: Sequence[int]) -> None:
         graph = self.original
