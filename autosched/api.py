@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autosched.network.check import Verification
     from autosched.network.explain import Explanation
     from autosched.network.model import Model
+    from autosched.network.tuned import NetworkCallback, NetworkResult
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.session.roofline import Fact
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from search_spaces.partial_sketch import SketchRule
 
 
+TRIALS = 64
 WRITTEN = 4  # candidates whose sources go to `out_dir`
 RULE = "search_spaces.partial_sketch.SketchRule"
 
@@ -63,11 +65,11 @@ def workload(function: F) -> F:
     return function
 
 
-@asks
+@overload
 def tune(
     workload: Workload,
     *,
-    trials: int = 64,
+    trials: int | None = None,
     budget_s: float | None = None,
     seed: int = 0,
     resume: bool = False,
@@ -77,8 +79,46 @@ def tune(
     rules: Sequence[SketchRule] = (),
     search: SearchSetup | None = None,
     **asked: Unpack[AskedKeywords],
-) -> Result:
-    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function.
+) -> Result: ...
+
+
+@overload
+def tune(
+    workload: Path | Graph,
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    db: Path | str | None = None,
+    out_dir: Path | str | None = None,
+    callbacks: Sequence[NetworkCallback] = (),
+    search: SearchSetup | None = None,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    **asked: Unpack[AskedKeywords],
+) -> NetworkResult: ...
+
+
+@asks
+def tune(
+    workload: Any,
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    db: Path | str | None = None,
+    out_dir: Path | str | None = None,
+    callbacks: Sequence[Any] = (),
+    rules: Sequence[SketchRule] = (),
+    search: SearchSetup | None = None,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    **asked: Unpack[AskedKeywords],
+) -> Result | NetworkResult:
+    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for the
+    fastest kernels of a network, whatever `load` takes with `example_inputs` and `sizes`.
 
     What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
     the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
@@ -87,14 +127,18 @@ def tune(
     `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make another workload, with records of its own.
     `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
 
-    How long. At most `trials` measurements and `budget_s` seconds, drawn by `seed`. `resume` counts the measurements
-    of earlier runs as trials, and their failures but for candidates that could not be built.
+    How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
+    measurements of earlier runs as trials, and their failures but for candidates that could not be built.
 
     What stays. Records in the database `db` (default: `autosched db path`); in `out_dir` the LLVM IR, CUDA C or OpenCL
     C of the best candidates. `callbacks` hear of the search (`autosched.tuner.callbacks.Callback`).
 
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
     `search` is what experiments change, and a search without measurements (`autosched.tuner.policy.SearchSetup`).
+
+    Networks. `target`, `threads`, `trials`, `budget_s`, `seed`, `resume`, `db` and `callbacks` (of
+    `autosched.network.tuned.NetworkCallback`) apply; trials are new ones, and without trials and budget the search ends
+    when nothing promises half a percent more. The result has the tuned network as `model`, and its `tasks`.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has (`Result.interrupted`).
@@ -103,9 +147,18 @@ def tune(
     from autosched.tuner.session import Settings
 
     setup = SearchSetup() if search is None else search
+    if _is_network(workload):
+        _check_network_arguments(asked, setup, out_dir, rules, callbacks)
+        _check_interpreter()
+        effort = Settings(1 if trials is None else trials, budget_s, seed, started=setup.started or now)
+        target, threads = asked.get("target", "cpu"), asked.get("threads")
+        model = load(workload, example_inputs, sizes=sizes, target=target, threads=threads, db=db)
+        return _tune_network(model, effort, None if trials is None else effort.trials, resume, db, callbacks)
+    if example_inputs is not None or sizes is not None:
+        raise UsageError("example_inputs and sizes are of networks, and the workload is none")
     _check_arguments(rules, callbacks, setup, resume)
     begun = now if setup.started is None else setup.started
-    settings = Settings(trials, budget_s, seed, setup.policy, begun)
+    settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
         _check_interpreter()
     request = _request(workload, Asked(**asked), runs=setup.measure)
@@ -341,6 +394,51 @@ def _check_arguments(rules: object, callbacks: object, setup: object, resume: ob
             raise UsageError(f"{name} must be {expected}, got {value!r}")
     if resume and isinstance(setup, SearchSetup) and not setup.measure:
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
+
+
+def _is_network(workload: object) -> bool:
+    from autosched.graph.graph import Graph
+
+    if isinstance(workload, str | Path):
+        return Path(workload).suffix.lower() in (".onnx", ".asc")
+    return isinstance(workload, Graph) or hasattr(workload, "forward")
+
+
+def _check_network_arguments(
+    asked: Mapping[str, object], setup: object, out_dir: object, rules: Sequence[object], callbacks: object
+) -> None:
+    """Raises UsageError for what is said of a search for a network, but is of workloads only."""
+    others = [name for name, given in asked.items() if given and name not in ("target", "threads")]
+    others += [name for name, given in (("out_dir", out_dir), ("rules", rules)) if given]
+    if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
+        others.append("search")
+    if others:
+        raise UsageError(f"{others[0]} is of workloads, and not taken for a network: leave it out")
+    known = isinstance(callbacks, Sequence) and all(hasattr(c, "on_turn") and hasattr(c, "on_end") for c in callbacks)
+    if not known:
+        raise UsageError(
+            f"callbacks must be a sequence of network callbacks (autosched.network.tuned), got {callbacks!r}"
+        )
+
+
+def _tune_network(
+    model: Model,
+    effort: Settings,
+    trials: int | None,
+    resume: bool,
+    db: Path | str | None,
+    callbacks: Sequence[NetworkCallback],
+) -> NetworkResult:
+    """With what is left of the time, since `effort.started`; at least a tenth of it."""
+    from autosched.network.tune import tune_network
+
+    loaded_s = time.monotonic() - (effort.started or 0.0)
+    budget_s = effort.budget_s
+    left_s = None if budget_s is None else max(budget_s - loaded_s, 0.1 * budget_s)
+    found = tune_network(
+        model, trials=trials, budget_s=left_s, seed=effort.seed, resume=resume, db=db, callbacks=callbacks
+    )
+    return replace(found, wall_s=found.wall_s + loaded_s, first_result_s=loaded_s)
 
 
 def _check_interpreter() -> None:

@@ -17,6 +17,7 @@ import autosched as at
 from autosched.cli import options
 from autosched.errors import AutoschedError
 from autosched.tuner.policy import Policy, SearchSetup
+from autosched.tuner.result import Result
 from experiments.plain_tiles import plain_tiles
 
 
@@ -43,7 +44,7 @@ def session(args: argparse.Namespace, started: float) -> dict[str, object]:
     """The object of `tune --json`, of a search with an empty database."""
     variant = VARIANTS[args.variant]
     with tempfile.TemporaryDirectory(prefix="autosched-session-") as scratch:
-        result = at.tune(
+        result: Result = at.tune(
             args.workload,
             shape=args.shape,
             batch=args.batch,

@@ -108,13 +108,18 @@ def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
     found = find_network(word, options.settings(args))
     if found is None:
         raise UsageError(f"{word} is no network: {args.verb} takes {FORMS}")
-    if args.size and found.suffix != ONNX:
-        raise UsageError(f"--size says what symbolic dimensions of an ONNX file are, and {word} has none")
-    if "id" in args and args.workload:
-        raise UsageError(f"--workload is for records, and {word} is a network")
-    if args.settings and found.suffix:
-        raise UsageError(f"--set gives arguments to a function, and {word} is a file")
+    check_options(found, args)
     return found
+
+
+def check_options(found: NamedNetwork, args: argparse.Namespace) -> None:
+    """Raises UsageError where --size is given to a network that has no symbolic dimensions, or --set to a file."""
+    if args.size and found.suffix != ONNX:
+        raise UsageError(f"--size says what symbolic dimensions of an ONNX file are, and {found.word} has none")
+    if "id" in args and args.workload:
+        raise UsageError(f"--workload is for records, and {found.word} is a network")
+    if args.settings and found.suffix:
+        raise UsageError(f"--set gives arguments to a function, and {found.word} is a file")
 
 
 def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:

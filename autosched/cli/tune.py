@@ -1,4 +1,7 @@
-"""`autosched tune`: search, measure, record; shows progress while it runs and what to do next when it ends."""
+"""`autosched tune`: search, measure, record; shows progress while it runs and what to do next when it ends.
+
+A network is tuned as a whole, see `network_tuning`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
+from autosched.errors import UsageError
 
 if TYPE_CHECKING:
     from autosched.tuner.result import Result
@@ -19,20 +23,29 @@ TRIALS_OF_A_BUDGET = 10_000  # more than any budget allows: with --budget alone 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "tune",
-        help="search for the fastest kernel of a workload",
-        description="Searches for the fastest kernel of a workload; every measured candidate is verified and recorded.",
+        help="search for the fastest kernel of a workload, or the kernels of a network",
+        description="Searches for the fastest kernel of a workload, or for those of a network; every measured "
+        "candidate is verified and recorded.",
     )
-    parser.add_argument("workload", help="a built-in name (see `autosched workloads`) or path/to/file.py:function")
+    parser.add_argument(
+        "workload",
+        help="a built-in name (see `autosched workloads`), path/to/file.py:function, or a network: MODEL.onnx",
+    )
     options.add_workload(parser)
     options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
     options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
     options.add_target(parser)
+    parser.add_argument(
+        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
+        help="a symbolic dimension of a network",
+    )  # fmt: skip
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
         type=options.integer(1),
         metavar="N",
-        help=f"candidates to measure (default {TRIALS}; with --budget alone, what fits in the time)",
+        help=f"candidates to measure (default {TRIALS}; with --budget alone, what fits in the time; of a network, what "
+        "is worth it)",
     )
     group.add_argument("--budget", type=options.duration, metavar="TIME", help="stop after 60s, 2m or 1h")
     group.add_argument("--seed", type=options.integer(0), default=0, metavar="S", help="default 0")
@@ -55,10 +68,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.interrupts import INTERRUPTED
+    from autosched.cli.network_tuning import tune_named
+    from autosched.cli.networks import find_network
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
     from autosched.tuner.policy import SearchSetup
 
+    network = find_network(args.workload, options.settings(args))
+    if network is not None:
+        return tune_named(network, args)
+    if args.size:
+        raise UsageError(f"--size says what symbolic dimensions of a network are, and {args.workload} is none")
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(

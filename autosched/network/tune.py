@@ -43,7 +43,8 @@ def tune_network(
     """Searches for faster kernels of a network that runs, and gives the faster network; `model` stays as it is.
 
     At most `trials` measurements and `budget_s` seconds, drawn by `seed`; with neither, until no task promises half a
-    percent of the network's time. `resume` counts the measurements of earlier runs as done. Records go to the database
+    percent of the network's time. `resume` goes on with the searches of earlier runs, whose measurements count for
+    nothing here. Records go to the database
     `db`, where `autosched.load` finds them. A task whose search fails keeps its schedule. Ctrl-C ends the search with
     what it has.
 

@@ -1,0 +1,182 @@
+"""`autosched tune MODEL.onnx`: the kernels of a network, tuned where it is worth it; a live table of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from shlex import quote
+from typing import TYPE_CHECKING, TextIO
+
+from autosched.cli.output import clock_text, share_text, time_text
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+    from autosched.cli.networks import NamedNetwork
+    from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkResult, TaskResult
+
+SHOWN = 12  # tasks in a table, those with the largest share
+COLUMNS = ("task", "count", "share", "best", "of roofline", "trials")
+
+
+def tune_named(network: NamedNetwork, args: argparse.Namespace) -> int:
+    """The command for a network; its exit code."""
+    from autosched import api
+    from autosched.cli import options
+    from autosched.cli.interrupts import INTERRUPTED
+    from autosched.cli.networks import check_options, sizes
+    from autosched.cli.output import print_json
+    from autosched.tuner.policy import SearchSetup
+
+    check_options(network, args)
+    asked = options.asked(args)
+    asked["settings"] = None  # the function was called with them
+    with _watcher(as_json=args.json) as callbacks:
+        result = api.tune(
+            network.model,
+            **asked,
+            example_inputs=network.example_inputs,
+            sizes=sizes(args.size),
+            trials=args.trials,
+            budget_s=args.budget,
+            seed=args.seed,
+            db=args.db,
+            resume=args.resume,
+            out_dir=args.out_dir,
+            callbacks=callbacks,
+            search=SearchSetup(measure=not args.no_run, started=args.started),
+        )
+    if args.json:
+        print_json({**result.to_json(), "model": network.word})
+    else:
+        print(summary(network.word, result, args))
+    return INTERRUPTED if result.interrupted else 0
+
+
+def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
+    """The end of a search in a few lines: times, the largest tasks, and what comes next."""
+    from autosched.cli.output import device_text, interval_text, table
+    from autosched.store import command
+
+    device = result.model.device
+    now, start = interval_text(result.latency_s, result.latency_ci_s), time_text(result.start_latency_s)
+    checked = "verified" if result.verified else "NOT verified"
+    error = "" if result.max_error is None else f", largest error {result.max_error:.2g} of the largest number"
+    lines = [
+        f"{word} on {device_text(args.target or 'cpu', device.threads)}: {len(result.tasks)} tasks",
+        f"  latency  {now}, {start} at the start, {result.start_latency_s / result.latency_s:.2f} times as fast",
+        f"  kernels  {time_text(result.kernels_s)} together; arena {result.model.arena_bytes} bytes",
+        f"  trials   {result.trials} measured, {result.failed} failed",
+        f"  time     {clock_text(result.wall_s)} min; first run after {time_text(result.first_result_s)}",
+        f"  result   {checked}{error}",
+        *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
+        *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
+        f"  next     {command(f'plot {quote(word)}', args.db)}",
+    ]
+    if result.interrupted:
+        lines.append("  interrupted; everything measured so far is saved, --resume goes on")
+    return "\n".join(lines)
+
+
+def _rows(tasks: Sequence[TaskResult]) -> list[list[str]]:
+    largest = sorted(tasks, key=lambda task: -(task.share or 0.0))[:SHOWN]
+    return [
+        [
+            t.name,
+            str(t.count),
+            share_text(t.share),
+            time_text(t.best_s),
+            share_text(t.fraction_of_roofline),
+            str(t.trials),
+        ]
+        for t in largest
+    ]
+
+
+@contextmanager
+def _watcher(*, as_json: bool) -> Iterator[tuple[NetworkCallback, ...]]:
+    """Who watches one search. With `as_json`, stdout stays free and only a terminal's stderr gets lines."""
+    stream = sys.stderr if as_json else sys.stdout
+    is_terminal = stream.isatty()
+    if as_json and not is_terminal:
+        yield ()
+    elif as_json or not is_terminal or os.environ.get("TERM") == "dumb":
+        yield (TurnLines(stream),)
+    else:
+        live = LiveTable()
+        try:
+            yield (live,)
+        finally:
+            live.close()  # also when the search raises: the terminal gets its cursor back
+
+
+def state_text(event: NetworkEvent) -> str:
+    """'[1:05] 96 trials  kernels 4.1 ms, 4.5 ms at the start, 3 % may be left'."""
+    words = f"[{clock_text(event.elapsed_s)}] {event.trials}"
+    words += " trials" if event.most_trials is None else f"/{event.most_trials} trials"
+    if event.kernels_s is None or event.start_s is None:
+        done = sum(task.best_s is not None for task in event.tasks)
+        return f"{words}  {done} of {len(event.tasks)} tasks have a verified kernel"
+    left = share_text(event.gain_s / event.kernels_s)
+    eta = "" if event.eta_s is None else f", {clock_text(event.eta_s)} left"
+    return (
+        f"{words}  kernels {time_text(event.kernels_s)}, {time_text(event.start_s)} at the start, "
+        f"{left} may be gained by a round of each{eta}"
+    )
+
+
+class TurnLines:
+    """One line for each turn, for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def on_turn(self, event: NetworkEvent) -> None:
+        task = "" if event.turn is None else f"  next: {event.tasks[event.turn].name}"
+        self._line(f"{state_text(event)}{task}")
+
+    def on_end(self, event: NetworkEvent) -> None:
+        self._line(f"{state_text(event)}  final comparison")
+
+    def _line(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class LiveTable:
+    """The largest tasks, redrawn in place at each turn, which is never while something is timed."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+
+    def on_turn(self, event: NetworkEvent) -> None:
+        from rich.live import Live
+
+        if self._live is None:
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(_drawn(event), refresh=True)
+
+    def on_end(self, event: NetworkEvent) -> None:
+        self.on_turn(event)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _drawn(event: NetworkEvent) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None)
+    for name in COLUMNS:
+        drawn.add_column(name, justify="left" if name == COLUMNS[0] else "right")
+    for row in _rows(event.tasks):
+        drawn.add_row(*map(Text, row))
+    return Group(Text(state_text(event)), drawn)

@@ -1,0 +1,120 @@
+"""`autosched tune` of networks: what reaches the library, what is shown meanwhile and at the end."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autosched
+from autosched.cli import network_tuning
+from autosched.cli.network_tuning import COLUMNS, LiveTable, TurnLines, state_text
+from autosched.errors import UsageError
+from autosched.measure.measurer import Measurer
+from autosched.network.tuned import NetworkEvent, TaskResult
+from tests.graph import networks
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "net.asc"
+    autosched.load(networks.perceptron((3, 17)), threads=1, records=False).save(path)
+    return path
+
+
+def event(trials: int, best_s: float | None, **more: Any) -> NetworkEvent:
+    tasks = (
+        TaskResult("conv-relu", 2, None if best_s is None else 1.0, best_s, trials, 0, 0.5),
+        TaskResult("linear [fast]", 1, 0.0, 1e-9, 4, 1, 0.9),
+    )
+    known = None if best_s is None else 2 * best_s
+    facts = {"turn": 0, "most_trials": None, "elapsed_s": 65.0, "eta_s": None, "start_s": known, "gain_s": 1e-5, **more}
+    return NetworkEvent(tasks=tasks, trials=trials, kernels_s=known, **facts)
+
+
+def test_a_network_is_tuned_by_the_command(cli: Any, saved: Path, tmp_path: Path) -> None:
+    words = ("--db", tmp_path / "records.db", "--threads", 1, "--trials", 3)
+    answer = cli("tune", saved, *words, "--json")
+    assert answer.code == 0
+    data = answer.json
+    assert (data["model"], data["trials"], data["failed"], data["threads"]) == (str(saved), 3, 0, 1)
+    assert [task["trials"] for task in data["tasks"]] == [3]
+    assert data["verified"]
+    assert data["first_result_s"] < data["wall_s"]
+    assert data["latency_ci_s"][0] <= data["latency_s"] <= data["latency_ci_s"][1]
+    plain = cli("tune", saved, *words, "--resume")
+    assert "3 measured" in plain.out  # beside what the records have
+    assert f"{saved} on cpu, 1 thread: 1 tasks" in plain.out
+    assert all(name in plain.out for name in COLUMNS)
+
+
+def test_ctrl_c_ends_with_the_network_so_far(
+    cli: Any, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Measurer.measure
+
+    def interrupted(self: Measurer, *given: Any) -> Any:
+        yield from itertools.islice(measure(self, *given), 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measurer, "measure", interrupted)
+    answer = cli("tune", saved, "--db", tmp_path / "records.db", "--threads", 1, "--json")
+    assert answer.code == 130
+    assert (answer.json["interrupted"], answer.json["trials"]) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--weights", "W"), "weights is of workloads"),
+        (("--shape", "1,2"), "shape is of workloads"),
+        (("--out-dir", "here"), "out_dir is of workloads"),
+        (("--no-run",), "search is of workloads"),
+        (("--size", "n=3"), "--size says what symbolic dimensions"),
+        (("--set", "n=3"), "--set gives arguments to a function"),
+    ],
+)
+def test_what_networks_do_not_take(cli: Any, saved: Path, words: tuple[str, ...], sentence: str) -> None:
+    answer = cli("tune", saved, *words)
+    assert answer.code == 2
+    assert sentence in answer.err
+
+
+def test_what_workloads_do_not_take(cli: Any) -> None:
+    assert "is none" in cli("tune", "matmul", "--size", "n=3").err
+    with pytest.raises(UsageError, match="of networks"):
+        autosched.tune("matmul", sizes={"n": 3})  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="network callbacks"):
+        autosched.tune(networks.perceptron((3, 5)), callbacks=[object()])  # type: ignore[call-overload]
+
+
+def test_lines_tell_how_far_it_is() -> None:
+    stream = io.StringIO()
+    lines = TurnLines(stream)
+    lines.on_turn(event(4, None))
+    lines.on_turn(event(8, 1e-3, most_trials=64, eta_s=30.0, start_s=3e-3))
+    lines.on_end(event(64, 1e-3, turn=None))
+    first, second, last = stream.getvalue().splitlines()
+    assert first == "[1:05] 4 trials  1 of 2 tasks have a verified kernel  next: conv-relu"
+    assert "8/64 trials  kernels 2.00 ms, 3.00 ms at the start" in second
+    assert "0:30 left" in second
+    assert last.endswith("final comparison")
+
+
+def test_the_table_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr("rich._console", None)  # no other test meets the one that is made here
+    table = LiveTable()
+    table.close()
+    table.on_turn(event(4, 1e-3))
+    table.on_end(event(8, 1e-3))
+    table.close()
+    table.close()
+    text = io.StringIO()
+    Console(file=text, width=120).print(network_tuning._drawn(event(8, 1e-3)))
+    assert state_text(event(8, 1e-3)) in text.getvalue()
+    assert "linear [fast]" in text.getvalue()
