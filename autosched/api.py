@@ -84,7 +84,7 @@ def tune(
 
 @overload
 def tune(
-    workload: Path | Graph,
+    workload: Path | Graph | Model,
     *,
     trials: int | None = None,
     budget_s: float | None = None,
@@ -147,12 +147,12 @@ def tune(
     from autosched.tuner.session import Settings
 
     setup = SearchSetup() if search is None else search
-    if _is_network(workload):
+    if _is_whole_network(workload):
         _check_network_arguments(asked, setup, out_dir, rules, callbacks)
         _check_interpreter()
         effort = Settings(1 if trials is None else trials, budget_s, seed, started=setup.started or now)
-        target, threads = asked.get("target", "cpu"), asked.get("threads")
-        model = load(workload, example_inputs, sizes=sizes, target=target, threads=threads, db=db)
+        given = Asked(**asked)
+        model = _loaded(workload, example_inputs, sizes=sizes, target=given.target, threads=given.threads, db=db)
         return _tune_network(model, effort, None if trials is None else effort.trials, resume, db, callbacks)
     if example_inputs is not None or sizes is not None:
         raise UsageError("example_inputs and sizes are of networks, and the workload is none")
@@ -366,10 +366,11 @@ def _is_network(what: object) -> bool:
     return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward")
 
 
-def _loaded(what: Model | Graph | Path | str) -> Model:
+def _loaded(what: Any, *arguments: Any, **options: Any) -> Model:
+    """A model as it is, anything else by `load` with what is given besides."""
     from autosched.network.model import Model
 
-    return what if isinstance(what, Model) else load(what)
+    return what if isinstance(what, Model) else load(what, *arguments, **options)
 
 
 def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
@@ -396,12 +397,11 @@ def _check_arguments(rules: object, callbacks: object, setup: object, resume: ob
         raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 
-def _is_network(workload: object) -> bool:
-    from autosched.graph.graph import Graph
-
+def _is_whole_network(workload: object) -> bool:
+    """Of what `tune` takes, where a word may be a workload's name."""
     if isinstance(workload, str | Path):
         return Path(workload).suffix.lower() in (".onnx", ".asc")
-    return isinstance(workload, Graph) or hasattr(workload, "forward")
+    return _is_network(workload) or hasattr(workload, "forward")
 
 
 def _check_network_arguments(

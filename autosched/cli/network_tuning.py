@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, TextIO
 
 from autosched.cli.output import clock_text, share_text, time_text
+from autosched.errors import VerificationError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -54,6 +55,8 @@ def tune_named(network: NamedNetwork, args: argparse.Namespace) -> int:
         print_json({**result.to_json(), "model": network.word})
     else:
         print(summary(network.word, result, args))
+    if not result.verified:
+        return VerificationError.exit_code
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -65,14 +68,13 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
     device = result.model.device
     now, start = interval_text(result.latency_s, result.latency_ci_s), time_text(result.start_latency_s)
     checked = "verified" if result.verified else "NOT verified"
-    error = "" if result.max_error is None else f", largest error {result.max_error:.2g} of the largest number"
     lines = [
         f"{word} on {device_text(args.target or 'cpu', device.threads)}: {len(result.tasks)} tasks",
         f"  latency  {now}, {start} at the start, {result.start_latency_s / result.latency_s:.2f} times as fast",
         f"  kernels  {time_text(result.kernels_s)} together; arena {result.model.arena_bytes} bytes",
         f"  trials   {result.trials} measured, {result.failed} failed",
         f"  time     {clock_text(result.wall_s)} min; first run after {time_text(result.first_result_s)}",
-        f"  result   {checked}{error}",
+        f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
         f"  next     {command(f'plot {quote(word)}', args.db)}",
@@ -83,7 +85,7 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
 
 
 def _rows(tasks: Sequence[TaskResult]) -> list[list[str]]:
-    largest = sorted(tasks, key=lambda task: -(task.share or 0.0))[:SHOWN]
+    largest = sorted(tasks, key=lambda task: -task.share)[:SHOWN]
     return [
         [
             t.name,

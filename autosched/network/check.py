@@ -104,11 +104,8 @@ def verify_network(
     others: dict[str, tuple[Comparison, ...]] = {}
     suspect = inputs[0]
     for given in reversed(inputs):
-        wanted, usual = (interpret(model.original, given.arrays, how) for how in (exact, plain))
-        found = model(*(given.arrays[name] for name in model.original.inputs))
-        several = found if isinstance(found, tuple) else (found,)
-        got = dict(zip(model.original.outputs, several, strict=True))
-        outputs[given.kind] = _compared(got, wanted, usual, _loosened(model))
+        wanted, usual = _references(model, given.arrays)
+        outputs[given.kind] = _compared(_results(model, given.arrays), wanted, usual, _loosened(model))
         if foreign is not None:
             others[given.kind] = _compared(foreign[given.kind], wanted, usual, 1.0)
         if given is inputs[0] or not all(c.passed for c in outputs[given.kind]):
@@ -122,6 +119,21 @@ def verify_network(
     ended = len(kernels) == len(model.program.kernels)
     ideal = _compared(walk.outputs(), *known, _loosened(model)) if ended else ()
     return Verification(outputs, tuple(kernels), ideal, others)
+
+
+def compare_outputs(model: Model, arrays: Arrays) -> tuple[Comparison, ...]:
+    """Runs the network once, and no kernel by itself."""
+    return _compared(_results(model, arrays), *_references(model, arrays), _loosened(model))
+
+
+def _references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """The outputs in float64, and of a plain evaluation."""
+    return interpret(model.original, arrays, exact), interpret(model.original, arrays, plain)
+
+
+def _results(model: Model, arrays: Arrays) -> Arrays:
+    found = model(*(arrays[name] for name in model.original.inputs))
+    return dict(zip(model.original.outputs, found if isinstance(found, tuple) else (found,), strict=True))
 
 
 def _flat(comparisons: Mapping[str, tuple[Comparison, ...]]) -> tuple[Comparison, ...]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-from autosched.measure.host import device_lock
 from autosched.network.inputs import input_sets
 from autosched.network.kernels import origin_of
 from autosched.network.model import Model
 from autosched.network.profile import profile
+from autosched.network.roofs import Roofs
 from autosched.network.tasks import NetworkTask
-from autosched.runtime.peak import measure_fma_gflops
-from autosched.session.device import PEAK_SHARE, Device
-from autosched.session.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes, measure_roof
+from autosched.session.roofline import compulsory_bytes
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,12 @@ def explain_model(model: Model) -> Explanation:
     """Runs the network on normal inputs for about two seconds, and measures the machine in about one."""
     (normal, _) = input_sets(model.original)
     times = profile(model, normal.arrays)
-    roofs = _Roofs(model.device)
+    roofs = Roofs(model.device)
     layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
     return Explanation(tuple(sorted(layers, key=lambda layer: -layer.seconds)), times.call)
 
 
-def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: _Roofs) -> Layer:
+def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:
     problem, count = task.request.problem, task.count
     needed = compulsory_bytes(problem.dag)
     named = tuple(origin for step in task.steps if (origin := origin_of(model, step)))
@@ -91,24 +88,3 @@ def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs:
         count * needed,
         count * roofs.roof(needed, problem.dtype).seconds(problem.dag.flops, needed),
     )
-
-
-class _Roofs:
-    """What the machine can do, measured when first asked."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._bandwidths: dict[int, float] = {}
-
-    @cached_property
-    def _peak_gflops(self) -> float:
-        with device_lock("cpu"):
-            return measure_fma_gflops(self._device.target, self._device.threads)
-
-    def roof(self, n_bytes: int, dtype: str) -> Roof:
-        """For that many bytes, rounded down to a power of 4: fewer lie nearer."""
-        exponent = min(max(n_bytes, SMALLEST), LARGEST).bit_length() - 1
-        size = 1 << (exponent - exponent % 2)
-        if size not in self._bandwidths:
-            self._bandwidths[size] = measure_roof(self._device.target, self._device.threads, size, None).bandwidth
-        return Roof(1e9 * PEAK_SHARE.get(dtype, 0.0) * self._peak_gflops, self._bandwidths[size])

@@ -30,10 +30,12 @@ Begin: TypeAlias = Callable[[NetworkTask], Begun]
 
 @dataclass
 class TaskSearch:
-    """`bound_s`: no schedule takes less. `error`: why there is no further turn; the task keeps what it has."""
+    """`bound_s`: no schedule takes less. `start_s`: what the kernel takes that the network has. `error`: why there is
+    no further turn; the task keeps what it has."""
 
     task: NetworkTask
     bound_s: float
+    start_s: float
     begin: Begin
     watch: Stopwatch
     begun: Begun | None = None
@@ -44,7 +46,7 @@ class TaskSearch:
     @property
     def standing(self) -> Standing:
         is_over = self.is_used_up or self.error is not None
-        return Standing(self.task.count, self.bound_s, tuple(self.rounds), is_over)
+        return Standing(self.task.count, self.bound_s, self.start_s, tuple(self.rounds), is_over)
 
     @property
     def trials(self) -> list[Trial]:

@@ -7,20 +7,24 @@ best few, the network built anew, and whole calls before and after side by side 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
+from autosched.graph.graph import Array
 from autosched.measure import Workshop
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
-from autosched.network.compared import example_arrays, largest_error
+from autosched.network.check import compare_outputs
 from autosched.network.contest import Steps, contest
+from autosched.network.inputs import input_sets
 from autosched.network.model import Model, compile_graph
 from autosched.network.network_search import NetworkSearch
 from autosched.network.place import Place
+from autosched.network.profile import profile
 from autosched.network.recipe import Recipe
+from autosched.network.roofs import Roofs
 from autosched.network.task_search import TaskSearch
 from autosched.network.tuned import NetworkCallback, NetworkResult, kernels_s, task_results
 from autosched.session.trust import tell_without_key
@@ -28,6 +32,8 @@ from autosched.store import Database
 from autosched.tuner.garbage import rare_collections
 from autosched.tuner.progress import Stopwatch
 from autosched.tuner.session import Settings
+
+PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
 
 
 def tune_network(
@@ -52,22 +58,27 @@ def tune_network(
     """
     settings = Settings(1 if trials is None else trials, budget_s, seed)
     watch = Stopwatch(time.monotonic, time.monotonic(), settings.budget_s)
+    normal, _ = input_sets(model.original)
+    times, roofs = profile(model, normal.arrays, PROFILE_S), Roofs(model.device)
     with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:
         tell_without_key()
         with Workshop(model.device.target, model.device.threads) as workshop:
             place = Place(model.device, database, workshop, scratch, watch, settings.seed, resume)
-            searches = [TaskSearch(task, place.bound_s(task), place.begin, watch) for task in model.tasks]
+            searches = [
+                TaskSearch(task, roofs.least_s(task), mean(times.kernels[n] for n in task.steps), place.begin, watch)
+                for task in model.tasks
+            ]
             search = NetworkSearch(searches, watch, None if trials is None else settings.trials, callbacks)
             search.run()
-        return _result(model, search)
+        return _result(model, search, normal.arrays)
 
 
-def _result(model: Model, search: NetworkSearch) -> NetworkResult:
+def _result(model: Model, search: NetworkSearch, inputs: Mapping[str, Array]) -> NetworkResult:
     """The end of a search: the faster network, timed and compared with its reference."""
-    arrays = example_arrays(model.program.graph)
+    arrays = [inputs[name] for name in model.original.inputs]
     found = {s.task.recipe.spec: steps for s in search.in_order if (steps := s.best_steps) is not None}
     outcome = contest(model, found, lambda steps: _rebuilt(model, steps), arrays, search.may_go_on)
-    error = largest_error(outcome.model, arrays)
+    compared = compare_outputs(outcome.model, inputs)
     return NetworkResult(
         model=outcome.model,
         tasks=task_results(search.searches),
@@ -81,8 +92,8 @@ def _result(model: Model, search: NetworkSearch) -> NetworkResult:
         kernels_s=kernels_s(search.searches),
         curve=tuple(search.curve),
         interrupted=search.interrupted,
-        verified=True,
-        max_error=error,
+        verified=all(output.passed for output in compared),
+        max_error=max((output.found.largest for output in compared), default=0.0),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -16,13 +17,14 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task of a network: `share` of the time that its kernels take together, the best time of one call in seconds,
-    what was measured. `fraction_of_roofline` is 1 where nothing can be faster. `record_id`: of the best candidate.
-    `error`: why its search ended early; the task keeps the schedule that it had."""
+    """A task of a network: `share` of the time that its kernels take together; seconds of one call, in the network at
+    the start and the best that was measured; how much was. `fraction_of_roofline` is 1 where nothing can be faster.
+    `record_id`: of the best candidate. `error`: why its search ended early; the task keeps the schedule that it had."""
 
     name: str
     count: int
-    share: float | None
+    share: float
+    start_s: float
     best_s: float | None
     trials: int
     failed: int
@@ -73,9 +75,9 @@ class NetworkResult:
     """The outcome of `tune` for a network. Times in seconds.
 
     `start_latency_s` and `latency_s` are medians of whole calls before and after, measured side by side, with a 95 %
-    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone. `first_result_s`: until the
-    network ran for the first time. `verified`: whether the tuned network was compared with its reference, and
-    `max_error` the largest difference over the largest value there is.
+    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone. `first_result_s`: until
+    there was a network that runs. `verified`: whether the outputs are as near to the reference as `network.check` asks;
+    `max_error`: the largest difference over the largest number.
     """
 
     model: Model = field(repr=False)
@@ -91,7 +93,7 @@ class NetworkResult:
     curve: tuple[NetworkPoint, ...]
     interrupted: bool = False
     verified: bool = False
-    max_error: float | None = None
+    max_error: float = math.inf
 
     def to_json(self) -> dict[str, object]:
         """The object that `tune --json` prints, JSON data."""
@@ -126,7 +128,7 @@ class NetworkResult:
 
 def task_results(searches: Sequence[TaskSearch]) -> tuple[TaskResult, ...]:
     """How far each task is."""
-    total = kernels_s(searches)
+    total = sum(search.standing.network_s for search in searches)
     return tuple(_task_result(search, total) for search in searches)
 
 
@@ -137,12 +139,13 @@ def kernels_s(searches: Sequence[TaskSearch]) -> float | None:
     return sum(known) if len(known) == len(times) else None
 
 
-def _task_result(search: TaskSearch, total: float | None) -> TaskResult:
+def _task_result(search: TaskSearch, total: float) -> TaskResult:
     best_s, best = search.best_s, search.best
     return TaskResult(
         name=search.task.name,
         count=search.task.count,
-        share=None if best_s is None or not total else search.task.count * best_s / total,
+        share=search.standing.network_s / max(total, 1e-12),
+        start_s=search.start_s,
         best_s=best_s,
         trials=len(search.trials),
         failed=sum(trial.failure is not None for trial in search.trials),

@@ -30,10 +30,11 @@ class Turn:
 @dataclass(frozen=True)
 class Standing:
     """How far a task is. Its kernel is called `count` times in the network; no schedule of it takes less than
-    `bound_s`, which stands for its time until there is one. `is_over`: it has failed, or its space is used up."""
+    `bound_s`, the one that the network began with took `start_s`. `is_over`: it has failed, or its space is used up."""
 
     count: int
     bound_s: float
+    start_s: float
     rounds: tuple[Turn, ...] = ()
     is_over: bool = False
 
@@ -44,7 +45,7 @@ class Standing:
     @property
     def network_s(self) -> float:
         """Of the network's time, what this task takes."""
-        return self.count * (self.bound_s if self.best_s is None else self.best_s)
+        return self.count * (self.start_s if self.best_s is None else self.best_s)
 
     @property
     def gain_s(self) -> float:

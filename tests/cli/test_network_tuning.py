@@ -27,8 +27,8 @@ def saved(tmp_path: Path) -> Path:
 
 def event(trials: int, best_s: float | None, **more: Any) -> NetworkEvent:
     tasks = (
-        TaskResult("conv-relu", 2, None if best_s is None else 1.0, best_s, trials, 0, 0.5),
-        TaskResult("linear [fast]", 1, 0.0, 1e-9, 4, 1, 0.9),
+        TaskResult("conv-relu", 2, 1.0, 2e-3, best_s, trials, 0, 0.5),
+        TaskResult("linear [fast]", 1, 0.0, 2e-9, 1e-9, 4, 1, 0.9),
     )
     known = None if best_s is None else 2 * best_s
     facts = {"turn": 0, "most_trials": None, "elapsed_s": 65.0, "eta_s": None, "start_s": known, "gain_s": 1e-5, **more}

@@ -9,7 +9,7 @@ from autosched.network.turns import FIRST_GAIN, Standing, Turn, whose_turn
 
 def standing(*times: float | None, count: int = 1, bound: float = 1.0, seconds: float = 1.0) -> Standing:
     """A task whose best was `times` after its rounds."""
-    return Standing(count, bound, tuple(Turn(seconds, t) for t in times))
+    return Standing(count, bound, bound, tuple(Turn(seconds, t) for t in times))
 
 
 def test_each_has_a_first_round_the_largest_share_first() -> None:
@@ -42,8 +42,8 @@ def test_no_more_is_expected_than_is_above_the_roof() -> None:
         standing(0.9),
         standing(20.0, 20.0, 20.0),
         standing(None, None),
-        Standing(1, 1.0, (Turn(1.0, 20.0),), is_over=True),
-        Standing(1, 1.0, (), is_over=True),
+        Standing(1, 1.0, 1.0, (Turn(1.0, 20.0),), is_over=True),
+        Standing(1, 1.0, 1.0, (), is_over=True),
     ],
 )
 def test_what_is_near_its_roof_or_gains_nothing_is_left_alone(task: Standing) -> None:
