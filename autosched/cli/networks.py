@@ -45,11 +45,16 @@ class NamedNetwork:
         return self.model.stem if isinstance(self.model, Path) else self.word.rpartition(":")[2]
 
 
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
+        help="a symbolic dimension of a network",
+    )  # fmt: skip
+
+
 def add_network(parser: argparse.ArgumentParser) -> None:
     """What says how a network is loaded."""
-    parser.add_argument(
-        "--size", type=options.setting, action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
-    )
+    add_sizes(parser)
     parser.add_argument(
         "--set", dest="settings", type=options.setting, action="append", default=[], metavar="K=V",
         help="an argument of FUNCTION",
@@ -76,15 +81,18 @@ def record_or_network(text: str) -> int | str:
     return options.integer(1)(text) if text.lstrip("+-").isdigit() or not text else text
 
 
+def find_file(word: str) -> NamedNetwork | None:
+    """The network that is a file of this name."""
+    return NamedNetwork(word, Path(word)) if Path(word).suffix.lower() in (ONNX, SAVED) else None
+
+
 def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork | None:
     """The network that a word names; None for a workload, be it built in or a function of the user's.
 
     A function is called, with `settings` as its arguments. Raises UsageError for one that returns neither.
     """
-    if Path(word).suffix.lower() in (ONNX, SAVED):
-        return NamedNetwork(word, Path(word))
-    if ":" not in word:
-        return None
+    if (file := find_file(word)) is not None or ":" not in word:
+        return file
     from autosched.te import Tensor, workload_file
 
     called = workload_file.call(word, settings)

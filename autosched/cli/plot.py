@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autosched.cli import options
+from autosched.cli import networks, options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,11 +23,22 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "plot",
         help="draw best throughput against trials",
-        description="Draws the best throughput against the number of trials as a PNG (needs `autosched[plot]`).",
+        description="Draws the best throughput against the number of trials as a PNG (needs `autosched[plot]`); of a "
+        "network the time of all its kernels together.",
     )
-    parser.add_argument("workload", help="a workload's name, or the beginning of its content hash")
+    parser.add_argument("workload", help="a workload's name, or the beginning of its content hash, or a network")
     parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
     options.add_target(parser, default=None)
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        type=options.setting,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an argument of a function that returns a network",
+    )
+    networks.add_sizes(parser)
     parser.add_argument("--out", type=Path, metavar="PNG", help="default: WORKLOAD.png")
     options.add_db(parser)
     options.add_json(parser)
@@ -48,12 +59,20 @@ class Curve:
 
 
 def run(args: argparse.Namespace) -> int:
+    from autosched.cli.network_plot import plot_network
     from autosched.cli.output import SCHEMA_VERSION, print_json
     from autosched.cli.stored import stored_tasks
     from autosched.store import Database, command
 
+    if (network := networks.find_file(args.workload)) is not None:
+        return plot_network(network, args)
     with Database(args.db, create=False) as database:
-        tasks = stored_tasks(database, args)
+        try:
+            tasks = stored_tasks(database, args)
+        except UsageError:  # a function of a workload that is recorded need not be there any more
+            if (network := networks.find_network(args.workload, options.settings(args))) is not None:
+                return plot_network(network, args)
+            raise
         curves = [_verified_curve(t, database.records(t.workload_hash, t.target, t.threads)) for t in tasks]
     curves = [c for c in curves if c.points]
     if not curves:
@@ -121,6 +140,11 @@ def _draw(curves: Sequence[Curve], path: Path) -> None:
     axes.set_ylim(bottom=0.0)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize="small")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Raises UsageError for a path that cannot be written."""
     figure.tight_layout()
     try:
         figure.savefig(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autosched.cli import options
+from autosched.cli import networks, options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
     options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
     options.add_target(parser)
-    parser.add_argument(
-        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
-        help="a symbolic dimension of a network",
-    )  # fmt: skip
+    networks.add_sizes(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
@@ -69,12 +66,11 @@ def run(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.interrupts import INTERRUPTED
     from autosched.cli.network_tuning import tune_named
-    from autosched.cli.networks import find_network
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
     from autosched.tuner.policy import SearchSetup
 
-    network = find_network(args.workload, options.settings(args))
+    network = networks.find_network(args.workload, options.settings(args))
     if network is not None:
         return tune_named(network, args)
     if args.size:
