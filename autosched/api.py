@@ -7,19 +7,21 @@ there within seconds.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.errors import UsageError
+from autosched.network.tuned import Effort, check_tuning
 from autosched.session import records as recorded
 from autosched.session.device import find_device
 from autosched.session.records import export, stored_kernel
 from autosched.session.request import Request
+from autosched.session.sources import WRITTEN, writable, write_fastest, write_sources
 from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
@@ -29,7 +31,6 @@ from autosched.tuner.policy import SearchSetup
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from autosched.codegen import Source
     from autosched.graph.graph import Graph
     from autosched.measure import Measurement
     from autosched.network.check import Verification
@@ -43,12 +44,10 @@ if TYPE_CHECKING:
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
     from autosched.tuner.session import Settings
-    from autosched.tuner.task import Task
     from search_spaces.partial_sketch import SketchRule
 
 
 TRIALS = 64
-WRITTEN = 4  # candidates whose sources go to `out_dir`
 RULE = "search_spaces.partial_sketch.SketchRule"
 
 __all__ = ["best", "compile", "explain", "export", "load", "show", "tune", "verify", "workload"]
@@ -126,19 +125,14 @@ def tune(
     times are those of the rest. `winograd` accepts the larger error of Winograd's transforms (see
     `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make another workload, with records of its own.
     `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
-
     How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
     measurements of earlier runs as trials, and their failures but for candidates that could not be built.
-
     What stays. Records in the database `db` (default: `autosched db path`); in `out_dir` the LLVM IR, CUDA C or OpenCL
     C of the best candidates. `callbacks` hear of the search (`autosched.tuner.callbacks.Callback`).
-
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
     `search` is what experiments change, and a search without measurements (`autosched.tuner.policy.SearchSetup`).
-
-    Networks. `target`, `threads`, `trials`, `budget_s`, `seed`, `resume`, `db` and `callbacks` (of
-    `autosched.network.tuned.NetworkCallback`) apply; trials are new ones, and without trials and budget the search ends
-    when nothing promises half a percent more. The result has the tuned network as `model`, and its `tasks`.
+    Networks take no more of all this than a target, threads, how long and a database, and other callbacks: see
+    `autosched.network.tune.tune_network`. The result has the tuned network as `model`.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has (`Result.interrupted`).
@@ -147,31 +141,25 @@ def tune(
     from autosched.tuner.session import Settings
 
     setup = SearchSetup() if search is None else search
+    begun = now if setup.started is None else setup.started
     if _is_whole_network(workload):
-        _check_network_arguments(asked, setup, out_dir, rules, callbacks)
-        _check_interpreter()
-        effort = Settings(1 if trials is None else trials, budget_s, seed, started=setup.started or now)
-        given = Asked(**asked)
-        model = _loaded(workload, example_inputs, sizes=sizes, target=given.target, threads=given.threads, db=db)
-        return _tune_network(model, effort, None if trials is None else effort.trials, resume, db, callbacks)
+        check_tuning({**asked, "out_dir": out_dir, "rules": rules}, setup, callbacks)
+        effort = Effort(trials, budget_s, seed, resume, begun)
+        return _tune_network(workload, example_inputs, sizes, asked, effort, db, callbacks)
     if example_inputs is not None or sizes is not None:
         raise UsageError("example_inputs and sizes are of networks, and the workload is none")
     _check_arguments(rules, callbacks, setup, resume)
-    begun = now if setup.started is None else setup.started
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
         _check_interpreter()
     request = _request(workload, Asked(**asked), runs=setup.measure)
     request.check()
-    directory = None if out_dir is None else _writable(out_dir)
+    directory = None if out_dir is None else writable(out_dir)
     if not setup.measure:
         return _estimate(request, Space(tuple(rules), setup.narrow), directory, begun)
 
     space = Space(tuple(rules), setup.narrow, setup.policy.draft)
-    task, result = _search(request, space, settings, db, resume, callbacks)
-    if directory is not None:
-        _write_fastest(directory, task, result, db)
-    return result
+    return _search(request, space, settings, db, resume, callbacks, directory)
 
 
 @asks
@@ -404,41 +392,20 @@ def _is_whole_network(workload: object) -> bool:
     return _is_network(workload) or hasattr(workload, "forward")
 
 
-def _check_network_arguments(
-    asked: Mapping[str, object], setup: object, out_dir: object, rules: Sequence[object], callbacks: object
-) -> None:
-    """Raises UsageError for what is said of a search for a network, but is of workloads only."""
-    others = [name for name, given in asked.items() if given and name not in ("target", "threads")]
-    others += [name for name, given in (("out_dir", out_dir), ("rules", rules)) if given]
-    if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
-        others.append("search")
-    if others:
-        raise UsageError(f"{others[0]} is of workloads, and not taken for a network: leave it out")
-    known = isinstance(callbacks, Sequence) and all(hasattr(c, "on_turn") and hasattr(c, "on_end") for c in callbacks)
-    if not known:
-        raise UsageError(
-            f"callbacks must be a sequence of network callbacks (autosched.network.tuned), got {callbacks!r}"
-        )
-
-
 def _tune_network(
-    model: Model,
-    effort: Settings,
-    trials: int | None,
-    resume: bool,
+    network: Any,
+    example_inputs: Sequence[object] | None,
+    sizes: Mapping[str, int] | None,
+    asked: Mapping[str, Any],
+    effort: Effort,
     db: Path | str | None,
     callbacks: Sequence[NetworkCallback],
 ) -> NetworkResult:
-    """With what is left of the time, since `effort.started`; at least a tenth of it."""
-    from autosched.network.tune import tune_network
+    from autosched.network.tune import tune_model
 
-    loaded_s = time.monotonic() - (effort.started or 0.0)
-    budget_s = effort.budget_s
-    left_s = None if budget_s is None else max(budget_s - loaded_s, 0.1 * budget_s)
-    found = tune_network(
-        model, trials=trials, budget_s=left_s, seed=effort.seed, resume=resume, db=db, callbacks=callbacks
-    )
-    return replace(found, wall_s=found.wall_s + loaded_s, first_result_s=loaded_s)
+    _check_interpreter()
+    of = {"sizes": sizes, "target": asked.get("target", "cpu"), "threads": asked.get("threads"), "db": db}
+    return tune_model(partial(_loaded, network, example_inputs, **of), effort, db, callbacks)
 
 
 def _check_interpreter() -> None:
@@ -457,8 +424,9 @@ def _search(
     db: Path | str | None,
     resume: bool,
     callbacks: Sequence[Callback],
-) -> tuple[Task, Result]:
-    """One session with everything that it needs around it."""
+    directory: Path | None,
+) -> Result:
+    """One session with everything that it needs around it; the sources of the fastest go to `directory`."""
     from autosched.measure import Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
@@ -482,7 +450,9 @@ def _search(
                     callbacks,
                     read_peak=lambda: device.hardware.peak(device, problem.dtype, measurer),
                 )
-    return task, result
+    if directory is not None:
+        write_fastest(directory, task, result, db)
+    return result
 
 
 def _estimate(request: Request, space: Space, directory: Path | None, begun: float) -> Result:
@@ -497,45 +467,9 @@ def _estimate(request: Request, space: Space, directory: Path | None, begun: flo
     best, _ = drafted[0]
     seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:
-        _write_sources(directory, task, [source for _, source in drafted])
+        write_sources(directory, task, [source for _, source in drafted])
     now = time.monotonic()
     return replace(Result.of(task, best, seconds), wall_s=now - begun, search_s=now - search_begun, verified=False)
-
-
-def _writable(out_dir: Path | str) -> Path:
-    """Makes the directory where it is missing, and sees that files can be written there: before the search."""
-    from autosched.store import named_path
-
-    directory = named_path(out_dir)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the sources cannot be written to {directory}: {error.strerror}") from error
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise UsageError(f"the sources cannot be written to {directory}: check its permissions")
-    return directory
-
-
-def _write_fastest(directory: Path, task: Task, result: Result, db: Path | str | None) -> None:
-    """The sources of the WRITTEN fastest candidates of a search, the best of the final comparison first."""
-    from autosched.store import command
-
-    timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
-    timed.sort(key=lambda t: t.record_id != result.record_id)
-    try:
-        _write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]])
-    except UsageError as error:
-        found = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
-        raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
-
-
-def _write_sources(directory: Path, task: Task, sources: Sequence[Source]) -> None:
-    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
-    from autosched.session.linking import write_whole
-
-    name = task.subject.workload.rpartition(":")[2]
-    for rank, source in enumerate(sources, start=1):
-        write_whole(directory / f"{name}-{rank}{source.suffix}", source.text.encode())
 
 
 # Records and kernels

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autosched.cli.plot import new_figure
+from autosched.cli.figures import new_figure
 from experiments.tuning import number, table
 
 Session: TypeAlias = Mapping[str, Any]

@@ -64,6 +64,12 @@ BESIDE = {
     "autosched.session.c_interface": JOINED,
     "autosched.session.linking": JOINED,
     "autosched.session.export": (*JOINED, "autosched.session.c_interface", "autosched.session.linking"),
+    "autosched.session.sources": (
+        *JOINED,
+        "autosched.session.c_interface",
+        "autosched.session.linking",
+        "autosched.session.export",
+    ),
     "autosched.session.roofline": JOINED,
     "autosched.session.trust": (*JOINED, "autosched.session.device", "autosched.session.request"),
     "autosched.session.records": (*JOINED, *VERBS, "autosched.session.trust"),
@@ -73,6 +79,7 @@ BESIDE = {
         "autosched.session.trust",
         "autosched.session.records",
         "autosched.session.task",
+        "autosched.session.sources",
         "autosched.network",
     ),
     # Of networks, and the backend of torch that makes them.

@@ -73,7 +73,7 @@ def network_curve(tasks: Sequence[TaskRecords]) -> list[tuple[int, float]]:
 
 
 def _draw(points: Sequence[tuple[int, float]], title: str, path: Path) -> None:
-    from autosched.cli.plot import new_figure, save_figure
+    from autosched.cli.figures import new_figure, save_figure
 
     figure = new_figure(8.0, 5.0, 120)
     axes = figure.add_subplot()

@@ -13,8 +13,6 @@ from autosched.cli import networks, options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from autosched.cli.stored import StoredTask
     from autosched.store import Record
 
@@ -116,19 +114,9 @@ def curve(records: Sequence[Record]) -> list[tuple[int, float]]:
     return points
 
 
-def new_figure(width: float, height: float, dpi: int) -> Figure:
-    """An empty figure that needs no screen, in inches. Raises UsageError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("a figure needs matplotlib: install it with `pip install 'autosched[plot]'`") from error
-    figure = Figure(figsize=(width, height), dpi=dpi)
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _draw(curves: Sequence[Curve], path: Path) -> None:
+    from autosched.cli.figures import new_figure, save_figure
+
     figure = new_figure(8.0, 5.0, 120)
     axes = figure.add_subplot()
     has_flops = all(c.task.flops is not None for c in curves)
@@ -141,12 +129,3 @@ def _draw(curves: Sequence[Curve], path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize="small")
     save_figure(figure, path)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Raises UsageError for a path that cannot be written."""
-    figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the plot cannot be written to {path}: {error}") from error

@@ -7,7 +7,7 @@ best few, the network built anew, and whole calls before and after side by side 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -26,7 +26,7 @@ from autosched.network.profile import profile
 from autosched.network.recipe import Recipe
 from autosched.network.roofs import Roofs
 from autosched.network.task_search import TaskSearch
-from autosched.network.tuned import NetworkCallback, NetworkResult, kernels_s, task_results
+from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, kernels_s, task_results
 from autosched.session.trust import tell_without_key
 from autosched.store import Database
 from autosched.tuner.garbage import rare_collections
@@ -34,6 +34,23 @@ from autosched.tuner.progress import Stopwatch
 from autosched.tuner.session import Settings
 
 PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
+LEAST_SHARE = 0.1  # of a budget, for the search of a network that took long to load
+
+
+def tune_model(
+    find: Callable[[], Model], effort: Effort, db: Path | str | None, callbacks: Sequence[NetworkCallback]
+) -> NetworkResult:
+    """Loads a network and tunes it, see `tune_network`, in what is left of the time since `effort.started`, but at
+    least a tenth of it. Raises UsageError for numbers that make no sense, before anything is loaded."""
+    trials, budget_s = effort.trials, effort.budget_s
+    Settings(1 if trials is None else trials, budget_s, effort.seed)
+    model = find()
+    loaded_s = time.monotonic() - effort.started
+    left_s = None if budget_s is None else max(budget_s - loaded_s, LEAST_SHARE * budget_s)
+    found = tune_network(
+        model, trials=trials, budget_s=left_s, seed=effort.seed, resume=effort.resume, db=db, callbacks=callbacks
+    )
+    return replace(found, wall_s=found.wall_s + loaded_s, first_result_s=loaded_s)
 
 
 def tune_network(

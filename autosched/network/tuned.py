@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from autosched.errors import UsageError
+from autosched.tuner.policy import SearchSetup
 
 if TYPE_CHECKING:
     from autosched.network.model import Model
@@ -13,6 +16,17 @@ if TYPE_CHECKING:
     from autosched.runtime.spec import ArraySpec
 
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What tuning a network may cost, as `network.tune` has it; the time counts from `started`, on time.monotonic."""
+
+    trials: int | None
+    budget_s: float | None
+    seed: int
+    resume: bool
+    started: float
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,20 @@ class NetworkResult:
             "verified": self.verified,
             "max_error": self.max_error,
         }
+
+
+def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) -> None:
+    """Raises UsageError for what is said of a search for a network, but is of workloads only."""
+    others = [name for name, value in given.items() if value and name not in ("target", "threads")]
+    if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
+        others.append("search")
+    if others:
+        raise UsageError(f"{others[0]} is of workloads, and not taken for a network: leave it out")
+    known = isinstance(callbacks, Sequence) and all(hasattr(c, "on_turn") and hasattr(c, "on_end") for c in callbacks)
+    if not known:
+        raise UsageError(
+            f"callbacks must be a sequence of network callbacks (autosched.network.tuned), got {callbacks!r}"
+        )
 
 
 def task_results(searches: Sequence[TaskSearch]) -> tuple[TaskResult, ...]:

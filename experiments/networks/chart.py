@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autosched.cli.plot import new_figure
+from autosched.cli.figures import new_figure
 from experiments.networks.contestants import OURS, PEERS
 from experiments.report.markdown import threads_text
 from experiments.scoreboard.table import panels

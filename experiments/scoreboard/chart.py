@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autosched.cli.plot import new_figure
+from autosched.cli.figures import new_figure
 from experiments.scoreboard.contest import PEERS
 from experiments.scoreboard.contestant import OURS
 from experiments.scoreboard.table import panels, ratio
