@@ -18,6 +18,7 @@ from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
 STANDARD = ("", "ai.onnx")  # names of their domain
+FEW_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}  # types with several elements in a byte
 
 
 def read_model(path: Path) -> ModelProto:
@@ -78,10 +79,9 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
     if not file.is_file():
         raise GraphError(f"{where} has its data in {location}, and there is no such file in {folder}")
     dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
-    if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
-        raise GraphError(f"{where} packs two elements in a byte, which is not supported for data beside the model")
+    bits = FEW_BITS.get(dtype.name, 8 * dtype.itemsize)
     try:
-        offset, size = int(facts.get("offset", 0)), int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        offset, size = int(facts.get("offset", 0)), -(-int(np.prod(shape, dtype=np.int64)) * bits // 8)
         length = int(facts.get("length", size))
     except ValueError as error:
         raise GraphError(f"{where} has an offset or length of its data that is no number") from error
@@ -93,6 +93,9 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
     if size == 0:
         return np.zeros(shape, dtype)
     data = np.asarray(np.memmap(file, np.uint8, "r", offset, (size,)))
+    if bits < 8:  # as a tensor within the model, which is unpacked
+        whole = TensorProto(data_type=tensor.data_type, dims=shape, raw_data=data.tobytes())
+        return array_of(whole, None)
     if offset % dtype.itemsize:
         data = data.copy()  # elements must lie at multiples of their size
     found: Array = data.view(dtype).reshape(shape)

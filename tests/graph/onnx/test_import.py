@@ -7,7 +7,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from autosched.errors import GraphError  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
@@ -153,6 +153,19 @@ def test_data_beside_the_model_is_mapped(tmp_path):
         base = base.base
     assert isinstance(base, np.memmap)
     assert not array.flags.writeable
+
+
+def test_weights_of_four_bits_may_lie_beside_the_model(tmp_path):
+    """An odd number of them, so that half a byte is left over; each block of two has a scale."""
+    q, scale = np.array([[7, -8, 3], [0, -1, 5]]), np.array([[0.5, 2.0], [1.0, 4.0]], np.float32)
+    tables = [helper.make_tensor("q", TensorProto.INT4, q.shape, q.ravel()), numpy_helper.from_array(scale, "scale")]
+    nodes = [node("DequantizeLinear", ["q", "scale"], ["w"], axis=1, block_size=2), node("Mul", ["x", "w"], ["y"])]
+    made = model(nodes, {"x": [2, 3]}, opset=21)
+    made.graph.initializer.extend(tables)
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert (tmp_path / "weights.bin").stat().st_size < 24
+    (got,) = interpret(load_onnx(tmp_path / "m.onnx"), {"x": np.ones((2, 3), np.float32)}).values()
+    np.testing.assert_array_equal(got, q * np.repeat(scale, 2, 1)[:, :3])
 
 
 @pytest.mark.parametrize(

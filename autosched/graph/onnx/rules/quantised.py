@@ -9,6 +9,8 @@ from autosched.graph.onnx.rules.windows import window_of
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 from autosched.ir.dtype import DTYPES
 
+IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
+
 
 @rule("QuantizeLinear")
 def quantize(site: Site) -> Results:
@@ -24,10 +26,34 @@ def quantize(site: Site) -> Results:
 
 @rule("DequantizeLinear")
 def dequantize(site: Site) -> Results:
-    refuse(site.attribute("block_size", 0) != 0, "a scale for each block")
     refuse(site.attribute("output_dtype", 0) != 0, "another type of the result than the scale's")
-    x, scale = site.input(0), site.input(1)
-    return site.emit("dequantize", x, scale, site.optional(2), axis=quantised_axis(site, x, scale))
+    x, scale, zero, block = site.input(0), site.input(1), site.optional(2), site.attribute("block_size", 0)
+    x, zero = in_bytes(site, x), None if zero is None else in_bytes(site, zero)
+    if not block:
+        return site.emit("dequantize", x, scale, zero, axis=quantised_axis(site, x, scale))
+    axis = site.axis(site.attribute("axis", 1), site.rank(x))
+    value = site.cast(x, site.dtype(scale))
+    if zero is not None:
+        value = site.emit("sub", value, of_blocks(site, site.cast(zero, site.dtype(scale)), x, axis, block))
+    return site.emit("mul", value, of_blocks(site, scale, x, axis, block))
+
+
+def in_bytes(site: Site, name: str) -> str:
+    """A constant of a few bits as one of bytes."""
+    found = site.builder.constants.get(name)
+    wider = None if found is None else IN_BYTES.get(found.dtype.name)
+    return name if found is None or wider is None else site.constant(found.astype(wider))
+
+
+def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:
+    """What each block along an axis of `x` has, for each of its elements."""
+    shape, wanted = site.shape(name), site.shape(x)
+    blocks = -(-wanted[axis] // block)
+    if shape != (*wanted[:axis], blocks, *wanted[axis + 1 :]):
+        raise GraphError(f"{list(shape)} is not one for each block of {block} along axis {axis} of {list(wanted)}")
+    each = site.reshape(name, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = site.emit("expand", each, shape=(*shape[: axis + 1], block, *shape[axis + 1 :]))
+    return site.part(site.reshape(wide, (*shape[:axis], blocks * block, *shape[axis + 1 :])), axis, 0, wanted[axis])
 
 
 def quantised_axis(site: Site, x: str, scale: str) -> int:
