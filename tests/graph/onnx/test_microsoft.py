@@ -67,6 +67,17 @@ def few(bits: int, depth: int, group: int, **more: Any) -> dict[str, Any]:
     return {"x": normal(3, depth), "packed": packed, "scales": normal(7 * groups), **more}
 
 
+def grouped(length: int, cached: int | None, total: int) -> dict[str, Any]:
+    """Two sequences with heads of 16, the second one as long as the longest, the first one shorter where keys are cached."""
+    past = [None if cached is None else normal(2, 2, cached, 16) for _ in range(2)]
+    lengths = np.array([total - 1 - 2 * (cached is not None), total - 1], "int32")
+    angles = RNG.uniform(0, 3, (12, 8)).astype("float32")
+    return {
+        "q": normal(2, length, 64), "k": normal(2, length, 32), "v": normal(2, length, 32), "pk": past[0], "pv": past[1],
+        "lengths": lengths, "total": np.array(total, "int32"), "cos": np.cos(angles), "sin": np.sin(angles),
+    }  # fmt: skip
+
+
 # name: (operator, inputs, initializers, results that are compared, attributes)
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], tuple[int, ...], dict[str, Any]]] = {
     "fused_matmul": ("FusedMatMul", {"a": normal(2, 5, 3), "b": normal(7, 5)}, (), (0,), {"transA": 1, "transB": 1, "alpha": 0.5}),
@@ -93,6 +104,10 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], tuple[int, ...], di
     "heads": ("MultiHeadAttention", QKV, (), (0,), {"num_heads": 4}),
     "heads_mask": ("MultiHeadAttention", {**QKV, "bias": None, "mask": MASK}, (), (0,), {"num_heads": 2}),
     "heads_past": ("MultiHeadAttention", {"q": normal(2, 3, 12), "k": normal(2, 3, 12), "v": normal(2, 3, 12), "bias": None, "mask": None, "added": None, "pk": normal(2, 4, 6, 3), "pv": normal(2, 4, 6, 3)}, (), (0, 1, 2), {"num_heads": 4}),
+    "grouped_prompt": ("GroupQueryAttention", grouped(5, None, 5), ("total",), (0, 1, 2), {"num_heads": 4, "kv_num_heads": 2}),
+    "grouped_step": ("GroupQueryAttention", grouped(1, 6, 7), ("total",), (0, 1, 2), {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}),
+    "grouped_buffer": ("GroupQueryAttention", grouped(1, 9, 5), ("total",), (0, 1, 2), {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "rotary_interleaved": 1, "scale": 0.3}),
+    "grouped_packed": ("GroupQueryAttention", {**grouped(1, 9, 5), "q": normal(2, 1, 128), "k": None, "v": None}, ("total",), (0, 1, 2), {"num_heads": 4, "kv_num_heads": 2}),
     "rotary": ("RotaryEmbedding", {"x": normal(2, 5, 12), "at": ints(9, 2, 5, dtype="int64"), "cos": np.cos(ANGLES), "sin": np.sin(ANGLES)}, (), (0,), {}),
     "rotary_interleaved": ("RotaryEmbedding", {"x": normal(2, 3, 5, 4), "at": np.array([2], "int64"), "cos": np.cos(ANGLES), "sin": np.sin(ANGLES)}, (), (0,), {"interleaved": 1}),
     "rotary_part": ("RotaryEmbedding", {"x": normal(2, 5, 18), "at": ints(9, 2, 5, dtype="int64"), "cos": np.cos(ANGLES), "sin": np.sin(ANGLES)}, (), (0,), {"num_heads": 3, "rotary_embedding_dim": 4}),
@@ -113,7 +128,28 @@ def test_as_onnxruntime_computes_it(name):
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = session.run(None, {i.name: given[i.name] for i in session.get_inputs()})
     for got, want in zip(computed(model, given), wanted, strict=True):
+        if "lengths" in given and got.ndim == 4:  # behind a sequence's keys a cache holds anything
+            counted = (np.arange(got.shape[2]) <= given["lengths"][:, None])[:, None, :, None]
+            got, want = np.where(counted, got, 0), np.where(counted, want, 0)
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
+def test_a_cache_goes_on_where_the_prompt_ended():
+    """The last token of a prompt, given alone with the keys of the others, attends as in the whole."""
+    x, words = {n: normal(1, 6, w) for n, w in (("q", 64), ("k", 32), ("v", 32))}, {"num_heads": 4, "kv_num_heads": 2}
+
+    def run(part: slice, past: Any, total: int) -> list[np.ndarray[Any, Any]]:
+        given = {
+            **{n: a[:, part] for n, a in x.items()}, "pk": past and past[0], "pv": past and past[1],
+            "lengths": np.array([total - 1], "int32"), "total": np.array(total, "int32"),
+        }  # fmt: skip
+        return computed(made("GroupQueryAttention", given, 3, ("total",), **words), given)
+
+    whole = run(slice(0, 6), None, 6)
+    first = run(slice(0, 5), None, 5)
+    last = run(slice(5, 6), first[1:], 6)
+    np.testing.assert_allclose(last[0], whole[0][:, 5:], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last[1], whole[1], rtol=1e-6)
 
 
 def test_weights_of_four_bits_are_halves_of_bytes():
