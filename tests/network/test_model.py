@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.graph.graph import Graph
+from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.partition import Alias, Group, partition
 from autosched.network.model import compile_graph
@@ -56,6 +56,20 @@ def test_movement_goes_into_the_reader_or_the_writer():
     found = operators(networks.attention_block())
     assert sum("transpose" in words for words in found) == 3
     assert "transpose" not in found
+
+
+def test_a_result_may_be_a_constant():
+    """Alone or beside others, and in another shape."""
+    x, y, table = (Value(n, (3,), "float32") for n in ("x", "y", "table"))
+    column, array = Value("column", (3, 1), "float32"), np.arange(3, dtype="float32")
+    nodes = (Node("relu", ("x",), ("y",)), Node("reshape", ("table",), ("column",), {"shape": (3, 1)}))
+    values = {v.name: v for v in (x, y, table, column)}
+    graph = Graph(("x",), ("table", "y", "column"), nodes, values, {"table": array})
+    results = compile_graph(graph, threads=1)(np.full(3, -1, "float32"))
+    for got, want in zip(results, (array, np.zeros(3), array[:, None]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    alone = Graph((), ("table",), (), {"table": table}, {"table": array})
+    np.testing.assert_array_equal(compile_graph(alone, threads=1)(), array)
 
 
 def test_each_value_is_made_before_it_is_read():
