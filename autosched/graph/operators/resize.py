@@ -17,10 +17,11 @@ from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.elementwise import narrowed
-from autosched.graph.operators.index_maps import check_length, replaced
+from autosched.graph.operators.index_maps import axis_of, check_length, replaced
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
+from autosched.te.operators.window import stored, widen
 
 _HALF = Fraction(1, 2)
 _FINEST = 1 << 16  # a scale is taken for the nearest fraction of a denominator up to this: 0.6 for 3/5
@@ -58,7 +59,7 @@ def _half_pixel_symmetric(n: int, m: int, step: Fraction) -> tuple[Fraction, Fra
 
 
 # The step from place to place and the place of 0, for n elements of the operand, m of the result and the step n / m.
-_COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fraction]]] = {
+COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fraction]]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda n, m, step: _half_pixel(n, m, step) if m > 1 else (Fraction(0), Fraction(0)),
     "asymmetric": lambda n, m, step: (step, Fraction(0)),
@@ -122,7 +123,7 @@ def resize(
     `scales`: result / operand where that is not the quotient of the sizes; `cubic`: the parameter of cubic weights.
     """
     check_length("sizes", sizes, len(x.shape))
-    form, index_of = _known("coordinates", coordinates, _COORDINATES), _known("nearest", nearest, _NEAREST)
+    form, index_of = _known("coordinates", coordinates, COORDINATES), _known("nearest", nearest, _NEAREST)
     _known("the mode", mode, {"nearest": None, **_WEIGHTS})
     if mode != "nearest" and not DTYPES[x.dtype].is_float:
         raise GraphError(f"resize by {mode} needs floats but got {x.dtype}")
@@ -176,3 +177,21 @@ def _by_weights(x: Tensor, axis: int, source: _Source, mode: str, cubic: float) 
 
     made: Tensor = te.compute(replaced(x.shape, axis, source.sizes), at, name="resize")
     return made
+
+
+@operator
+def resample(x: Tensor, places: Tensor, weights: Tensor, axis: int) -> Tensor:
+    """Elements i along `axis`: the sum of x at places[i, t] times weights[i, t] over t."""
+    axis = axis_of(axis, len(x.shape))
+    if len(places.shape) != 2 or places.shape != weights.shape:
+        raise GraphError(
+            f"places and weights are matrices of one shape but got {list(places.shape)} and {list(weights.shape)}"
+        )
+    t = te.reduce_axis(places.shape[1], name="t")
+
+    def at(*index: Expr) -> Expr:
+        row = index[axis]
+        element = x[replaced(index, axis, te.cast(places[row, t], "int64"))]
+        return te.sum(widen(element) * widen(weights[row, t]), axis=t)
+
+    return stored(te.compute(replaced(x.shape, axis, places.shape[0]), at, name="resample"), x.dtype)

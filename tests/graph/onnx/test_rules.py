@@ -16,6 +16,7 @@ from autosched.graph.graph import Graph  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
+from autosched.network.model import compile_graph  # noqa: E402
 from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
@@ -118,3 +119,45 @@ def test_the_result_of_a_network():
     x = np.ones((1, 3, 224, 224), np.float32)
     (result,) = interpret(graph, {graph.inputs[0]: x}).values()
     np.testing.assert_allclose(result, expected, rtol=1e-3)
+
+
+# Resizing by tables, against PyTorch
+
+
+def resized(x, **attributes):
+    """x with its last two axes as large as given."""
+    sizes, *more = attributes.pop("sizes"), attributes.pop("roi", None)
+    constants = {"sizes": sizes, **({} if more[0] is None else {"roi": np.array(more[0], np.float32)})}
+    one = node("Resize", ["x", "roi" if "roi" in constants else "", "", "sizes"], ["y"], axes=[2, 3], **attributes)
+    return computed(model([one], {"x": x.shape}, constants=constants, opset=19), x)
+
+
+def computed(made, x):
+    graph = import_model(made, {}, {})
+    result = interpret(graph, {"x": x})["y"]
+    np.testing.assert_allclose(compile_graph(graph, threads=1)(x), result, rtol=1e-4, atol=1e-5)
+    return result
+
+
+@pytest.mark.parametrize(("mode", "theirs"), [("linear", "bilinear"), ("cubic", "bicubic")])
+@pytest.mark.parametrize("sizes", [(3, 4), (5, 2), (13, 3)])
+def test_smaller_images_without_aliases(mode, theirs, sizes):
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(1, 2, 11, 7)).astype(np.float32)
+    got = resized(x, sizes=sizes, mode=mode, antialias=1, exclude_outside=1, cubic_coeff_a=-0.5)
+    want = torch.nn.functional.interpolate(torch.from_numpy(x).double(), sizes, mode=theirs, antialias=True)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_part_of_an_image_that_reaches_beyond_it(mode):
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    got = resized(
+        x,
+        sizes=(3, 3),
+        mode=mode,
+        roi=[0, 0, 1, 2],
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=9.5,
+    )
+    np.testing.assert_array_equal(got[0, 0], [[0, 3, 9.5], [4, 7, 9.5], [8, 11, 9.5]])
