@@ -31,7 +31,7 @@ from autosched.tuner.policy import SearchSetup
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from autosched.graph.graph import Graph
+    from autosched.graph.graph import Array, Graph
     from autosched.measure import Measurement
     from autosched.network.check import Verification
     from autosched.network.explain import Explanation
@@ -342,6 +342,16 @@ def _show_network(
         raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
     graph = what.original if isinstance(what, Model) else load_network(what, example_inputs, sizes or {})[0]
     return show_graph(graph, as_)
+
+
+def made_inputs(
+    model: str | Path | Graph, example_inputs: Sequence[object] | None = None, *, sizes: Mapping[str, int] | None = None
+) -> Mapping[str, Array]:
+    """Normal inputs for a network as `load` takes it, by name; integers are places of what they index, or 0 and 1."""
+    from autosched.network.inputs import input_sets
+    from autosched.network.load import load_network
+
+    return input_sets(load_network(model, example_inputs, sizes or {})[0])[0].arrays
 
 
 # Putting together

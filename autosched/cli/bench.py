@@ -1,4 +1,4 @@
-"""`autosched bench`: tuned kernels against NumPy and PyTorch, side by side.
+"""`autosched bench`: tuned kernels against NumPy and PyTorch, side by side; networks are in `network_bench`.
 
 All contestants of a case are timed in this process in interleaved blocks, in an order that alternates from round to
 round, so that drift of the machine falls on all of them alike. Our results are new arrays at each call, as PyTorch's
@@ -14,9 +14,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
+from autosched.cli.networks import FORMS
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -46,25 +48,62 @@ class BenchCase:
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "bench",
-        help="time tuned kernels against NumPy and PyTorch",
-        description="Times tuned kernels against NumPy and PyTorch; what is not tuned yet is tuned first.",
+        help="time tuned kernels or networks against other libraries",
+        description="Times tuned kernels against NumPy and PyTorch, which are tuned first where they are not yet, or "
+        "networks as they are compiled against PyTorch, ONNX Runtime and OpenVINO.",
     )
     parser.add_argument(
-        "workload", nargs="*", help="built-in names, each at all its benchmark shapes (default: all at the first one)"
-    )
+        "workload", nargs="*",
+        help=f"built-in names, each at all its benchmark shapes (default: all at the first one), or networks: {FORMS}",
+    )  # fmt: skip
     parser.add_argument(
         "--peers", metavar="NAMES",
-        help="torch,torch.compile,torch.prepacked,numpy (default: torch and numpy, where installed)",
+        help="torch,torch.compile,torch.prepacked,numpy (default: torch and numpy, where installed); of networks "
+        "torch,inductor,onnxruntime,openvino (default: all that are installed)",
     )  # fmt: skip
     parser.add_argument("--trials", type=options.integer(1), default=TRIALS, metavar="N", help="default 64")
     options.add_workload(parser)
-    options.add_target(parser)
+    options.add_target(parser, threads=options.counts)
+    parser.add_argument(
+        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
+        help="a symbolic dimension of a network",
+    )  # fmt: skip
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
     options.add_db(parser)
     options.add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if any(Path(word).suffix in (".onnx", ".asc") or ":" in word for word in args.workload):
+        return _bench_networks(args)
+    if args.size or args.inputs:
+        raise UsageError(f"{'--size' if args.size else '--inputs'} is for networks, and none is named")
+    if args.threads is not None:
+        if len(args.threads) > 1:
+            raise UsageError("several numbers of threads are for networks: give one")
+        (args.threads,) = args.threads
+    return _bench_workloads(args)
+
+
+def _bench_networks(args: argparse.Namespace) -> int:
+    from autosched.cli.network_bench import bench_networks
+    from autosched.cli.output import SCHEMA_VERSION, print_json
+
+    rows = []
+    for row in bench_networks(args.workload, args):
+        rows.append(row.to_json())
+        if not args.json:
+            print(row, flush=True)
+    mean = geomean([ratio for row in rows if (ratio := _ratio(row)) is not None])
+    if args.json:
+        print_json({"schema_version": SCHEMA_VERSION, "cases": rows, "geomean_against_best_peer": mean})
+    elif mean is not None:
+        print(f"geometric mean against the best peer of each case: {mean:.2f} times as fast")
+    return 0
+
+
+def _bench_workloads(args: argparse.Namespace) -> int:
     if args.threads is not None:  # read by NumPy's BLAS when it is loaded, so before any import of it
         for name in THREAD_VARIABLES:
             os.environ[name] = str(args.threads)

@@ -101,14 +101,21 @@ def add_winograd(parser: argparse.ArgumentParser, about: str) -> None:
     parser.add_argument("--winograd", action="store_true", help=about)
 
 
-def add_target(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
+def counts(text: str) -> tuple[int, ...]:
+    """'1,2' -> (1, 2)."""
+    return tuple(integer(1)(part.strip()) for part in text.split(","))
+
+
+def add_target(
+    parser: argparse.ArgumentParser, default: str | None = "cpu", threads: Callable[[str], object] | None = None
+) -> None:
     group = parser.add_argument_group("device")
     group.add_argument(
         "--target", default=default, help="cpu, cuda, opencl, 'llvm -mcpu=haswell' or 'cuda -arch=sm_80'"
     )
     group.add_argument("--mcpu", "-mcpu", metavar="NAME", help="LLVM's name of the processor, as in znver4")
     group.add_argument("--arch", "-arch", metavar="NAME", help="the GPU's compute capability, as in sm_90, with cuda")
-    group.add_argument("--threads", type=integer(1), metavar="N", help="of a processor; default: its cores")
+    group.add_argument("--threads", type=threads or integer(1), metavar="N", help="of a processor; default: its cores")
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
