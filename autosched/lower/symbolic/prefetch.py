@@ -1,9 +1,9 @@
 """The lines of memory that a tile will read or write, asked for while the tile before it is computed.
 
-A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
-the last one: of the first, in the next iteration of the loops around it) has its lines numbered, those of a row in
-turn; each iteration of the loops further inside (the reader's own may be among them) asks for as many of them as it
-takes to have asked for all. Where the loop reads one box again and again (a panel, tile after tile) the next box is
+A stage that is computed inside a loop reads a box of an input there. Of the box of a later iteration of that loop (after
+the last one: of the first, in the next iteration of the loops around it) each iteration of the loops further inside
+(the reader's own may be among them) asks for as many lines as it takes to have asked for all: of a row of the box, or
+of several whole rows. With a row to itself, where the lines are costs little to compute: registers are scarce there. Where the loop reads one box again and again (a panel, tile after tile) the next box is
 that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
 input's end is never touched: a hint cannot fault.
 
@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Const, Expr, Load, Var, ceildiv, imin, product
+from autosched.ir.expr import Const, Expr, Load, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Prefetch, Scope, Seq, Stmt
 from autosched.ir.visit import free_vars, substitute
@@ -161,22 +161,23 @@ def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> S
 
 
 def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stmt:
-    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`."""
+    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows."""
     per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
-    counts = [b.extent for b in box.sides]
-    steps = [1] * len(counts)
-    if counts:
-        counts[-1], steps[-1] = ceildiv(counts[-1] + (per_line - 1) * box.shifted, per_line), per_line
-    lines = product(counts)
-    share = imin(ceildiv(lines, turns[1]), MOST)
-    var = Var(name)
-    rest: Expr = imin(turns[0] * share + var, lines - 1)
-    indices: list[Expr] = []
-    for side, count, step in reversed(list(zip(box.sides, counts, steps, strict=True))):
-        place = rest % count * step
-        indices.insert(0, side.lo + (imin(place, side.extent - 1) if box.shifted and not indices else place))
-        rest = rest // count
-    return For(var, share, share, ForKind.UNROLL, Prefetch(box.buffer, tuple(indices), level, box.writes))
+    *above, last = box.sides or [Interval(ZERO, ONE)]
+    rows, lines = product([b.extent for b in above]), ceildiv(last.extent + (per_line - 1) * box.shifted, per_line)
+    due = imin(ceildiv(lines, imax(turns[1] // rows, ONE)), MOST)  # lines of a row
+    turns_of_row = ceildiv(lines, due)
+    rows_due = imin(ceildiv(rows, turns[1]), imax(MOST // due, ONE))
+    row_var, var = Var(f"{name}.row"), Var(name)
+    rest: Expr = imin(turns[0] // turns_of_row * rows_due + row_var, rows - 1)
+    place = imin(turns[0] % turns_of_row * due + var, lines - 1) * per_line
+    indices: list[Expr] = [last.lo + (imin(place, last.extent - 1) if box.shifted else place)]
+    for side in reversed(above):
+        indices.insert(0, side.lo + rest % side.extent)
+        rest = rest // side.extent
+    hint = Prefetch(box.buffer, tuple(indices[: len(box.sides)]), level, box.writes)
+    of_row = For(var, due, due, ForKind.UNROLL, hint)
+    return For(row_var, rows_due, rows_due, ForKind.UNROLL, of_row)
 
 
 def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:
