@@ -1,11 +1,12 @@
 """The lines of memory that a tile will read or write, asked for while the tile before it is computed.
 
-A stage that is computed inside a loop reads a box of an input there. Of the box of a later iteration of that loop (after
-the last one: of the first, in the next iteration of the loops around it) each iteration of the loops further inside
-(the reader's own may be among them) asks for as many lines as it takes to have asked for all: of a row of the box, or
-of several whole rows. With a row to itself, where the lines are costs little to compute: registers are scarce there. Where the loop reads one box again and again (a panel, tile after tile) the next box is
-that of a later iteration of the loop around it, and all the iterations inside share its lines. What lies beyond the
-input's end is never touched: a hint cannot fault.
+A stage that is computed inside a loop reads a box of an input there. Of the box of a later iteration of that loop
+(after the last one: of the first, in the next iteration of the loops around it) each iteration of the loops further
+inside (the reader's own may be among them) asks for as many lines as it takes to have asked for all: of one row of the
+box, or of several rows the whole of them. So the places of lines are computed once a row: registers are scarce there.
+Where the loop reads one box again and again (a panel, tile after tile) the next box is that of a later iteration of the
+loop around it, and all the iterations inside share its lines. What lies beyond the input's end is never touched: a hint
+cannot fault.
 
 The stage around a tile writes what belongs to it. The box of an output, or of a buffer of its own, that it writes with
 a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more.
