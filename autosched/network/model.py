@@ -16,6 +16,7 @@ from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
 from autosched.network.archive import save_archive
 from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
+from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
 from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
 from autosched.runtime.kernel import Kernel
@@ -80,11 +81,14 @@ def compile_graph(
     """The network as one program of the kernels that the analytic model likes best, or of those that `choose` has
     schedules for: nothing is measured.
 
-    Raises GraphError for a graph that is none, and what kernels raise.
+    Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, and what kernels
+    raise.
     """
     verify(graph)
+    check_memory(graph)
     device = find_device(target, threads)
     program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device.threads, choose)
+    check_memory(graph, program.weights_bytes, program.memory.nbytes)
     entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
     objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]

@@ -31,7 +31,7 @@ def check_room(dag: ComputeDAG, directory: Path) -> None:
     largest = max(2 * WIDE * _elements(op.outputs) for op in dag.stages)
     reference = inputs + WIDE * _elements(dag.inputs) + max(largest, 2 * wide)
     worker = DATA_SETS * (inputs + 2 * outputs) + outputs
-    _check("memory", max(reference, worker), _free_memory(), inputs, outputs, "use a smaller shape")
+    _check("memory", max(reference, worker), free_memory(), inputs, outputs, "use a smaller shape")
     files = DATA_SETS * (inputs + 2 * wide + 2 * outputs)
     advice = f"make room in {directory} or set XDG_CACHE_HOME"
     _check("disk space", files, shutil.disk_usage(directory).free, inputs, outputs, advice)
@@ -61,7 +61,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in tensors)
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes that a program may still take: what Linux calls available, within the control group's limit."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

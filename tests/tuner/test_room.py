@@ -15,7 +15,7 @@ def test_what_fits_passes_and_what_does_not_is_refused_with_sizes(
 ) -> None:
     dag, _ = build("relu", (1000, 1000))  # 4 MB in, 4 MB out
     check_room(dag, tmp_path)
-    monkeypatch.setattr(room, "_free_memory", lambda: 10_000_000)
+    monkeypatch.setattr(room, "free_memory", lambda: 10_000_000)
     with pytest.raises(UsageError, match=r"\(4.0 MB\) and outputs \(4.0 MB\) need .* MB of memory.* 10.0 MB are free"):
         check_room(dag, tmp_path)
 
@@ -30,15 +30,15 @@ def test_files_need_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         check_room(dag, tmp_path)
 
 
-def test_free_memory_respects_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = room._free_memory()
+def testfree_memory_respects_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = room.free_memory()
     assert whole > 0
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(room, "_CGROUP_LIMIT", limit)
     limit.write_text("4096\n")
-    assert room._free_memory() == 4096
+    assert room.free_memory() == 4096
     limit.write_text("max\n")
-    assert room._free_memory() > 4096
+    assert room.free_memory() > 4096
 
 
 @pytest.mark.parametrize(
