@@ -141,7 +141,7 @@ def tune(
     from autosched.tuner.session import Settings
 
     setup = SearchSetup() if search is None else search
-    begun = now if setup.started is None else setup.started
+    begun = now if (said := getattr(setup, "started", None)) is None else said
     if _is_whole_network(workload):
         check_tuning({**asked, "out_dir": out_dir, "rules": rules}, setup, callbacks)
         effort = Effort(trials, budget_s, seed, resume, begun)
