@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autosched.network.task_search import TRIALS, TaskSearch
-from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkPoint, kernels_s, task_results
-from autosched.network.turns import whose_turn
+from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkPoint, task_results
+from autosched.network.turns import Standing, first_turns, network_s, whose_turn
 from autosched.tuner.progress import Stopwatch
 
 
@@ -43,6 +43,10 @@ class NetworkSearch:
         """Those that take most of the network's time first."""
         return sorted(self.searches, key=lambda search: -search.standing.network_s)
 
+    @property
+    def standings(self) -> list[Standing]:
+        return [search.standing for search in self.searches]
+
     def may_go_on(self) -> bool:
         """Whether there is time left, with what is kept for the end."""
         budget_s = self.watch.budget_s
@@ -50,20 +54,25 @@ class NetworkSearch:
 
     def _take_turns(self) -> None:
         while self.watch.spent() < 1.0 and (left := self._trials_left()) > 0:
-            turn = whose_turn([search.standing for search in self.searches])
+            turn = whose_turn(self.standings)
             if turn is None:
                 return
             self._tell("on_turn", turn)
             self.searches[turn].take_turn(left)
-            if (now_s := kernels_s(self.searches)) is not None:
+            if (now_s := self._kernels_s()) is not None:
                 self.curve.append(NetworkPoint(self.n_measured, self.watch.elapsed(), now_s))
+
+    def _kernels_s(self) -> float | None:
+        """None while times in the network stand for those of tasks that are going to be measured."""
+        standings = self.standings
+        return None if first_turns(standings) else network_s(standings)
 
     def _trials_left(self) -> int:
         return TRIALS if self.most_trials is None else self.most_trials - self.n_measured
 
     def _compare(self) -> None:
         for search in self.in_order:
-            if self.may_go_on():
+            if self.may_go_on():  # whole calls, which come after, need little of what is kept for the end
                 search.compare()
 
     def _tell(self, moment: str, turn: int | None) -> None:
@@ -78,8 +87,8 @@ class NetworkSearch:
             elapsed_s=elapsed,
             eta_s=None if budget_s is None else max(budget_s - elapsed, 0.0),
             start_s=self.curve[0].kernels_s if self.curve else None,
-            kernels_s=kernels_s(self.searches),
-            gain_s=sum(search.standing.gain_s for search in self.searches),
+            kernels_s=self._kernels_s(),
+            gain_s=sum(standing.gain_s for standing in self.standings),
         )
         for callback in self.callbacks:
             getattr(callback, moment)(event)

@@ -22,11 +22,13 @@ from autosched.network.inputs import input_sets
 from autosched.network.model import Model, compile_graph
 from autosched.network.network_search import NetworkSearch
 from autosched.network.place import Place
-from autosched.network.profile import profile
+from autosched.network.profile import NetworkTimes, profile
 from autosched.network.recipe import Recipe
 from autosched.network.roofs import Roofs
 from autosched.network.task_search import TaskSearch
-from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, kernels_s, task_results
+from autosched.network.tasks import NetworkTask
+from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, task_results
+from autosched.network.turns import network_s
 from autosched.session.trust import tell_without_key
 from autosched.store import Database
 from autosched.tuner.garbage import rare_collections
@@ -34,6 +36,7 @@ from autosched.tuner.progress import Stopwatch
 from autosched.tuner.session import Settings
 
 PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
+RESOLUTION_S = 1e-6  # of these times: kernels that take less are called from Python
 LEAST_SHARE = 0.1  # of a budget, for the search of a network that took long to load
 
 
@@ -82,12 +85,15 @@ def tune_network(
         with Workshop(model.device.target, model.device.threads) as workshop:
             place = Place(model.device, database, workshop, scratch, watch, settings.seed, resume)
             searches = [
-                TaskSearch(task, roofs.least_s(task), mean(times.kernels[n] for n in task.steps), place.begin, watch)
-                for task in model.tasks
+                TaskSearch(task, roofs.least_s(task), _start_s(task, times), place.begin, watch) for task in model.tasks
             ]
             search = NetworkSearch(searches, watch, None if trials is None else settings.trials, callbacks)
             search.run()
         return _result(model, search, normal.arrays)
+
+
+def _start_s(task: NetworkTask, times: NetworkTimes) -> float:
+    return max(mean(times.kernels[n] for n in task.steps), RESOLUTION_S)
 
 
 def _result(model: Model, search: NetworkSearch, inputs: Mapping[str, Array]) -> NetworkResult:
@@ -106,7 +112,7 @@ def _result(model: Model, search: NetworkSearch, inputs: Mapping[str, Array]) ->
         start_latency_s=median(outcome.before),
         latency_s=median(outcome.after),
         latency_ci_s=median_interval(outcome.after),
-        kernels_s=kernels_s(search.searches),
+        kernels_s=network_s(search.standings),
         curve=tuple(search.curve),
         interrupted=search.interrupted,
         verified=all(output.passed for output in compared),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from autosched.errors import UsageError
+from autosched.network.turns import network_s
 from autosched.tuner.policy import SearchSetup
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ class NetworkPoint:
 @dataclass(frozen=True)
 class NetworkEvent:
     """A network's search at one moment. `turn`: the task of the next round. `kernels_s`: what all kernels of one call
-    take together, None until each has been measured; `start_s` the first that there was. `gain_s`: what is expected of
-    a further round of each. `trials` of `most_trials` are done; `eta_s` is the time left at most, None without end."""
+    take together, None until all that are worth it have been measured; `start_s` the first that there was. `gain_s`:
+    what is expected of a further round of each. `trials` of `most_trials` are done; `eta_s` is the time left at most,
+    None without end."""
 
     tasks: tuple[TaskResult, ...]
     turn: int | None
@@ -89,9 +91,9 @@ class NetworkResult:
     """The outcome of `tune` for a network. Times in seconds.
 
     `start_latency_s` and `latency_s` are medians of whole calls before and after, measured side by side, with a 95 %
-    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone. `first_result_s`: until
-    there was a network that runs. `verified`: whether the outputs are as near to the reference as `network.check` asks;
-    `max_error`: the largest difference over the largest number.
+    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone where they were.
+    `first_result_s`: until there was a network that runs. `verified`: whether the outputs are as near to the reference
+    as `network.check` asks; `max_error`: the largest difference over the largest number.
     """
 
     model: Model = field(repr=False)
@@ -103,7 +105,7 @@ class NetworkResult:
     start_latency_s: float
     latency_s: float
     latency_ci_s: tuple[float, float]
-    kernels_s: float | None
+    kernels_s: float
     curve: tuple[NetworkPoint, ...]
     interrupted: bool = False
     verified: bool = False
@@ -156,15 +158,8 @@ def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) 
 
 def task_results(searches: Sequence[TaskSearch]) -> tuple[TaskResult, ...]:
     """How far each task is."""
-    total = sum(search.standing.network_s for search in searches)
+    total = network_s([search.standing for search in searches])
     return tuple(_task_result(search, total) for search in searches)
-
-
-def kernels_s(searches: Sequence[TaskSearch]) -> float | None:
-    """What all kernels of a call take together; None until each has been measured."""
-    times = [None if (s := search.best_s) is None else search.task.count * s for search in searches]
-    known = [s for s in times if s is not None]
-    return sum(known) if len(known) == len(times) else None
 
 
 def _task_result(search: TaskSearch, total: float) -> TaskResult:

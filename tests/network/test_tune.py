@@ -100,8 +100,8 @@ def test_it_ends_by_itself_when_nothing_is_gained() -> None:
     fakes = Fakes(2)
     search = fakes.run()
     assert 8 < search.n_measured < 400
-    near = Fakes(2, bound_s=1.0)  # whatever is measured is below the roof
-    assert near.run().n_measured == 8
+    assert Fakes(2, bound_s=0.9).run().n_measured == 8  # whatever is measured is below the roof
+    assert Fakes(2, bound_s=1.0).run().n_measured == 0  # what the network has is at the roof
 
 
 def test_a_failing_task_keeps_its_schedule() -> None:

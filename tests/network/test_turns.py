@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.network.turns import FIRST_GAIN, Standing, Turn, whose_turn
+from autosched.network.turns import FIRST_GAIN, Standing, Turn, first_turns, network_s, whose_turn
 
 
 def standing(*times: float | None, count: int = 1, bound: float = 1.0, seconds: float = 1.0) -> Standing:
-    """A task whose best was `times` after its rounds."""
-    return Standing(count, bound, bound, tuple(Turn(seconds, t) for t in times))
+    """A task that began with twice its bound, and whose best was `times` after its rounds."""
+    return Standing(count, bound, 2 * bound, tuple(Turn(seconds, t) for t in times))
 
 
 def test_each_has_a_first_round_the_largest_share_first() -> None:
     tasks = [standing(bound=1.0, count=3), standing(bound=2.0), standing(5.0, bound=1.0), standing(bound=4.0)]
+    assert first_turns(tasks) == [0, 1, 3]
     assert whose_turn(tasks) == 3
     tasks[3] = standing(8.0, bound=4.0)
     assert whose_turn(tasks) == 0
     tasks[0] = standing(1.0, count=3)
     assert whose_turn(tasks) == 1
+
+
+def test_what_cannot_save_anything_to_speak_of_has_none() -> None:
+    large = standing(1000.0, 1000.0, 1000.0)
+    assert first_turns([large, Standing(1, 10.0, 10.2), standing(bound=0.5), standing(bound=2.0)]) == [3]
+    assert network_s([large, standing(bound=0.5, count=3)]) == 1003.0
 
 
 def test_then_the_largest_gain_in_a_second() -> None:
