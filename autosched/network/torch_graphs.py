@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from autosched.graph.torch.load import can_load
+from autosched.graph.torch.load import can_load, drop_empty_parts
 from autosched.network.torch_options import BackendOptions, warn_once
 from autosched.network.torch_part import Part
 
@@ -50,6 +51,7 @@ class CompiledGraphs:
 
 
 def _forward(graph: fx.GraphModule) -> Compiled:
+    _LazyGraphModule.force_recompile(graph)  # its code now: later it would be asked for in each call
     found: Compiled = graph.forward
     return found
 
@@ -99,6 +101,7 @@ class _Supported(OperatorSupportBase):  # type: ignore[misc]  # torch is read as
 def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: BackendOptions) -> fx.GraphModule:
     """The graph with a part for each partition, as few as possible; one that computes nothing is none."""
     frozen = {node.name for n, node in enumerate(graph.graph.find_nodes(op="placeholder")) if n in weights}
+    drop_empty_parts(graph.graph)
     _set_views_apart(graph)
     partitioner = CapabilityBasedPartitioner(graph, _Supported(), allows_single_node_partition=True)
     found = [p for p in partitioner.propose_partitions() if not all(is_free(node) for node in p.nodes)]
@@ -136,5 +139,4 @@ def _set_views_apart(graph: fx.GraphModule) -> None:
                     copies[old] = graph.graph.node_copy(old, lambda n: copies.get(n, n))
                     copies[old].meta[_STAYS] = True
         end.replace_input_with(node, copies[node])
-    graph.graph.eliminate_dead_code()
     graph.recompile()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list, innermost_backend
 
 from autosched.errors import UsageError
 from autosched.network.torch_graphs import CompiledGraphs, is_free
@@ -28,8 +28,7 @@ def explain_compiled(compiled: Any) -> Mapping[str, Fact]:
 
     Raises UsageError for what has not been called yet, or is another backend's.
     """
-    found = {id(graphs): graphs for graphs in _graphs_of(_function(compiled), set())}
-    graphs = [graph for made in found.values() for graph in made.found]
+    graphs = [graph for made in graphs_of(compiled) for graph in made.found]
     if not graphs:
         raise UsageError(
             'autosched has compiled nothing of it: call what torch.compile(..., backend="autosched") returned once, '
@@ -53,14 +52,18 @@ def explain_compiled(compiled: Any) -> Mapping[str, Fact]:
     return facts
 
 
-def _function(compiled: Any) -> Any:
-    found = getattr(compiled, "_torchdynamo_orig_callable", None)
-    if found is None:
-        raise UsageError(f"explain takes what torch.compile returned, got {type(compiled).__name__}")
-    return getattr(found, "forward", found) if isinstance(found, torch.nn.Module) else found
+def graphs_of(compiled: Any) -> list[CompiledGraphs]:
+    """What came of each call of the backend for what torch.compile returned."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    # Modules of a class share their code, functions have their own.
+    backend = None if context is None else innermost_backend(context.callback)
+    wrapped = (getattr(x, "_torchdynamo_orig_callable", None) for x in (compiled, getattr(compiled, "forward", None)))
+    seen: set[int] = set()
+    found = [graphs for function in wrapped for graphs in _graphs_of(function, backend, seen)]
+    return list({id(graphs): graphs for graphs in found}.values())
 
 
-def _graphs_of(function: Any, seen: set[int]) -> Iterator[CompiledGraphs]:
+def _graphs_of(function: Any, backend: Any, seen: set[int]) -> Iterator[CompiledGraphs]:
     """Of a function that torch has compiled, and of what is left of it after each place where its graph breaks."""
     function = getattr(function, "__func__", function)
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
@@ -68,11 +71,13 @@ def _graphs_of(function: Any, seen: set[int]) -> Iterator[CompiledGraphs]:
         return
     seen.add(id(code))
     for entry in _debug_get_cache_entry_list(code):
+        if backend is not None and entry.backend is not backend:
+            continue
         for name in entry.code.co_names:
             if name.startswith(_COMPILED) and (graphs := getattr(known.get(name), "autosched_graphs", None)):
                 yield graphs
             elif name.startswith(_RESUMED):
-                yield from _graphs_of(known.get(name), seen)
+                yield from _graphs_of(known.get(name), backend, seen)
 
 
 @dataclass

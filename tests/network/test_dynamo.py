@@ -235,6 +235,14 @@ def test_a_cache_is_written_to(compiled):
     assert len(compiled) == 1
 
 
+def test_what_a_cache_without_elements_is_joined_with_is_one_program(compiled):
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        made = torch.compile(lambda a: torch.cat([torch.zeros(0, 3), a * 2.0, a]) + 1.0, backend=backend)(x)
+    assert_close(values(made), torch.cat([x * 2.0, x]) + 1.0)
+    assert len(compiled) == 1
+
+
 def test_arguments_that_are_changed_or_views_of_one_another(compiled):
     def function(a, b):
         b.mul_(2.0)
@@ -322,6 +330,14 @@ def test_explain_names_what_torch_runs(compiled):
     assert facts["with_torch"] == "aten.native_dropout.default (1), aten.sort.default (1)"
     assert (facts["graphs"], facts["programs"]) == (2, 4)
     assert 0.0 < facts["with_torch_share"] < 1.0
+
+
+def test_explain_tells_modules_of_one_class_apart(compiled):
+    modules = [nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))]
+    compiles = [torch.compile(module, backend=backend) for module in modules]
+    for fast in compiles:
+        fast(torch.randn(2, 3))
+    assert [autosched.explain(fast)["with_torch"] for fast in compiles] == ["nothing", "aten.native_dropout.default (1)"]
 
 
 def test_explain_asks_for_something_that_was_compiled():

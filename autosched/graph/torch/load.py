@@ -36,6 +36,7 @@ def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) 
     """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
     they appear in what the module returns. Raises GraphError."""
     program = _exported(module, example_inputs)
+    drop_empty_parts(program.graph)
     b = TraceBuilder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
@@ -75,6 +76,16 @@ def load_fx(
             known[node.name] = b.declare(value_of(_tensor(node), node.name))
             inputs.append(known[node.name].name)
     return _walk(b, module, known, inputs, type(module).__name__)
+
+
+def drop_empty_parts(graph: fx.Graph) -> None:
+    """Leaves tensors without elements out of what is joined with others, as caches begin with one."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+        parts: Any = node.args[0]
+        full = [part for part in parts if "val" not in part.meta or part.meta["val"].numel() != 0]
+        if 0 < len(full) < len(parts):
+            node.args = (full, *node.args[1:])
+    graph.eliminate_dead_code()
 
 
 def can_load(node: fx.Node) -> bool:
