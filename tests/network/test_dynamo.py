@@ -337,7 +337,10 @@ def test_explain_tells_modules_of_one_class_apart(compiled):
     compiles = [torch.compile(module, backend=backend) for module in modules]
     for fast in compiles:
         fast(torch.randn(2, 3))
-    assert [autosched.explain(fast)["with_torch"] for fast in compiles] == ["nothing", "aten.native_dropout.default (1)"]
+    assert [autosched.explain(fast)["with_torch"] for fast in compiles] == [
+        "nothing",
+        "aten.native_dropout.default (1)",
+    ]
 
 
 def test_explain_asks_for_something_that_was_compiled():
