@@ -28,7 +28,18 @@ from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
 from autosched.graph.verify import verify
 
 FAMILIES = (
-    *("attention", "control", "convolutions", "elementwise", "heads", "indices", "microsoft", "normalisation", "pools"),
+    *(
+        "attention",
+        "caches",
+        "control",
+        "convolutions",
+        "elementwise",
+        "heads",
+        "indices",
+        "microsoft",
+        "normalisation",
+        "pools",
+    ),
     *("products", "quantised", "recurrent", "reductions", "resizing", "signals"),
 )
 DEEPEST = 50  # of graphs and definitions within each other

@@ -161,3 +161,38 @@ def test_a_part_of_an_image_that_reaches_beyond_it(mode):
         extrapolation_value=9.5,
     )
     np.testing.assert_array_equal(got[0, 0], [[0, 3, 9.5], [4, 7, 9.5], [8, 11, 9.5]])
+
+
+# Caches, and blocks of integers
+
+
+@pytest.mark.parametrize(
+    ("axis", "mode", "first"), [(1, "linear", [2, 0]), (-1, "circular", [4, 1]), (2, "linear", None)]
+)
+def test_what_is_new_is_written_into_a_cache(axis, mode, first):
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype(np.float32)
+    new = -np.ones([3 if n == axis % 3 else size for n, size in enumerate(x.shape)], np.float32)
+    one = node("TensorScatter", ["x", "new", "first" if first else ""], ["y"], axis=axis, mode=mode)
+    given = {"new": new, **({"first": first} if first else {})}
+    want = x.copy()
+    for batch, start in enumerate(first or [0, 0]):
+        places = np.arange(start, start + 3) % x.shape[axis]
+        want[batch].swapaxes(0, axis % 3 - 1)[places] = -1
+    np.testing.assert_array_equal(computed(model([one], {"x": x.shape}, constants=given, opset=24), x), want)
+
+
+@pytest.mark.parametrize("zeros", [None, np.array([[3, 0, 9], [7, 1, 4]], np.uint8)])
+def test_each_block_has_a_scale(zeros):
+    """Of five elements the last block has one. What is quantised and back is as near as half a step."""
+    x = np.random.default_rng(0).uniform(0, 1, (2, 5)).astype(np.float32)
+    scale = np.array([[0.01, 0.1, 0.02], [0.05, 0.25, 0.01]], np.float32)
+    names = ["scale", "zeros"] if zeros is not None else ["scale"]
+    words = {"axis": 1, "block_size": 2}
+    nodes = [
+        node("QuantizeLinear", ["x", *names], ["q"], **words),
+        node("DequantizeLinear", ["q", *names], ["y"], **words),
+    ]
+    constants = {"scale": scale, **({} if zeros is None else {"zeros": zeros})}
+    y = computed(model(nodes, {"x": x.shape}, constants=constants, opset=21), x)
+    assert (np.abs(y - x) <= 0.51 * np.repeat(scale, 2, 1)[:, :5]).all()
+    assert (y != x).any()

@@ -6,6 +6,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.rules.attention import by_head
+from autosched.graph.onnx.rules.caches import written
 from autosched.graph.onnx.rules.microsoft import DOMAIN
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
@@ -177,7 +178,7 @@ def separate(site: Site, heads: int, few: int) -> list[str]:
 
 def with_cache(site: Site, x: str, n: int, first: str) -> str:
     """x[batch, heads, length, depth] from place `first` [batch, 1] on, what is cached before and behind it."""
-    batch, heads, length, depth = site.shape(x)
+    batch = site.shape(x)[0]
     total, past = site.array(6), site.optional(n)
     assert total is not None, "input 6 is not optional"
     if past is None:
@@ -186,8 +187,4 @@ def with_cache(site: Site, x: str, n: int, first: str) -> str:
     if size > site.shape(past)[2]:
         more = ((0, 0), (0, 0), (0, size - site.shape(past)[2]), (0, 0))
         past = site.emit("pad", past, pads=more, mode="constant", value=0.0)
-    shifted = site.emit("sub", site.constant(np.arange(size)[None], "int64"), first)  # place among the new ones
-    inside = site.emit("clip", shifted, low=0, high=length - 1)
-    is_new = site.reshape(site.emit("equal", shifted, inside), (batch, 1, size, 1))
-    each = site.emit("expand", site.reshape(inside, (batch, 1, size, 1)), shape=(batch, heads, size, depth))
-    return site.emit("where", is_new, site.emit("gather_elements", x, each, axis=2), past)
+    return written(site, past, x, 2, site.reshape(first, (batch,)))

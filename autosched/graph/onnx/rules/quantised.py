@@ -15,13 +15,20 @@ IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 @rule("QuantizeLinear")
 def quantize(site: Site) -> Results:
     site.ignore("saturate")  # of floats of 8 bits
-    refuse(site.attribute("block_size", 0) != 0, "a scale for each block")
     refuse(site.attribute("precision", 0) not in (0, 1), "another precision than float32")
     x, scale, zero, to = site.input(0), site.input(1), site.optional(2), site.attribute("output_dtype", 0)
     dtype = type_named(to) if to else "uint8" if zero is None else site.dtype(zero)
     if dtype is None or dtype not in DTYPES or not DTYPES[dtype].is_integer:
         raise GraphError(f"quantising to the type {to or dtype} is not supported")
-    return site.emit("quantize", x, scale, zero, axis=quantised_axis(site, x, scale), dtype=dtype)
+    block = site.attribute("block_size", 0)
+    if not block:
+        return site.emit("quantize", x, scale, zero, axis=quantised_axis(site, x, scale), dtype=dtype)
+    axis = site.axis(site.attribute("axis", 1), site.rank(x))
+    value = site.emit("round", site.emit("div", x, of_blocks(site, scale, x, axis, block)))
+    if zero is not None:
+        value = site.emit("add", value, of_blocks(site, site.cast(zero, site.dtype(x)), x, axis, block))
+    low, high = DTYPES[dtype].integer_range
+    return site.cast(site.emit("clip", value, low=float(low), high=float(high)), dtype)
 
 
 @rule("DequantizeLinear")
