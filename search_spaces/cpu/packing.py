@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.visit import free_vars
 from autosched.schedule import CacheRead, ComputeAt, Pack, Parallel, Reindex, Reorder, Split, Step, Unroll, Vectorize
 from search_spaces.access import extent
 from search_spaces.cpu.domains import across_tile, vector_width
@@ -40,17 +41,36 @@ def pack_panels(
     of them. Panel by panel, a line or two of every page would be read. Where `dim` is not contiguous, a few neighbours
     are read at a time and transposed.
     """
-    return store_in_panels(*_copied(sketch, tensor, reader, reindexed), dim, width, at)
+    order = () if reindexed else _reading_order(sketch, tensor, reader)
+    return store_in_panels(*_copied(sketch, tensor, reader, reindexed), dim, width, at, order)
 
 
-def store_in_panels(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
-    """As `pack_panels`, for a stage `name` that is a copy already."""
+def _reading_order(sketch: PartialSketch, tensor: str, reader: str) -> tuple[int, ...]:
+    """The dimensions in the order in which the reader's reduction runs over them, those of no reduction first; none
+    where it reads the tensor in several ways, or axes of it share a dimension."""
+    op = sketch.state.stage(reader).op
+    loads = [load for load in op.loads if load.buffer == tensor]
+    if len(loads) != 1:
+        return ()
+    indices = [free_vars(index) for index in loads[0].indices]
+    dims = [n for axis in op.reduce_axes for n, found in enumerate(indices) if axis.var in found]
+    if len(set(dims)) < len(dims):
+        return ()
+    return (*(n for n in range(len(indices)) if n not in dims), *dims)
+
+
+def store_in_panels(
+    sketch: PartialSketch, name: str, dim: int, width: str, at: Place, order: tuple[int, ...] = ()
+) -> PartialSketch:
+    """As `pack_panels`, for a stage `name` that is a copy already. `order`: that of the dimensions within a panel, so
+    that whoever reads it goes from line to line; as they are if none is given."""
     axes = sketch.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
-        return _panels_across(sketch, name, dim, width, at)
+        return _panels_across(sketch, name, dim, width, at, order)
     numbers = [n for n in range(len(axes)) if n != dim]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
-    steps += [Pack(name, (dim, *numbers), ((dim, width),)), Split(name, f"d{dim}", (width,))]
+    stored = (dim, *(n for n in order or numbers if n != dim))
+    steps += [Pack(name, stored, ((dim, width),)), Split(name, f"d{dim}", (width,))]
     others = [f"d{n}" for n in numbers]
     if not numbers or extent(axes[numbers[-1]]) <= PANEL_ROWS:
         outer, inner = [f"d{dim}.0", *others[:-1]], others[-1:]
@@ -84,7 +104,9 @@ def pack_rows(
     return sketch.apply(*steps).finish(name)
 
 
-def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: Place) -> PartialSketch:
+def _panels_across(
+    sketch: PartialSketch, name: str, dim: int, width: str, at: Place, order: tuple[int, ...]
+) -> PartialSketch:
     """Panels of a tensor that is contiguous along a later dimension than `dim`: adjacent elements are transposed."""
     axes = sketch.state.stage(name).op.axes
     others = [n for n in range(len(axes)) if n != dim]
@@ -97,7 +119,7 @@ def _panels_across(sketch: PartialSketch, name: str, dim: int, width: str, at: P
     unrolled = [f"d{split}.1", *whole]
     steps: list[Step] = [] if at is None else [ComputeAt(name, *at)]
     steps += [
-        Pack(name, (dim, *others), ((dim, width),)),
+        Pack(name, (dim, *(n for n in order or others if n != dim)), ((dim, width),)),
         Split(name, f"d{dim}", (width,)),
         Split(name, f"d{split}", (tile.name,)),
         Reorder(name, (*outer, *unrolled, f"d{dim}.1")),
