@@ -141,7 +141,8 @@ def test_the_next_place_in_sums_of_blocks_is_asked_for(columns):
 
 
 def test_the_weights_of_a_convolution_are_asked_for():
-    """Panels copied or not, and the next place in the output; of the image, whose windows overlap, nothing."""
+    """Panels made before or for each tile, and weights as they are; the next place in the output; of the image, whose
+    windows overlap, nothing."""
     dag = collapse(build("conv2d", settings={"H": 3, "W": 4, "CI": 7, "CO": 17})[0])
     rng = np.random.default_rng(3)
     hints = set()
@@ -152,7 +153,7 @@ def test_the_weights_of_a_convolution_are_asked_for():
         hints |= found
         for values in space.sample(sketch, 1 if found else 0, rng):
             check(sketch, dag, values)
-    assert hints == {("conv.acc", "W"), ("W.pack", "W"), ("conv.acc", "conv")}
+    assert hints == {("conv.acc", "W"), ("conv.acc", "W.pack"), ("W.pack", "W"), ("conv.acc", "conv")}
 
 
 def test_what_is_read_once_is_not_asked_for():
@@ -160,7 +161,7 @@ def test_what_is_read_once_is_not_asked_for():
     output is asked for to be written."""
     dag = collapse(build("dep", (1, 14, 14, 32, 3, 2, 1))[0])
     stages = [stage for s in sketches(dag, replace(WIDE, l2_bytes=1 << 10), 1) for stage in s.state.stages]
-    assert {h.buffer for stage in stages for h in (*stage.ahead, *stage.prefetches)} == {"W", "depthwise"}
+    assert {h.buffer for stage in stages for h in (*stage.ahead, *stage.prefetches)} == {"W", "W.pack", "depthwise"}
 
 
 def test_operands_that_lie_across_are_copied_by_every_sketch():
