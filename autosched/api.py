@@ -340,8 +340,10 @@ def _show_network(
         return memory_text(model.program)
     if as_ not in TEXTS:
         raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
-    graph = what.original if isinstance(what, Model) else load_network(what, example_inputs, sizes or {})[0]
-    return show_graph(graph, as_)
+    if isinstance(what, Model):
+        return show_graph(what.original, as_, what.device)
+    graph = load_network(what, example_inputs, sizes or {})[0]
+    return show_graph(graph, as_, find_device("cpu", threads))
 
 
 def made_inputs(

@@ -14,7 +14,8 @@ from autosched.target import Target
 from autosched.target.microarchitecture import microarchitecture
 
 FLOAT_BYTES = 4
-BEGIN_CYCLES = 3000.0  # of beginning and ending a parallel part: the 0.7 to 1 us of a fork and a join
+BEGIN_CYCLES = 300.0  # of beginning and ending a part of a program
+FORK_JOIN_CYCLES = 2000.0  # ... on several threads
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class FusionRates:
 
     bytes_per_cycle: float
     operations_per_cycle: float
-    begin_cycles: float = BEGIN_CYCLES
+    begin_cycles: float
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class NodeWork:
 def rates_of(target: Target, threads: int) -> FusionRates:
     """Of a processor; a GPU's are taken to be in the same proportion."""
     core = microarchitecture(target.mcpu)
-    return FusionRates(threads * core.l3_bandwidth, threads * core.fma * target.vector_bytes / FLOAT_BYTES)
+    operations = core.fma * target.vector_bytes / FLOAT_BYTES
+    begin = FORK_JOIN_CYCLES if threads > 1 else BEGIN_CYCLES
+    return FusionRates(threads * core.l3_bandwidth, threads * operations, begin)
 
 
 def pays_to_take_in(work: NodeWork, reads: Sequence[int], rates: FusionRates) -> bool:

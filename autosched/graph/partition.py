@@ -32,7 +32,7 @@ from autosched.te.tensor import ComputeOp
 
 FEW_READS = 8  # of an element: what a reader that reads no more does not bring into another order for itself
 MOST_NODES = 64  # of a group
-GENERIC = FusionRates(24.0, 32.0)
+GENERIC = FusionRates(24.0, 32.0, 300.0)  # of one core of no particular kind
 
 
 @dataclass(frozen=True)

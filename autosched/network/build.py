@@ -12,16 +12,25 @@ import threading
 from collections.abc import Sequence
 from typing import IO
 
-from autosched.errors import NoValidCandidate
+from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
 from autosched.measure.process import worker_environment
 from autosched.network.object_cache import find_object, keep_object, shrink
 from autosched.network.recipe import CANDIDATES, KernelObject, Recipe, make_kernel
 
+NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
 ALONE = 2  # kernels are built here: a process takes as long to start
 
 
+class UnbuiltKernel(NoValidCandidate):
+    """No code can be made for the kernel of `recipe`."""
+
+    def __init__(self, recipe: Recipe, reason: str) -> None:
+        super().__init__(reason)
+        self.recipe = recipe
+
+
 def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
-    """The kernels of all recipes. Raises NoValidCandidate where one cannot be built, UsageError for a directory that
+    """The kernels of all recipes. Raises UnbuiltKernel for one that cannot be built, UsageError for a directory that
     cannot be used."""
     found = {recipe: find_object(recipe) for recipe in recipes}
     missing = [recipe for recipe, made in found.items() if made is None]
@@ -30,7 +39,10 @@ def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
         found |= {recipe: find_object(recipe) for recipe in missing}
     for recipe in missing:
         if found[recipe] is None:  # alone, or what another process threw away
-            made = found[recipe] = make_kernel(recipe)
+            try:
+                made = found[recipe] = make_kernel(recipe)
+            except NOT_BUILT as error:
+                raise UnbuiltKernel(recipe, str(error)) from error
             keep_object(recipe, made)
     if missing:
         shrink()
@@ -90,9 +102,9 @@ class _Builder(threading.Thread):
             if answer is not None or self._ended:
                 break
         if answer is None:
-            raise NoValidCandidate(f"LLVM ends the process that compiles {recipe.request.problem.name}")
+            raise UnbuiltKernel(recipe, f"LLVM ends the process that compiles {recipe.request.problem.name}")
         if "error" in answer:
-            raise NoValidCandidate(answer["error"])
+            raise UnbuiltKernel(recipe, answer["error"])
 
     def _ask(self, job: dict[str, object]) -> dict[str, str] | None:
         """The answer of the process, None if it ended."""

@@ -87,7 +87,7 @@ def compile_graph(
     verify(graph)
     check_memory(graph)
     device = find_device(target, threads)
-    program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device.threads, choose)
+    program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device, choose)
     check_memory(graph, program.weights_bytes, program.memory.nbytes)
     entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
     objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]

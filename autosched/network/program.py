@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
+from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import VIEW
 from autosched.graph.order import order
 from autosched.graph.partition import Alias, Group, partition
+from autosched.network.build import UnbuiltKernel
 from autosched.network.recipe import KernelObject
-from autosched.network.tasks import Choose, NetworkTask, tasks_of
+from autosched.network.tasks import Choose, NetworkTask, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
+from autosched.session.device import Device
 
 ALIGNMENT = 64
 
@@ -88,10 +91,24 @@ def with_own_outputs(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
 
 
-def build_program(graph: Graph, target_text: str, threads: int, choose: Choose | None = None) -> NetworkProgram:
-    """Kernels, memory and weights of a graph whose outputs have memory of their own."""
-    steps = steps_of(graph)
-    tasks = tasks_of(graph, steps, target_text, threads, choose)
+def build_program(graph: Graph, target_text: str, device: Device, choose: Choose | None = None) -> NetworkProgram:
+    """Kernels, memory and weights of a graph whose outputs have memory of their own.
+
+    Where no code can be made for a group of nodes, each of them is a kernel of its own. Raises UnbuiltKernel for a
+    single node.
+    """
+    alone: frozenset[str] = frozenset()
+    while True:
+        steps = steps_of(graph, device, alone)
+        try:
+            tasks = tasks_of(graph, steps, target_text, device.threads, choose)
+            break
+        except UnbuiltKernel as failure:
+            failed = [step for step in steps if isinstance(step, Group) and spec_of(graph, step) == failure.recipe.spec]
+            apart = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
+            if apart <= alone or all(len(group.nodes) == 1 for group in failed):
+                raise
+            alone |= apart
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, kernels)
     memory = plan(_tenants(graph, steps, kernels))
@@ -119,9 +136,10 @@ def _sizes(graph: Graph, steps: Sequence[Group | Alias]) -> dict[str, int]:
     return {name: array_spec(graph, name).nbytes for name in made if name not in held}
 
 
-def steps_of(graph: Graph) -> tuple[Group | Alias, ...]:
-    """The steps of a network, so that few bytes are alive at once; views cost nothing and go first."""
-    steps = partition(graph)
+def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[Group | Alias, ...]:
+    """The steps of a network, so that few bytes are alive at once; views cost nothing and go first. The nodes that make
+    values of `alone` are kernels of their own."""
+    steps = partition(graph, rates_of(device.target, device.threads), alone)
     groups = [step for step in steps if isinstance(step, Group)]
     runs = [KernelRun(group.inputs, group.outputs) for group in groups]
     numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))

@@ -41,11 +41,11 @@ class NetworkTask:
 def tasks_of(
     graph: Graph, steps: Sequence[Group | Alias], target_text: str, threads: int, choose: Choose | None = None
 ) -> tuple[NetworkTask, ...]:
-    """The tasks of the steps that are kernels, built."""
+    """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
     places: dict[Recipe, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            recipe = Recipe(_spec(graph, step), target_text, threads)
+            recipe = Recipe(spec_of(graph, step), target_text, threads)
             places.setdefault(recipe, []).append(n)
     recipes = list(places)
     chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
@@ -53,7 +53,8 @@ def tasks_of(
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def _spec(graph: Graph, group: Group) -> str:
+def spec_of(graph: Graph, group: Group) -> str:
+    """What the kernel of a group computes, as recipes say it."""
     words = "-".join(node.operator for node in group.nodes)
     dtype = graph.values[group.outputs[0]].dtype
     return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": describe(graph, group)}, sort_keys=True)

@@ -16,6 +16,7 @@ from autosched.network.pictures import TEXTS, Steps
 from autosched.network.program import steps_of, with_own_outputs
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import as_input
+from autosched.session.device import Device
 
 
 def verify_model(
@@ -45,7 +46,7 @@ def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> d
     return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}
 
 
-def show_graph(graph: Graph, form: str) -> str:
-    """A network as text, without a kernel being built: one of TEXTS."""
+def show_graph(graph: Graph, form: str, device: Device) -> str:
+    """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
     prepared = with_own_outputs(run_passes(graph)[0])
-    return TEXTS[form](Steps(prepared, steps_of(prepared)))
+    return TEXTS[form](Steps(prepared, steps_of(prepared, device)))

@@ -126,3 +126,20 @@ def test_what_a_process_cannot_make_it_says() -> None:
     broken = [Recipe(f'{{"name": "x{n}", "args": {{}}, "dtype": "float32", "graph": 1}}', "cpu", 1) for n in range(4)]
     with pytest.raises(NoValidCandidate, match="the description of a network's kernel cannot be understood"):
         build_kernels(broken)
+
+
+def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no sketch were found for a product with what follows it."""
+    made = build.make_kernel
+
+    def only_small(given: Recipe, passed_over: int = 0) -> KernelObject:
+        if len(given.request.problem.dag.stages) > 1:
+            raise NoValidCandidate("too much for one kernel")
+        return made(given, passed_over)
+
+    monkeypatch.setattr(build, "make_kernel", only_small)
+    graph = chain([4, 5])
+    values = {**graph.values, "y": Value("y", (3, 5), "float32")}
+    graph = Graph(graph.inputs, ("y",), (*graph.nodes, Node("relu", ("x1",), ("y",))), values, graph.constants)
+    check(graph)
+    assert [task.name for task in compile_graph(graph, threads=1).tasks] == ["matmul", "relu"]
