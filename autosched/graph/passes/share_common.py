@@ -8,13 +8,17 @@ import numpy as np
 
 from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.passes.kinds import COMMUTATIVE
+from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.rewrite import Change, apply
 
 _SAMPLES = 64  # elements that tell most constants of one shape apart
 
 
 def share_common(graph: Graph) -> Graph:
-    """Nodes of the same operator, attributes and inputs become one, as do constants of equal bits."""
+    """Nodes of the same operator, attributes and inputs become one, as do constants of equal bits.
+
+    After that a choice may be one between x and x: it goes, and what reads it may be the same as another node.
+    """
     same = _equal_constants(graph)
     first: dict[tuple[object, ...], Node] = {}
     changes: dict[int, Change] = {}
@@ -28,7 +32,9 @@ def share_common(graph: Graph) -> Graph:
             aliases = dict(zip(node.outputs, known.outputs, strict=True))
             same.update((old, same.get(new, new)) for old, new in aliases.items())
             changes[n] = Change(aliases=aliases)
-    return apply(graph, changes)
+    shared = apply(graph, changes)
+    without = remove_identities(shared)
+    return shared if without is shared else share_common(without)
 
 
 def _equal_constants(graph: Graph) -> dict[str, str]:

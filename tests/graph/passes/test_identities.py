@@ -203,6 +203,14 @@ def test_the_order_of_operands_counts_where_it_does():
     assert share_common(graph) is graph
 
 
+def test_a_choice_between_what_is_the_same_goes():
+    d = Draft()
+    x = d.input(3)
+    y = d.where(d.less(x, 0.5), d.relu(x), d.relu(x))
+    graph = d.graph(d.add(d.neg(y), d.neg(d.relu(x))))
+    assert operators_of(checked(share_common, graph)) == ["relu", "neg", "add"]
+
+
 def test_two_equal_outputs_stay_two():
     d = Draft()
     x = d.input(3)
