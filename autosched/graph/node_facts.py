@@ -17,6 +17,7 @@ from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
 VIEW = "reshape"  # the operator that only gives memory another shape
+CHEAP_CALLS = frozenset({"neg", "abs", "not", "floor", "ceil", "round"})  # an instruction each
 FUNCTION_OPERATIONS = 8  # additions that take as long as a division or a call of a function
 
 
@@ -45,15 +46,16 @@ class OperandFacts:
 class NodeFacts:
     """`operations` for each element of the result, and whether functions or divisions are among them.
 
-    Of movements: `keeps_runs`, whether neighbours along the last dimension stay neighbours; `divides_last`, whether
-    that dimension is taken apart by division; `is_permutation`, whether it is a transposition; `is_indirect`, whether
-    data say what is read.
+    Of movements: `has_cases`, whether places decide what is moved, as in a concatenation; `keeps_runs`, whether
+    neighbours along the last dimension stay neighbours; `divides_last`, whether that dimension is taken apart by
+    division; `is_permutation`, whether it is a transposition; `is_indirect`, whether data say what is read.
     """
 
     kind: Kind
     operands: tuple[OperandFacts, ...]
     operations: int = 0
     has_functions: bool = False
+    has_cases: bool = False
     keeps_runs: bool = True
     divides_last: bool = False
     is_permutation: bool = False
@@ -93,17 +95,22 @@ def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute
         return NodeFacts(
             kind,
             operands,
+            has_cases=any(isinstance(value, Select) for op in dag.stages for value in op.body),
             keeps_runs=all(_keeps_runs(op, load) for op, load in found),
             divides_last=any(_divides_last(op, load) for op, load in found),
             is_permutation=len(found) == 1 and _is_permutation(*found[0]),
             is_indirect=any(loads(index) for _, load in found for index in load.indices),
         )
     work = [e for op in dag.stages for e in postorder(op.body) if isinstance(e, (Binary, Call)) and e.dtype != "int64"]
-    functions = sum(isinstance(e, Call) or e.op in ("div", "pow", "mod") for e in work)
+    functions = sum(_is_function(e) for e in work)
     results = max(1, sum(math.prod(t.shape) for t in made))
     points = max(_points(op) for op in dag.stages)
     each = len(work) + (FUNCTION_OPERATIONS - 1) * functions
     return NodeFacts(kind, operands, -(-each * points // results), functions > 0)
+
+
+def _is_function(e: Binary | Call) -> bool:
+    return e.fn not in CHEAP_CALLS if isinstance(e, Call) else e.op in ("div", "pow", "mod")
 
 
 def _operand(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandFacts:

@@ -19,7 +19,7 @@ depends on itself. What kind a node is follows from its expression (`node_facts`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
@@ -87,12 +87,13 @@ class _Open:
 
 @dataclass(frozen=True)
 class _End:
-    """A group that would compute a value itself: which, how often it needs each element, and whether in an order in
-    which neighbours are apart."""
+    """A group that would compute a value itself: which, and how often it reads each element. `is_often`: or what is
+    computed of it; `is_divided`: in an order in which neighbours are apart."""
 
     group: _Open
     reader: Node
     reads: int
+    is_often: bool
     is_plain: bool
     is_divided: bool
 
@@ -191,17 +192,36 @@ class _Partition:
         operand = operand_facts(reader, self.graph, name)
         group = self.homes.get(id(reader))
         if group is not None:
-            return [_End(group, reader, operand.reads, operand.is_plain, False)]
+            return [_End(group, reader, operand.reads, operand.reads > FEW_READS, operand.is_plain, False)]
         later = self.ends[reader.outputs[0]]
         if later is None:
             return None
         facts = self.facts(reader)
         if facts.kind is Kind.ELEMENTWISE:  # a group that reads it often keeps what it computes
-            return [_End(e.group, e.reader, operand.reads * min(e.reads, FEW_READS), False, False) for e in later]
-        return [
-            _End(e.group, e.reader, e.reads * operand.reads, e.is_plain, e.is_divided or facts.divides_last)
-            for e in later
-        ]
+            few = [replace(e, reads=min(e.reads, FEW_READS), is_plain=False, is_divided=False) for e in later]
+        else:
+            few = [replace(e, is_divided=e.is_divided or facts.divides_last) for e in later]
+        found = [replace(e, reads=e.reads * operand.reads) for e in few]
+        return [replace(e, is_often=e.is_often or e.reads > FEW_READS) for e in found]
+
+    def _has_functions(self, node: Node) -> bool:
+        """Whether functions are called for a node's results: by it, or by what it alone is computed from."""
+        waiting = [node]
+        while waiting:
+            inner = waiting.pop()
+            facts = self.facts(inner)
+            if facts.kind is Kind.ELEMENTWISE and facts.has_functions:
+                return True
+            makers = [(name, self.graph.producers.get(name)) for name in inner.used]
+            waiting += [
+                maker
+                for name, maker in makers
+                if maker is not None
+                and self._is_last_of(name, maker)
+                and self.facts(maker).kind is Kind.ELEMENTWISE
+                and self.homes[id(maker)].kind is Kind.ELEMENTWISE
+            ]
+        return False
 
     def _may_take_in(self, node: Node, facts: NodeFacts, ends: tuple[_End, ...]) -> bool:
         groups = {id(e.group): e.group for e in ends}
@@ -211,7 +231,7 @@ class _Partition:
             return False
         if facts.kind is Kind.MOVEMENT and not all(self._lies_well(facts, e) for e in ends):
             return False
-        if facts.has_functions and len(groups) > 1:
+        if (len(groups) > 1 or any(e.is_often for e in ends)) and self._has_functions(node):
             return False
         reads = [max(1, sum(e.reads for e in ends if e.group is g)) for g in groups.values()]
         return pays_to_take_in(self._work(node, facts), reads, self.rates)
@@ -220,7 +240,7 @@ class _Partition:
         """Whether a reader that reads each element often finds the elements of a movement in a good order."""
         if end.reads <= FEW_READS or self.facts(end.reader).kind is not Kind.GENERAL:
             return True
-        if facts.is_indirect or facts.divides_last or end.is_divided:
+        if facts.is_indirect or facts.has_cases or facts.divides_last or end.is_divided:
             return False
         return facts.keeps_runs or end.is_plain
 

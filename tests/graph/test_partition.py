@@ -68,6 +68,22 @@ def test_a_function_of_what_many_read_is_computed_once():
     assert kernels(d.graph(y, z)) == ["gelu", "linear", "softmax"]
 
 
+def test_gated_products_keep_the_gate_apart():
+    """Taken in by the product it would be computed for each of its tiles: 3 times as slow, measured."""
+    d = Draft()
+    merged = d.linear(d.input(1, 17, 20), d.random(600, 20))
+    gate, up = d.add_node("split", merged, outputs=2, sizes=(300, 300), axis=2)
+    y = d.linear(d.mul(d.silu(gate), up), d.random(17, 300))
+    assert kernels(d.graph(y)) == ["linear", "split silu mul", "linear"]
+
+
+def test_a_concatenation_is_made_ahead_of_a_convolution():
+    d = Draft()
+    x = d.concat(d.input(1, 3, 5, 17), d.input(1, 5, 5, 17), axis=1)
+    y = d.conv(x, d.random(17, 8, 3, 3), strides=(1, 1), pads=((1, 1), (1, 1)), dilations=(1, 1))
+    assert kernels(d.graph(y)) == ["concat", "conv"]
+
+
 def test_cheap_arithmetic_goes_into_each_reader():
     d = Draft()
     x = d.mul(d.input(17, 30), d.constant(0.5))
