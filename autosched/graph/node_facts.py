@@ -18,6 +18,7 @@ from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
 VIEW = "reshape"  # the operator that only gives memory another shape
 CHEAP_CALLS = frozenset({"neg", "abs", "not", "floor", "ceil", "round"})  # an instruction each
+DIVISIONS = ("floordiv", "mod")
 FUNCTION_OPERATIONS = 8  # additions that take as long as a division or a call of a function
 
 
@@ -47,8 +48,9 @@ class NodeFacts:
     """`operations` for each element of the result, and whether functions or divisions are among them.
 
     Of movements: `has_cases`, whether places decide what is moved, as in a concatenation; `keeps_runs`, whether
-    neighbours along the last dimension stay neighbours; `divides_last`, whether that dimension is taken apart by
-    division; `is_permutation`, whether it is a transposition; `is_indirect`, whether data say what is read.
+    neighbours along the last dimension stay neighbours; `divides`, whether places are taken apart by division, and
+    `divides_last`, whether those along the last dimension are; `is_permutation`, whether it is a transposition;
+    `is_indirect`, whether data say what is read.
     """
 
     kind: Kind
@@ -57,6 +59,7 @@ class NodeFacts:
     has_functions: bool = False
     has_cases: bool = False
     keeps_runs: bool = True
+    divides: bool = False
     divides_last: bool = False
     is_permutation: bool = False
     is_indirect: bool = False
@@ -97,6 +100,9 @@ def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute
             operands,
             has_cases=any(isinstance(value, Select) for op in dag.stages for value in op.body),
             keeps_runs=all(_keeps_runs(op, load) for op, load in found),
+            divides=any(
+                isinstance(e, Binary) and e.op in DIVISIONS for _, load in found for e in postorder(load.indices)
+            ),
             divides_last=any(_divides_last(op, load) for op, load in found),
             is_permutation=len(found) == 1 and _is_permutation(*found[0]),
             is_indirect=any(loads(index) for _, load in found for index in load.indices),
@@ -187,10 +193,13 @@ def _keeps_runs(op: ComputeOp, load: Load) -> bool:
     )
 
 
+def _divisions(load: Load) -> list[Expr]:
+    return [e for e in postorder(load.indices) if isinstance(e, Binary) and e.op in DIVISIONS]
+
+
 def _divides_last(op: ComputeOp, load: Load) -> bool:
     last = next((a for a in reversed(op.axes) if a.extent > 1), None)
-    divisions = (e for e in postorder(load.indices) if isinstance(e, Binary) and e.op in ("floordiv", "mod"))
-    return last is not None and any(last.var in free_vars(e) for e in divisions)
+    return last is not None and any(last.var in free_vars(e) for e in _divisions(load))
 
 
 def _is_permutation(op: ComputeOp, load: Load) -> bool:

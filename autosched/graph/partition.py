@@ -242,7 +242,7 @@ class _Partition:
             return True
         if facts.is_indirect or facts.has_cases or facts.divides_last or end.is_divided:
             return False
-        return facts.keeps_runs or end.is_plain
+        return end.is_plain or (facts.keeps_runs and not facts.divides)
 
     def _work(self, node: Node, facts: NodeFacts) -> NodeWork:
         written = [self._nbytes(name) for name in node.outputs if self.graph.users[name]]

@@ -25,6 +25,7 @@ from autosched.graph.passes.recognise_composites import recognise_composites
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.share_common import share_common
+from autosched.graph.passes.view_parts import view_parts
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, TIME, VERIFY, debug_level
 
@@ -53,6 +54,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("assign_layouts", assign_layouts, "Vectors of a convolution lie along its channels."),
     GraphPass("share_common", share_common, "The same value is not computed twice."),
     GraphPass("merge_siblings", merge_siblings, "Q, K and V, gate and up: one pass over what they read."),
+    GraphPass("view_parts", view_parts, "A kernel that reads several parts of a value has an operand for each."),
 )
 
 
