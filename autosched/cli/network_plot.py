@@ -81,6 +81,6 @@ def _draw(points: Sequence[tuple[int, float]], title: str, path: Path) -> None:
     axes.set_title(title)
     axes.set_xlabel("trials of all tasks")
     axes.set_ylabel("all kernels of a call, ms")
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(0.0, 1.1e3 * max(seconds for _, seconds in points))
     axes.grid(alpha=0.3)
     save_figure(figure, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from autosched.errors import DeviceError
 from autosched.network.task_search import TRIALS, TaskSearch
 from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkPoint, task_results
 from autosched.network.turns import Standing, first_turns, network_s, whose_turn
@@ -58,9 +59,18 @@ class NetworkSearch:
             if turn is None:
                 return
             self._tell("on_turn", turn)
-            self.searches[turn].take_turn(left)
+            self._take_turn(self.searches[turn], left)
             if (now_s := self._kernels_s()) is not None:
                 self.curve.append(NetworkPoint(self.n_measured, self.watch.elapsed(), now_s))
+
+    def _take_turn(self, search: TaskSearch, most: int) -> None:
+        """Raises DeviceError when workers fail for a second task: for the first it may be its data."""
+        try:
+            search.take_turn(most)
+        except DeviceError as error:
+            if any(other.lost_device for other in self.searches):
+                raise
+            search.lose_device(error)
 
     def _kernels_s(self) -> float | None:
         """None while times in the network stand for those of tasks that are going to be measured."""
@@ -78,17 +88,24 @@ class NetworkSearch:
     def _tell(self, moment: str, turn: int | None) -> None:
         if not self.callbacks:
             return
-        elapsed, budget_s = self.watch.elapsed(), self.watch.budget_s
+        elapsed = self.watch.elapsed()
         event = NetworkEvent(
             tasks=task_results(self.searches),
             turn=turn,
             trials=self.n_measured,
             most_trials=self.most_trials,
             elapsed_s=elapsed,
-            eta_s=None if budget_s is None else max(budget_s - elapsed, 0.0),
+            eta_s=self._eta_s(elapsed),
             start_s=self.curve[0].kernels_s if self.curve else None,
             kernels_s=self._kernels_s(),
             gain_s=sum(standing.gain_s for standing in self.standings),
         )
         for callback in self.callbacks:
             getattr(callback, moment)(event)
+
+    def _eta_s(self, elapsed: float) -> float | None:
+        """Seconds to the end of the budget, or of the trials at the pace so far; None where there is neither."""
+        ends = [] if self.watch.budget_s is None else [max(self.watch.budget_s - elapsed, 0.0)]
+        if self.most_trials is not None and (done := self.n_measured):
+            ends.append((self.most_trials - done) * elapsed / done)
+        return min(ends, default=None)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from autosched.errors import AutoschedError, DeviceError
+from autosched.errors import AutoschedError, DeviceError, StoreError
 from autosched.network.tasks import NetworkTask
 from autosched.network.turns import Standing, Turn
 from autosched.tuner.progress import Stopwatch
@@ -42,6 +42,7 @@ class TaskSearch:
     rounds: list[Turn] = field(default_factory=list)
     error: str | None = None
     is_used_up: bool = False
+    lost_device: bool = False
 
     @property
     def standing(self) -> Standing:
@@ -78,16 +79,21 @@ class TaskSearch:
 
     def take_turn(self, most: int) -> None:
         """A round of at most `most` candidates; the first turn takes over what records have before. What goes wrong
-        ends this search alone, unless the device is lost. Raises DeviceError."""
+        ends this search alone, be it a bug, unless it is of the device or the database. Raises DeviceError, StoreError.
+        """
         try:
             if self.begun is None:
                 self.begun = self.begin(self.task)
                 self._recall(self.begun.session)
             self._step(self.begun.session, most)
-        except DeviceError:
+        except (DeviceError, StoreError):
             raise
-        except AutoschedError as error:
-            self.error = str(error)
+        except Exception as error:
+            self.error = str(error) if isinstance(error, AutoschedError) else f"{type(error).__name__}: {error}"
+
+    def lose_device(self, error: DeviceError) -> None:
+        """Ends this search, whose workers fail."""
+        self.error, self.lost_device = str(error), True
 
     def compare(self) -> None:
         """Certifies the best of a few in the database, measured again side by side."""

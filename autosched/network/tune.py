@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -72,7 +73,7 @@ def tune_network(
     percent of the network's time. `resume` goes on with the searches of earlier runs, whose measurements count for
     nothing here. Records go to the database
     `db`, where `autosched.load` finds them. A task whose search fails keeps its schedule. Ctrl-C ends the search with
-    what it has.
+    what it has. Comparing the network with its reference takes a few seconds more than the budget.
 
     Raises UsageError for numbers that make no sense, DeviceError when the device is lost.
     """
@@ -100,7 +101,12 @@ def _result(model: Model, search: NetworkSearch, inputs: Mapping[str, Array]) ->
     """The end of a search: the faster network, timed and compared with its reference."""
     arrays = [inputs[name] for name in model.original.inputs]
     found = {s.task.recipe.spec: steps for s in search.in_order if (steps := s.best_steps) is not None}
-    outcome = contest(model, found, lambda steps: _rebuilt(model, steps), arrays, search.may_go_on)
+    build = partial(_rebuilt, model)
+    try:
+        outcome = contest(model, found, build, arrays, search.may_go_on)
+    except KeyboardInterrupt:
+        search.interrupted = True
+        outcome = contest(model, found, build, arrays, search.may_go_on)  # only whole calls, before and after
     compared = compare_outputs(outcome.model, inputs)
     return NetworkResult(
         model=outcome.model,

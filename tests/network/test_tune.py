@@ -129,15 +129,39 @@ def test_ctrl_c_ends_the_search_with_what_it_has() -> None:
 
 
 def test_a_lost_device_ends_it() -> None:
-    fakes = Fakes(2)
+    fakes = Fakes(3)
 
     def lose(task: Any) -> Begun:
         raise DeviceError("it is gone")
 
-    fakes.searches[0].begin = lose
+    fakes.searches[1].begin = lose  # one alone may have data that do not fit
+    assert fakes.run(20).searches[1].error == "it is gone"
+    fakes = Fakes(3)
+    fakes.searches[0].begin = fakes.searches[1].begin = lose
     with pytest.raises(DeviceError, match="it is gone"):
         fakes.run(40)
-    assert fakes.recorders[1].status == "finished"
+    assert fakes.recorders[2].status == "finished"
+
+
+def test_a_bug_costs_its_task_only() -> None:
+    fakes = Fakes(2)
+
+    def fail(task: Any) -> Begun:
+        raise AssertionError("a rule is wrong")
+
+    fakes.searches[0].begin = fail
+    search = fakes.run(20)
+    assert [s.error for s in search.searches] == ["AssertionError: a rule is wrong", None]
+    assert search.searches[1].n_measured >= 4
+
+
+def test_the_time_left_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+    Fakes(2).run(20, watch)
+    times = [event.eta_s for event in watch.turns]
+    assert times[0] is None
+    assert watch.ends[0].eta_s == 0.0
+    assert all(isinstance(time, float) for time in times[1:])
 
 
 def test_a_better_record_is_kept() -> None:
@@ -201,14 +225,21 @@ def test_a_network_is_tuned_and_what_was_found_is_loaded(tmp_path: Path) -> None
 
 
 def test_ctrl_c_gives_the_best_network_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, path = networks.perceptron((3, 17)), tmp_path / "records.db"
-    measure = Measurer.measure
+    graph, path, contests = networks.perceptron((3, 17)), tmp_path / "records.db", list[int]()
+    measure, side_by_side = Measurer.measure, whole_calls.side_by_side
+
+    def twice(*given: Any) -> Any:
+        contests.append(len(contests))
+        if contests == [0]:
+            raise KeyboardInterrupt
+        return side_by_side(*given)
 
     def interrupted(self: Measurer, *given: Any) -> Any:
         yield from itertools.islice(measure(self, *given), 2)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Measurer, "measure", interrupted)
+    monkeypatch.setattr(whole_calls, "side_by_side", twice)
     result = tune_network(autosched.load(graph, threads=1, db=path), db=path)
     assert (result.trials, result.interrupted) == (2, True)
     assert result.model(np.zeros((2, 3), "float32")).shape == (2, 17)
