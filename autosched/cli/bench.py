@@ -65,7 +65,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_workload(parser)
     options.add_target(parser, threads=options.counts)
     parser.add_argument(
-        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
+        "--size", type=options.size, action="append", default=[], metavar="NAME=N",
         help="a symbolic dimension of a network",
     )  # fmt: skip
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")

@@ -47,7 +47,7 @@ class NamedNetwork:
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--size", type=options.setting, action="append", default=[], metavar="NAME=N",
+        "--size", type=options.size, action="append", default=[], metavar="NAME=N",
         help="a symbolic dimension of a network",
     )  # fmt: skip
 
@@ -178,12 +178,10 @@ def _read(path: Path, names: Sequence[str]) -> list[Array]:
     return [given[name] for name in names]
 
 
-def sizes(given: Sequence[tuple[str, int | str]]) -> dict[str, int]:
+def sizes(given: Sequence[tuple[str, int]]) -> dict[str, int]:
     """What --size says, by name."""
     found: dict[str, int] = {}
     for name, value in given:
-        if not isinstance(value, int) or value < 1:
-            raise UsageError(f"--size {name}={value}: a size is a whole number of at least 1")
         if found.setdefault(name, value) != value:
             raise UsageError(f"--size {name} has two values, {found[name]} and {value}: give one")
     return found

@@ -55,6 +55,14 @@ def setting(text: str) -> tuple[str, int | str]:
     return name, int(value) if re.fullmatch(r"[+-]?\d{1,10}", value) else value
 
 
+def size(text: str) -> tuple[str, int]:
+    """'batch=8' -> ('batch', 8); names of dimensions may be anything, as in 'x[0]=8'."""
+    name, _, value = text.rpartition("=")
+    if not name.strip() or not re.fullmatch(r"\s*\d{1,10}\s*", value) or not 1 <= int(value) <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"a size is written NAME=N, as in batch=8, and is at least 1, got {text!r}")
+    return name.strip(), int(value)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
 

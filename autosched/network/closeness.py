@@ -33,6 +33,9 @@ class Distance:
         """The larger of the two as a fraction of its bound."""
         return max(_fraction(self.rms, bound.rms), _fraction(self.largest, bound.largest))
 
+    def wider(self, other: Distance) -> Distance:
+        return Distance(max(self.rms, other.rms), max(self.largest, other.largest))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -83,9 +86,21 @@ def distance(got: Array, want: Array) -> Distance:
         return Distance(np.inf, np.inf)
     if not finite.any():
         return Distance(0.0, 0.0)
-    size = np.abs(wanted[finite])
-    off = np.abs(actual[finite] - wanted[finite])
+    off, size = np.abs(actual[finite] - wanted[finite]), np.abs(wanted[finite])
     return Distance(_fraction(_rms(off), _rms(size)), _fraction(float(off.max()), float(size.max())))
+
+
+def size_of(errors: Array, want: Array) -> Distance:
+    """Of `errors` that results may have, as `distance` would find them; of integers all may differ."""
+    if want.dtype.kind != "f":
+        return Distance(1.0, float(errors.max(initial=0.0)))
+    finite = np.isfinite(want) & np.isfinite(errors)
+    if not finite.any():
+        return Distance(np.inf, np.inf)
+    size = np.abs(want[finite])
+    return Distance(
+        _fraction(_rms(errors[finite]), _rms(size)), _fraction(float(errors[finite].max()), float(size.max()))
+    )
 
 
 def steps(got: Array, want: Array) -> Distance:

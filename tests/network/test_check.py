@@ -13,7 +13,7 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.check import Verification, verify_network
 from autosched.network.closeness import compare, distance
-from autosched.network.inputs import input_sets
+from autosched.network.inputs import InputSet, input_sets
 from autosched.network.model import Model, compile_graph
 from tests.graph import networks
 from tests.graph.networks import Builder
@@ -72,17 +72,25 @@ def test_a_wrong_epsilon_is_found():
 
 def test_kernels_that_meet_in_memory_are_told_from_wrong_ones():
     model = compile_graph(networks.perceptron((3, 17, 17, 5)), threads=1)
-    right = model._launch
+    right = model.launch
 
     def spoiled(addresses):
         right(addresses)
         ctypes.c_float.from_address(addresses[-1]).value = 7.0
 
-    model._gate, model._launch = None, spoiled
+    model._gate, model.launch = None, spoiled
     found = checked(model)
     assert not found.passed
     assert found.first_wrong is None
     assert "how they were put together" in found.summary()
+
+
+def test_equal_numbers_that_are_added_up_are_rounded_alike():
+    """So that the errors add up, which those of a kernel are allowed to."""
+    b = Builder(x=(2, 4099, 3))
+    model = compile_graph(b.graph(b.add("reduce_sum", "x", axes=(1,))), threads=1)
+    found = verify_network(model, [InputSet("equal", {"x": np.full((2, 4099, 3), 0.1, "float32")})])
+    assert found.passed, found.summary()
 
 
 def test_inputs_are_what_their_readers_take():

@@ -382,6 +382,19 @@ def test_a_plain_evaluation_rounds_in_the_declared_types():
     assert (np.abs(plain - exact.value) <= exact.bound).all()
 
 
+@pytest.mark.parametrize("shape", [(3, 4099), (1, 7)])
+def test_a_plain_sum_adds_one_number_after_the_other(shape):
+    a = te.placeholder(shape, name="A")
+    k = te.reduce_axis(shape[1], "k")
+    dag = ComputeDAG([te.compute(shape[:1], lambda i: te.sum(a[i, k], axis=k), name="B")])
+    array = np.full(shape, 0.1, F32)
+    total = F32(0)
+    for number in array[0]:
+        total += number
+    (plain,) = evaluate_plainly(dag, {"A": array})
+    np.testing.assert_array_equal(plain, np.full(shape[0], total))
+
+
 def test_floats_may_be_given_unrounded():
     a = te.placeholder((3,), name="A")
     dag = ComputeDAG([te.compute((3,), lambda i: a[i] * 2.0, name="B")])

@@ -76,9 +76,9 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
 
 
 def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `dag` as a plain program in the declared types has them: products are added up in those types, and
-    what a stage computes is rounded to its own. How far they lie from what `evaluate` gives is the precision that such
-    programs have."""
+    """The outputs of `dag` as a plain program in the declared types has them: sums are made in those types, one number
+    after the other but for those of BLAS, and what a stage computes is rounded to its own. How far they lie from what
+    `evaluate` gives is the precision that such programs have."""
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
     last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     with np.errstate(all="ignore"):
@@ -86,6 +86,8 @@ def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
             product = _product(op, tensors)
             if product is not None and DTYPES[op.body[0].dtype].is_float:
                 found = [blas.sums(product, op.shape, op.body[0].dtype)]
+            elif _adds_floats(op) and find_prefix_scan(op) is None:
+                found = [_plain_sums(op, tensors)]
             else:
                 found = _values(_stage(op, tensors))
             for tensor, value in zip(op.outputs, found, strict=True):
@@ -95,6 +97,24 @@ def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
                 tensors.pop(name, None)
     results = [(t, tensors[t.name].value.reshape(t.public_shape)) for t in dag.outputs]
     return tuple(value.astype(DTYPES[t.dtype].numpy_dtype) for t, value in results)
+
+
+def _adds_floats(op: ComputeOp) -> bool:
+    return op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float
+
+
+def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
+    """The sums of a stage, each number added to those before it."""
+    dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
+    sums = np.zeros(op.shape, dtype)
+    for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
+        place = tuple(slice(lo, hi) for lo, hi in box.values())
+        points = math.prod(hi - lo for lo, hi in box.values())
+        for (part,) in _parts(op, box, tensors, max(1, _BLOCK // points)):
+            terms = part.value.astype(dtype)
+            terms[..., 0] += sums[place]
+            sums[place] = np.add.accumulate(terms, axis=-1)[..., -1]
+    return sums
 
 
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
