@@ -34,6 +34,8 @@ UNARY = {
     "sinh": (np.sinh, np.concatenate([SPECIAL, WITHIN * 89.4, WITHIN * 2, WITHIN * 1e-20]).astype("float32")),
     "cosh": (np.cosh, np.concatenate([SPECIAL, WITHIN * 89.4, WITHIN * 2]).astype("float32")),
     "tanh": (np.tanh, ANY),
+    "log1p": (np.log1p, np.concatenate([SPECIAL, WITHIN, WITHIN * 1e-20, POSITIVE * 1e9]).astype("float32")),
+    "expm1": (np.expm1, np.concatenate([SPECIAL[:8], WITHIN * 80, WITHIN * 2, WITHIN * 1e-20]).astype("float32")),
     "asinh": (np.arcsinh, np.concatenate([ANY, WITHIN * 10, WITHIN * 1e-20, WITHIN * 1e20]).astype("float32")),
     "acosh": (np.arccosh, np.concatenate([SPECIAL, WITHIN + 2, WITHIN * 1e-6 + 1, WITHIN * 1e20]).astype("float32")),
     "atanh": (np.arctanh, np.concatenate([WITHIN, WITHIN * 1e-20, [NAN, 2, -3]]).astype("float32")),

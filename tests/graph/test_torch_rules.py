@@ -61,6 +61,8 @@ ARITHMETIC: Cases = {
     "remainder of floats": (lambda a: a % 0.7, [x(9)]),
     "fmod": (lambda a: torch.fmod(a, 0.75), [x(9)]),
     "pow": (lambda a, b: (a**b, a**2, 2**b), [positive(5), x(5)]),
+    "present": (lambda a, b: (torch.fmax(a.log(), b), torch.fmin(b, a.log()), torch.xlogy(b, b)), [x(7), x(7, seed=1)]),
+    "div to zero": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), [x(9), x(9, seed=1)]),
     "compare": (lambda a, b: (a < b, a >= b, a == 1, a != b), [x(3, 3, dtype=INT), x(3)]),
     "logic": (lambda a, b: (torch.logical_and(a, b), torch.logical_not(a), (a > 0) | (b > 0)), [x(5), x(5, seed=1)]),
     "where": (lambda a, b: torch.where(a > 0, a, b), [x(3, 4), x(4, dtype=INT)]),
@@ -78,10 +80,10 @@ FUNCTIONS: Cases = {
         [x(17)],
     ),
     "of positive": (
-        lambda a: (a.log(), a.sqrt(), a.rsqrt(), a.reciprocal(), a.log2(), a.log10(), a.exp2()),
+        lambda a: (a.log(), a.sqrt(), a.rsqrt(), a.reciprocal(), a.log2(), a.log10(), a.exp2(), a.log1p(), a.expm1()),
         [positive(9)],
     ),
-    "rounding": (lambda a: (a.floor(), a.ceil(), a.round()), [x(9) * 3]),
+    "rounding": (lambda a: (a.floor(), a.ceil(), a.round(), a.trunc(), a.frac()), [x(9) * 3]),
     "of integers": (lambda a: (a.exp(), a.sigmoid(), a.abs()), [x(5, dtype=INT)]),
     "activations": (
         lambda a: (F.relu(a), F.silu(a), F.gelu(a), F.gelu(a, approximate="tanh"), F.mish(a), F.relu6(a)),
@@ -120,6 +122,7 @@ SHAPES: Cases = {
     "pads in circles": (lambda a: F.pad(a, (1, 2), "circular"), [x(2, 4, 5)]),
     "pixels": (lambda a: (F.pixel_shuffle(a, 2), F.pixel_unshuffle(a, 2)), [x(1, 8, 4, 6)]),
     "filled": (lambda a: (torch.zeros_like(a) + a, torch.ones_like(a) * a, a.new_full((2,), 3.0) + a[0, 0]), [x(2, 3)]),
+    "windows": (lambda a: (a.unfold(1, 3, 2), a.unfold(0, 2, 1)), [x(3, 7)]),
     "arange": (lambda a: a + torch.arange(3) * torch.linspace(0, 1, 3), [x(2, 3)]),
 }
 INDICES: Cases = {
@@ -130,6 +133,14 @@ INDICES: Cases = {
     ),
     "index": (lambda a, i: (a[i], a[:, i], a[:, i, i], a[i, 0]), [x(4, 4, 4), ids(4, 3)]),
     "index of several": (lambda a, i, j: a[:, i, j], [x(2, 4, 5, 3), ids(4, 3, 1), ids(5, 2)]),
+    "index of dimensions apart": (
+        lambda a, i, v: (
+            a[i, :, i],
+            torch.ops.aten.index_put(a, [i, None, i], v),
+            torch.ops.aten.index_put(a, [None, i], v[0, 0], True),
+        ),
+        [x(3, 4, 3), torch.tensor([2, 0]), x(2, 4)],
+    ),
     "index from the end": (lambda a: a[torch.tensor([-1, 0, -2])], [x(4, 2)]),
     "index_put": (lambda a, i, v: a.index_put((i,), v), [x(5, 3), torch.tensor([3, 0]), x(2, 3)]),
     "index_copy": (lambda a, i, v: a.index_copy(1, i, v), [x(2, 5, 3), torch.tensor([3, 0]), x(2, 2, 3)]),
@@ -309,10 +320,14 @@ def test_every_rule_is_for_an_operator_of_torch():
 
 REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Any], str]] = {
     "mask": (lambda a: torch.ops.aten.index_put(a, [a > 0], torch.tensor(0.0)), [x(3)], "a mask chooses"),
-    "divisor": (lambda a: F.avg_pool2d(a, 2, divisor_override=3), [x(1, 1, 4, 4)], "avg_pool with the divisor 3"),
+    "divisor": (
+        lambda a: F.avg_pool2d(a, 2, ceil_mode=True, divisor_override=3),
+        [x(1, 1, 5, 5)],
+        "avg_pool with the divisor 3",
+    ),
+    "many": (lambda a: torch.topk(a, 17)[0], [x(20)], "the first 17 of"),
     "step": (lambda a, b: torch.slice_scatter(a, b, 0, 0, 4, 2), [x(4), x(2)], "a slice of step 2"),
     "softplus": (lambda a: F.softplus(a, threshold=5.0), [x(4)], "threshold 5"),
-    "apart": (lambda a, i: a[i, :, i], [x(3, 3, 3), ids(3, 2)], "not next to each other"),
 }
 
 

@@ -51,9 +51,14 @@ def log1p(x: Expr) -> Expr:
 
 
 def expm1_negative(x: Expr) -> Expr:
-    """exp(x) - 1 for x <= 0; tanh keeps the digits near 0."""
+    """exp(x) - 1 for x <= 1; tanh keeps the digits near 0."""
     t = te.tanh(x * 0.5)
     return t * 2.0 / (1.0 - t)
+
+
+def expm1(x: Expr) -> Expr:
+    """exp(x) - 1."""
+    return te.select(x < 1.0, expm1_negative(x), te.exp(x) - 1.0)
 
 
 def tan(x: Expr) -> Expr:

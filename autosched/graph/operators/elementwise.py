@@ -199,7 +199,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     **{name: getattr(te, name) for name in ("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf")},
     **{name: getattr(te, name) for name in ("sigmoid", "floor", "ceil", "round")},
     **{name: getattr(elementary, name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
-    **{name: getattr(elementary, name) for name in ("asinh", "acosh", "atanh")},
+    **{name: getattr(elementary, name) for name in ("asinh", "acosh", "atanh", "log1p", "expm1")},
 }
 for _name, _function in _FUNCTIONS.items():
     of_elements(_function, _name)

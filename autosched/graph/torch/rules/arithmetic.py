@@ -82,6 +82,7 @@ enter_all(
         for kind in ("Tensor", "Scalar")
     }
 )
+_PRESENT = (("fmax", "maximum"), ("fmin", "minimum"))
 enter_all({f"aten.logical_{name}.default": of_truths(f"logical_{name}") for name in ("and", "or", "xor")})
 
 
@@ -127,9 +128,11 @@ def div(b: TraceBuilder, x: Operand, y: Operand) -> Value:
 def div_mode(b: TraceBuilder, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(b, x, y)
-    if rounding_mode == "trunc" and DTYPES[b.result.dtype].is_float:
-        raise GraphError(f"{b.origin}: division of floats with rounding to zero has no operator")
-    return div(b, x, y)
+    made = div(b, x, y)
+    if rounding_mode == "trunc" and DTYPES[made.dtype].is_float:
+        below = b.emit("less", made, b.operand(0, made.dtype))
+        return b.emit("where", below, b.emit("ceil", made), b.emit("floor", made))
+    return made
 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -154,6 +157,33 @@ def remainder(b: TraceBuilder, x: Operand, y: Operand) -> Value:
 def fmod(b: TraceBuilder, x: Operand, y: Operand) -> Value:
     kind = b.result.dtype
     return b.emit("mod", b.operand(x, kind), b.operand(y, kind), fmod=True)
+
+
+def present_of(operator: str) -> Callable[..., Value]:
+    """Of two numbers the one that is not NaN, or what `operator` says."""
+
+    def apply(b: TraceBuilder, x: Value, y: Value) -> Value:
+        kind = b.result.dtype
+        p, q = b.cast(x, kind), b.cast(y, kind)
+        made = b.emit(operator, p, q)
+        if not DTYPES[kind].is_float:
+            return made
+        return b.emit("where", b.emit("isnan", p), q, b.emit("where", b.emit("isnan", q), p, made))
+
+    return apply
+
+
+enter_all({f"aten.{name}.default": present_of(operator) for name, operator in _PRESENT})
+
+
+@rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
+def xlogy(b: TraceBuilder, x: Operand, y: Operand) -> Value:
+    """x * log(y), and 0 where x is, but for y that is NaN."""
+    kind = b.result.dtype
+    p, q = b.operand(x, kind), b.operand(y, kind)
+    zero = b.operand(0, kind)
+    nothing = b.emit("logical_and", b.emit("equal", p, zero), b.emit("equal", q, q))
+    return b.emit("where", nothing, zero, b.emit("mul", p, b.emit("log", q)))
 
 
 @rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")

@@ -11,6 +11,7 @@ from autosched.graph.graph import Value
 from autosched.graph.torch.builder import Operand, TraceBuilder
 from autosched.graph.torch.rules import enter_all, rule
 from autosched.graph.torch.rules.arithmetic import scaled
+from autosched.ir.dtype import DTYPES
 
 
 def in_result_type(operator: str, **attributes: Any) -> Callable[..., Value]:
@@ -23,7 +24,7 @@ def in_result_type(operator: str, **attributes: Any) -> Callable[..., Value]:
 _SAME_NAME = (
     *("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh"),
     *("cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "relu", "floor", "ceil", "round", "sign"),
-    *("bitwise_not", "silu", "mish"),
+    *("bitwise_not", "silu", "mish", "log1p", "expm1"),
 )
 enter_all({f"aten.{name}.default": in_result_type(name) for name in _SAME_NAME})
 enter_all(
@@ -40,6 +41,18 @@ enter_all(
         "aten.log10.default": lambda b, x: scaled(b, in_result_type("log")(b, x), 1.0 / math.log(10.0)),
     }
 )
+
+
+@rule("aten.trunc.default", "aten.fix.default")
+def trunc(b: TraceBuilder, x: Value) -> Value:
+    """Rounded to zero."""
+    below = b.emit("less", x, b.operand(0, x.dtype))
+    return b.emit("where", below, b.emit("ceil", x), b.emit("floor", x)) if DTYPES[x.dtype].is_float else x
+
+
+@rule("aten.frac.default")
+def frac(b: TraceBuilder, x: Value) -> Value:
+    return b.emit("sub", x, trunc(b, x))
 
 
 @rule("aten.gelu.default")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autosched.errors import GraphError
@@ -35,48 +36,62 @@ def _coordinates(b: TraceBuilder, indices: Sequence[Value]) -> Value:
     return wide[0] if len(wide) == 1 else b.emit("concat", *wide, axis=len(shape))
 
 
-def _places(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> tuple[int, ...]:
-    """The dimensions that are indexed: one after the other, so that the results' dimensions stay in their place."""
-    found = tuple(n for n, index in enumerate(indices) if index is not None)
-    if any(index is not None and index.dtype in ("bool", "uint8") for index in indices):
+@dataclass(frozen=True)
+class _Indexed:
+    """x[indices]: `places` are the dimensions that are indexed, `rest` the others. Those of the result that come from
+    indices stand from `at` on: where the first indexed one was if they are next to each other, else in front."""
+
+    places: tuple[int, ...]
+    rest: tuple[int, ...]
+    at: int
+    ids: Value  # with the coordinates in the last dimension
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return (*self.places, *self.rest)
+
+    @property
+    def n(self) -> int:
+        """Dimensions that come from indices."""
+        return len(self.ids.shape) - 1
+
+
+def _indexed(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> _Indexed:
+    given = [index for index in indices if index is not None]
+    if any(index.dtype in ("bool", "uint8") for index in given):
         raise GraphError(f"{b.origin}: the shape of what a mask chooses is known at run time only")
-    if not found or found != tuple(range(found[0], found[-1] + 1)):
-        raise GraphError(
-            f"{b.origin}: indices of dimensions {found} of {len(x.shape)}, which are not next to each other"
-        )
-    return found
+    if not given:
+        raise GraphError(f"{b.origin}: no dimension is indexed")
+    places = tuple(n for n, index in enumerate(indices) if index is not None)
+    rest = tuple(axis for axis in range(len(x.shape)) if axis not in places)
+    at = places[0] if places == tuple(range(places[0], places[-1] + 1)) else 0
+    return _Indexed(places, rest, at, _coordinates(b, given))
 
 
 @rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
-    places = _places(b, x, indices)
-    given = [i for i in indices if i is not None]
-    first, count = places[0], len(places)
-    if count == 1:
-        return b.emit("gather", x, given[0], axis=first)
-    rest = [axis for axis in range(len(x.shape)) if axis not in places]
-    front = b.transpose(x, [*places, *rest])
-    made = b.emit("gather_nd", front, _coordinates(b, given))
-    n = len(made.shape) - len(rest)  # dimensions of the indices, which go to where the first of them was
-    before = range(n, n + first)
-    return b.transpose(made, [*before, *range(n), *range(n + first, len(made.shape))])
+    found = _indexed(b, x, indices)
+    if len(found.places) == 1:
+        only = next(i for i in indices if i is not None)
+        return b.emit("gather", x, only, axis=found.at)
+    made = b.emit("gather_nd", b.transpose(x, found.order), found.ids)
+    at, n = found.at, found.n
+    return b.transpose(made, [*range(n, n + at), *range(n), *range(n + at, len(made.shape))])
 
 
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(
     b: TraceBuilder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    places = _places(b, x, indices)
-    ids = _coordinates(b, [i for i in indices if i is not None])
-    first, n, rank = places[0], len(ids.shape) - 1, len(x.shape)
-    rest = [axis for axis in range(rank) if axis not in places]
-    written = (*x.shape[:first], *ids.shape[:-1], *x.shape[places[-1] + 1 :])  # as x[indices] is
+    found = _indexed(b, x, indices)
+    at, n = found.at, found.n
+    sizes = [x.shape[axis] for axis in found.rest]
+    written = (*sizes[:at], *found.ids.shape[:-1], *sizes[at:])  # as x[indices] is
     updates = b.expand(b.cast(values, x.dtype), written)
-    updates = b.transpose(updates, [*range(first, first + n), *range(first), *range(first + n, len(written))])
-    order = [*places, *rest]
-    front = b.transpose(x, order)
-    made = b.emit("scatter_nd", front, ids, updates, reduction="add" if accumulate else "none")
-    return b.transpose(made, [order.index(axis) for axis in range(rank)])
+    updates = b.transpose(updates, [*range(at, at + n), *range(at), *range(at + n, len(written))])
+    front = b.transpose(x, found.order)
+    made = b.emit("scatter_nd", front, found.ids, updates, reduction="add" if accumulate else "none")
+    return b.transpose(made, [found.order.index(axis) for axis in range(len(x.shape))])
 
 
 def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.torch.builder import TraceBuilder, axes_of, axis_of
 from autosched.graph.torch.rules import enter_all, rule
+
+MOST_RANKED = 16  # elements that are worth looking for one after the other
 
 
 def reduced(b: TraceBuilder, operator: str, x: Value, dims: Any, keepdim: bool) -> Value:
@@ -133,6 +136,22 @@ def vector_norm(
 def cumsum(b: TraceBuilder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     made = b.cast(x, b.result.dtype)
     return b.emit("cumsum", made, axis=axis_of(x, dim)) if x.shape else made
+
+
+@rule("aten.cumprod.default")
+def cumprod(b: TraceBuilder, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    made = b.cast(x, b.result.dtype)
+    return b.emit("cumprod", made, axis=axis_of(x, dim)) if x.shape else made
+
+
+@rule("aten.topk.default")
+def topk(
+    b: TraceBuilder, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, ...]:
+    """torch's names of the arguments. Sorting many is torch's."""
+    if not x.shape or k > MOST_RANKED:
+        raise GraphError(f"{b.origin}: the first {k} of {list(x.shape)}, more than {MOST_RANKED} or of a scalar")
+    return b.emit_many("top_k", (x,), 2, k=k, axis=axis_of(x, dim), largest=largest)
 
 
 @rule("aten.softmax.int")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.torch.builder import Operand, TraceBuilder, axes_of, axis_of
@@ -136,6 +138,17 @@ def unbind(b: TraceBuilder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     size = x.shape[axis]
     parts = (x,) if size == 1 else b.emit_many("split", (x,), size, sizes=(1,) * size, axis=axis)
     return tuple(b.reshape(part, b.result.shape) for part in parts)
+
+
+@rule("aten.unfold.default")
+def unfold(b: TraceBuilder, x: Value, dimension: int, size: int, step: int) -> Value:
+    """Windows along a dimension, whose elements are a new last one."""
+    axis = axis_of(x, dimension)
+    if not x.shape:
+        return b.reshape(x, b.result.shape)
+    starts = np.arange(b.result.shape[axis]) * step
+    made = b.emit("gather", x, b.constant(starts[:, None] + np.arange(size)), axis=axis)
+    return b.transpose(made, [d for d in range(len(made.shape)) if d != axis + 1] + [axis + 1])
 
 
 @rule("aten.flip.default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,8 +129,9 @@ def max_pool_with_indices_of(rank: int) -> Callable[..., tuple[Value, Value]]:
 def avg_pool_of(rank: int) -> Callable[..., Value]:
     def avg_pool(b: TraceBuilder, x: Value, kernel_size: Sizes, *numbers: Any) -> Value:
         stride, padding, ceil_mode, count_include_pad, *divisor = numbers  # the last one not in one dimension
-        if divisor not in ([], [None]):
-            raise GraphError(f"{b.origin}: avg_pool with the divisor {divisor[0]}")
+        own = next((n for n in divisor if n is not None), None)
+        if own is not None and ceil_mode:
+            raise GraphError(f"{b.origin}: avg_pool with the divisor {own} and windows over the end of the image")
         image = _batched(b, x, rank)
         kernel = _each(rank, kernel_size)
         made = b.emit(
@@ -140,8 +142,10 @@ def avg_pool_of(rank: int) -> Callable[..., Value]:
             pads=_around(rank, padding),
             dilations=(1,) * rank,
             ceil_mode=ceil_mode,
-            count_include_pad=count_include_pad,
+            count_include_pad=count_include_pad or own is not None,
         )
+        if own is not None:
+            made = b.emit("mul", made, b.operand(math.prod(kernel) / own, made.dtype))
         return b.reshape(made, b.result.shape)
 
     return avg_pool
