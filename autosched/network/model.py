@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.partition import Group
 from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
+from autosched.lower.pipeline import DUMP, debug_level
 from autosched.network.archive import save_archive
+from autosched.network.kernel_table import kernel_table
 from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
 from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
@@ -89,6 +92,8 @@ def compile_graph(
     device = find_device(target, threads)
     program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device, choose)
     check_memory(graph, program.weights_bytes, program.memory.nbytes)
+    if debug_level() >= DUMP:
+        print(kernel_table(program.tasks, device), file=sys.stderr)
     entry = emit_program(ENTRY, tuple(program.launches()), len(graph.inputs) + len(graph.outputs), device.target)
     objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]

@@ -8,6 +8,7 @@ import pytest
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.partition import Alias, Group, partition
+from autosched.network.kernel_table import HEAD
 from autosched.network.model import compile_graph
 from autosched.network.program import with_own_outputs
 from tests.graph import networks
@@ -81,3 +82,13 @@ def test_each_value_is_made_before_it_is_read():
             assert read <= known
             known |= {step.output} if isinstance(step, Alias) else set(step.outputs)
         assert set(graph.outputs) <= known
+
+
+def test_the_debug_level_has_a_table_of_kernels(monkeypatch, capsys):
+    monkeypatch.setenv("AUTOSCHED_DEBUG", "4")
+    compile_graph(networks.perceptron((17, 17, 17)), threads=1)
+    lines = capsys.readouterr().err.splitlines()
+    start = lines.index(HEAD)
+    assert lines[start + 1].split()[:3] == ["2", str(2 * 2 * 17 * (2 * 17 + 2)), str(2 * 4 * (2 * 34 + 17 * 17 + 17))]
+    assert lines[start + 1].endswith("  linear relu")
+    assert lines[start + 2].endswith("  in 1 tasks")
