@@ -5,6 +5,12 @@ tasks       its kernels, those that compute the same as one task
 program     kernels, the plan of the arena, and where weights lie
 model       the program linked, its weights packed: a function of arrays
 records     the schedules that were measured before, for its tasks
+room        whether this machine has the memory for it
+
+check       outputs and each kernel against the reference, on inputs that `inputs` makes; closeness: how near is near
+explain     each kernel's time, which `profile` finds, against the machine's limits
+pictures    graph, kernels and arena as text
+verbs       what of these `autosched.api` offers
 
 turns            of its tasks: which is worth another round of measurements
 task_search      one task's search, round by round; place: what all tasks' share
