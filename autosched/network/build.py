@@ -12,12 +12,11 @@ import threading
 from collections.abc import Sequence
 from typing import IO
 
-from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.errors import NoValidCandidate, UsageError
 from autosched.measure.process import worker_environment
 from autosched.network.object_cache import find_object, keep_object, shrink
-from autosched.network.recipe import CANDIDATES, KernelObject, Recipe, make_kernel
+from autosched.network.recipe import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
 
-NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
 ALONE = 2  # kernels are built here: a process takes as long to start
 
 
@@ -105,6 +104,10 @@ class _Builder(threading.Thread):
             raise UnbuiltKernel(recipe, f"LLVM ends the process that compiles {recipe.request.problem.name}")
         if "error" in answer:
             raise UnbuiltKernel(recipe, answer["error"])
+        if "refused" in answer:
+            raise UsageError(answer["refused"])
+        if "bug" in answer:
+            raise RuntimeError(f"the kernel of {recipe.request.problem.name} meets a bug:\n{answer['bug']}")
 
     def _ask(self, job: dict[str, object]) -> dict[str, str] | None:
         """The answer of the process, None if it ended."""

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from autosched.codegen.source import KernelSource
-from autosched.errors import NoValidCandidate
+from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
 from autosched.runtime.jit import compile_object, llvm_version
 from autosched.session.device import Device, find_device
 from autosched.session.request import Request
@@ -18,6 +18,7 @@ from autosched.session.task import analytic_best, make_task
 from autosched.tuner.definition import redefine
 
 CANDIDATES = 4  # that are tried for a kernel
+NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
 
 
 @dataclass(frozen=True)

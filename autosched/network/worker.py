@@ -1,7 +1,8 @@
 """A process that builds kernels of networks: `python -m autosched.network.worker PARENT_PID`.
 
 Each line of standard input is a recipe in JSON; its answer is a line of JSON on standard output, `{}` once the kernel
-is in the cache, `{"error": ...}` where none can be made. LLVM may end the process: then another one makes the kernel
+is in the cache, `{"error": ...}` where none can be made, `{"refused": ...}` where the cache cannot be used, and
+`{"bug": ...}` with a traceback for what should not be. LLVM may end the process: then another one makes the kernel
 from another candidate.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 
 from autosched.errors import AutoschedError
 from autosched.measure.worker import harden, take_pipes
 from autosched.network.object_cache import keep_object
-from autosched.network.recipe import Recipe, make_kernel
+from autosched.network.recipe import NOT_BUILT, Recipe, make_kernel
 
 
 def main() -> int:
@@ -29,8 +31,12 @@ def _answer(job: dict[str, object]) -> dict[str, str]:
     recipe = Recipe(str(job["spec"]), str(job["target"]), int(str(job["threads"])), str(job["steps"]))
     try:
         keep_object(recipe, make_kernel(recipe, int(str(job["passed_over"]))))
-    except AutoschedError as error:
+    except NOT_BUILT as error:
         return {"error": str(error)}
+    except AutoschedError as error:
+        return {"refused": str(error)}
+    except Exception:  # a bug, to be raised where somebody sees it
+        return {"bug": traceback.format_exc()}
     return {}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.errors import NoValidCandidate
+from autosched.errors import NoValidCandidate, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.network import build, object_cache, recipe
@@ -124,7 +124,7 @@ def test_a_process_that_always_ends_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_process_cannot_make_it_says() -> None:
     broken = [Recipe(f'{{"name": "x{n}", "args": {{}}, "dtype": "float32", "graph": 1}}', "cpu", 1) for n in range(4)]
-    with pytest.raises(NoValidCandidate, match="the description of a network's kernel cannot be understood"):
+    with pytest.raises(UsageError, match="the description of a network's kernel cannot be understood"):
         build_kernels(broken)
 
 
@@ -143,3 +143,18 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
     graph = Graph(graph.inputs, ("y",), (*graph.nodes, Node("relu", ("x1",), ("y",))), values, graph.constants)
     check(graph)
     assert [task.name for task in compile_graph(graph, threads=1).tasks] == ["matmul", "relu"]
+
+
+@pytest.mark.parametrize(("answer", "raised"), [("bug", RuntimeError), ("refused", UsageError)])
+def test_what_is_no_matter_of_the_kernel_is_raised(
+    monkeypatch: pytest.MonkeyPatch, answer: str, raised: type[Exception]
+) -> None:
+    """Bugs, and a cache that cannot be written to: no network is cut into parts for them."""
+    text = f'import sys; sys.stdin.readline(); print(\'{{"{answer}": "what it is"}}\', flush=True)'
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(build, "_started", start)
+    with pytest.raises(raised, match="what it is"):
+        compile_graph(chain([2, 3, 4, 5, 6, 8]), threads=1)
