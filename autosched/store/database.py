@@ -155,10 +155,20 @@ class Database:
         return sorted(measured, key=rank)[:n]
 
     def best_of(self, workload_hashes: Iterable[str], target: str, threads: int) -> dict[str, list[Record]]:
-        """What `best` gives for each of several workloads, all of its records; those that have none are left out."""
-        given = canonical_json(sorted(workload_hashes))
+        """What `best` gives for each of several workloads, the best first; those that have none are left out.
+
+        Where the best is certified only those that are, which are few: the others are not even read.
+        """
+        wanted = set(workload_hashes)
+        found = self._grouped(rows.CERTIFIED_BY_TASKS, wanted, target, threads)
+        certified = {name: records for name, records in found.items() if records[0].verified and records[0].certified}
+        return self._grouped(rows.BY_TASKS, wanted - set(certified), target, threads) | certified
+
+    def _grouped(self, where: str, workload_hashes: set[str], target: str, threads: int) -> dict[str, list[Record]]:
+        """Measured records by their workloads, the best first."""
+        given = (canonical_json(sorted(workload_hashes)), target, threads)
         with one_sentence(self.path):
-            found = rows.select(self._connection, rows.BY_TASKS, (given, target, threads), self._damage)
+            found = rows.select(self._connection, where, given, self._damage) if workload_hashes else []
         measured = [r for pair in found if (r := self._record(*pair)) is not None and r.seconds is not None]
         grouped: dict[str, list[Record]] = {}
         for record in sorted(measured, key=rank):

@@ -36,6 +36,8 @@ HASHED = slice(1, -1)  # all but the row's id and the hash itself
 # Which candidates a query is about; completed by bound parameters only. Several workloads are a JSON list.
 BY_TASK = "workload = ? AND target = ? AND threads = ?"
 BY_TASKS = "workload IN (SELECT value FROM json_each(?)) AND target = ? AND threads = ?"
+CERTIFIED_BY_TASKS = f"""{BY_TASKS} AND EXISTS (
+    SELECT 1 FROM measurements WHERE measurements.candidate = candidates.id AND ci_lo IS NOT NULL)"""
 BY_ID_RANGE = "id BETWEEN ? AND ?"
 
 
@@ -91,7 +93,7 @@ def _insert(
 def select(
     connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
 ) -> list[tuple[CandidateRow, list[Outcome]]]:
-    """Candidates in id order with their outcomes in order of attempts. `where` is one of the three above.
+    """Candidates in id order with their outcomes in order of attempts. `where` is one of those above.
 
     Of outcomes that cannot be read a stand-in takes the last place (see `records.LOST`).
     """

@@ -58,6 +58,27 @@ def test_best_puts_certified_first_then_time(database: Database, run: int) -> No
     assert [r.id for r in database.best(*TASK, n=2)] == [certified, lucky]
 
 
+def test_the_best_of_several_tasks_at_once(database: Database, run: int) -> None:
+    slow, fast = add(database, run, 1, 4e-3), add(database, run, 2, 2e-3)
+    add(database, run, 3, None, "crash")
+    other = database.start_run(WorkloadRow("o" * 64, "o", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+    alone = add(database, other, 1, 5e-3)
+    failed = database.start_run(WorkloadRow("f" * 64, "f", "{}"), TargetRow(TASK[1], "{}"), TASK[2], 0)
+    add(database, failed, 1, None, "crash")
+    names = (TASK[0], "o" * 64, "f" * 64, "n" * 64)
+
+    def best() -> dict[str, list[int]]:
+        found = database.best_of(names, *TASK[1:])
+        return {name: [record.id for record in records] for name, records in found.items()}
+
+    assert best() == {TASK[0]: [fast, slow], "o" * 64: [alone]}
+    database.certify(slow, 3e-3, (2.9e-3, 3.1e-3))
+    assert best() == {TASK[0]: [slow], "o" * 64: [alone]}  # the certified ones alone
+    add(database, run, 1, None, "wrong_result")
+    assert best() == {TASK[0]: [fast], "o" * 64: [alone]}
+    assert database.best_of((), *TASK[1:]) == {}
+
+
 def test_ties_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
     winners = set()
     for name, order in (("a", (1, 2, 3)), ("b", (3, 2, 1))):
