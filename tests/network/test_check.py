@@ -93,6 +93,20 @@ def test_equal_numbers_that_are_added_up_are_rounded_alike():
     assert found.passed, found.summary()
 
 
+def test_rounded_floats_may_be_neighbours_near_a_tie():
+    b = Builder(x=(200,))
+    scale = b.constant()
+    b.constants[scale] = np.array(0.02, "float32")
+    model = compile_graph(b.graph(b.add("quantize", "x", scale, None, dtype="uint8")), threads=1)
+    ties = ((np.arange(200) + 0.5) * 0.02).astype("float32")
+    (kernel,) = verify_network(model, [InputSet("ties", {"x": ties})]).kernels
+    assert kernel.worst.found.rms > 0.01  # of them are not where float64 has them
+    assert kernel.worst.passed
+    wrong = compile_graph(b.graph(b.add("quantize", "x", scale, None, dtype="uint8")), threads=1)
+    wrong.block.view("float32")[:1] *= 1.02  # the scale
+    assert not verify_network(wrong, [InputSet("ties", {"x": ties})]).passed
+
+
 def test_inputs_are_what_their_readers_take():
     b = Builder(ids=(5, 3), mask=(5, 3), x=(4,))
     b.values["ids"] = replace(b.values["ids"], dtype="int64")
