@@ -1,23 +1,29 @@
 """Networks timed as a whole, side by side: what is faster alone need not be faster between its neighbours.
 
-A kernel is tuned with its arrays in the caches that it likes; in a network others have been there before.
+A kernel is tuned with its arrays in the caches that it likes; in a network others have been there before. So kernels
+are also timed as they run there, and those that lose by it are taken back if whole calls are faster for that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import mean
 from typing import TypeAlias
 
 from autosched.graph.graph import Array
 from autosched.measure.host import device_lock
 from autosched.measure.timing import interleaved, python_clock
 from autosched.network.model import Model
+from autosched.network.profile import profile
 
 ROUNDS, SAMPLE_S = 11, 0.01
-SWAPPED = 3  # tasks that may take back the schedule that they had, those with the largest share
+PROFILES, PROFILE_S = 3, 0.15  # of each network, by turns: the fastest median of a kernel counts
+SLOWER = 1.02  # times as long takes a kernel that loses in the network
 MARGIN = 0.005  # of a network's time: a difference that counts
+Arrays: TypeAlias = Mapping[str, Array]  # by the names of the network's inputs
 Samples: TypeAlias = tuple[float, ...]  # seconds of one call
 Steps: TypeAlias = Mapping[str, str]  # schedules of tasks by their specs
 
@@ -32,29 +38,41 @@ class Verdict:
 
 
 def contest(
-    start: Model, found: Steps, build: Callable[[Steps], Model], arrays: Sequence[Array], may_go_on: Callable[[], bool]
+    start: Model, found: Steps, build: Callable[[Steps], Model], inputs: Arrays, may_go_on: Callable[[], bool]
 ) -> Verdict:
-    """`start` against the network that `build` makes of the schedules `found`, those of the largest tasks first. Each
-    of the first few is left out where that makes the network faster, while `may_go_on`."""
+    """`start` against the network that `build` makes of the schedules `found`, without those that lose in it if that is
+    faster. Where it may not go on, all of them are taken or none."""
     if not found:
-        (samples,) = side_by_side([start], arrays)
+        (samples,) = side_by_side([start], inputs)
         return Verdict(start, samples, samples)
     best = build(found)
-    for spec in list(found)[:SWAPPED] if len(found) > 1 else ():
-        if not may_go_on():
-            break
-        rest = {other: steps for other, steps in found.items() if other != spec}
-        rival = build(rest)
-        mine, theirs = side_by_side([best, rival], arrays)
-        if min(theirs) < (1 - MARGIN) * min(mine):
-            best, found = rival, rest
-    before, after = side_by_side([start, best], arrays)
+    if may_go_on() and (losing := losing_tasks(start, best, inputs) & set(found)):
+        rest = {spec: steps for spec, steps in found.items() if spec not in losing}
+        rival = build(rest) if rest else start
+        mine, theirs = side_by_side([best, rival], inputs)
+        best = rival if min(theirs) < (1 - MARGIN) * min(mine) else best
+    before, after = side_by_side([start, best], inputs)
     return Verdict(best, before, after) if min(after) < min(before) else Verdict(start, before, before)
 
 
-def side_by_side(models: Sequence[Model], arrays: Sequence[Array]) -> list[Samples]:
+def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
     """Samples of each network, by turns, while nobody else of this user's measures."""
-    clocks = {str(n): python_clock(partial(model, *arrays)) for n, model in enumerate(models)}
+    clocks = {}
+    for n, model in enumerate(models):
+        clocks[str(n)] = python_clock(partial(model, *(inputs[name] for name in model.original.inputs)))
     with device_lock("cpu"):
         samples = interleaved(clocks, ROUNDS, SAMPLE_S)
     return [tuple(samples[str(n)]) for n in range(len(models))]
+
+
+def losing_tasks(before: Model, after: Model, inputs: Arrays) -> set[str]:
+    """The specs of the tasks whose kernels take longer in the network `after` than in the one `before`."""
+    times: list[dict[str, float]] = [{}, {}]
+    for _ in range(PROFILES):
+        for known, model in zip(times, (before, after), strict=True):
+            kernels = profile(model, inputs, PROFILE_S).kernels
+            for task in model.tasks:
+                seconds = mean(kernels[n] for n in task.steps)
+                known[task.recipe.spec] = min(seconds, known.get(task.recipe.spec, seconds))
+    first, last = times
+    return {spec for spec, seconds in last.items() if seconds > SLOWER * first.get(spec, math.inf)}

@@ -99,14 +99,13 @@ def _start_s(task: NetworkTask, times: NetworkTimes) -> float:
 
 def _result(model: Model, search: NetworkSearch, inputs: Mapping[str, Array]) -> NetworkResult:
     """The end of a search: the faster network, timed and compared with its reference."""
-    arrays = [inputs[name] for name in model.original.inputs]
     found = {s.task.recipe.spec: steps for s in search.in_order if (steps := s.best_steps) is not None}
     build = partial(_rebuilt, model)
     try:
-        outcome = contest(model, found, build, arrays, search.may_go_on)
+        outcome = contest(model, found, build, inputs, search.may_go_on)
     except KeyboardInterrupt:
         search.interrupted = True
-        outcome = contest(model, found, build, arrays, search.may_go_on)  # only whole calls, before and after
+        outcome = contest(model, found, build, inputs, search.may_go_on)  # only whole calls, before and after
     compared = compare_outputs(outcome.model, inputs)
     return NetworkResult(
         model=outcome.model,

@@ -20,7 +20,9 @@ from autosched.graph.interpret import interpret
 from autosched.measure.measurer import Measurer
 from autosched.network import contest as whole_calls
 from autosched.network.contest import contest
+from autosched.network.model import Model
 from autosched.network.network_search import NetworkSearch
+from autosched.network.profile import NetworkTimes
 from autosched.network.task_search import Begun, TaskSearch
 from autosched.network.tune import tune_network
 from autosched.network.tuned import NetworkEvent
@@ -177,25 +179,44 @@ def test_a_better_record_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "kept"),
+    ("times", "losing", "kept"),
     [
-        ({"": 9.0, "abc": 5.0, "bc": 6.0, "ac": 5.0, "ab": 7.0}, "abc"),
-        ({"": 9.0, "abc": 5.0, "bc": 4.0, "c": 3.0, "b": 8.0}, "c"),
-        ({"": 4.0, "abc": 5.0, "bc": 6.0, "ac": 6.0, "ab": 6.0}, ""),
+        ({"": 9.0, "abc": 5.0}, "", "abc"),
+        ({"": 9.0, "abc": 5.0, "c": 3.0}, "ab", "c"),
+        ({"": 9.0, "abc": 5.0, "ac": 5.0}, "bd", "abc"),
+        ({"": 4.0, "abc": 5.0}, "abc", ""),
+        ({"": 4.0, "abc": 5.0, "ab": 4.5}, "c", ""),
     ],
 )
 def test_schedules_that_do_not_help_the_network_are_left_out(
-    times: dict[str, float], kept: str, monkeypatch: pytest.MonkeyPatch
+    times: dict[str, float], losing: str, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def side_by_side(models: Sequence[Any], arrays: Sequence[Any]) -> list[tuple[float, ...]]:
+    def side_by_side(models: Sequence[Any], inputs: object) -> list[tuple[float, ...]]:
         return [(times[model],) * 3 for model in models]
 
     monkeypatch.setattr(whole_calls, "side_by_side", side_by_side)
+    monkeypatch.setattr(whole_calls, "losing_tasks", lambda *given: set(losing))
     start: Any = ""
-    outcome = contest(start, dict.fromkeys("abc", "steps"), lambda found: "".join(found), [], lambda: True)  # type: ignore[arg-type, return-value]
+    build: Any = "".join
+    outcome = contest(start, dict.fromkeys("abc", "steps"), build, {}, lambda: True)
     assert outcome.model == kept
     assert outcome.before == (times[""],) * 3
     assert outcome.after == (times[kept],) * 3
+    at_once = contest(start, dict.fromkeys("abc", "steps"), build, {}, lambda: False)
+    assert at_once.model == ("abc" if times["abc"] < times[""] else "")
+
+
+def test_kernels_that_lose_in_the_network_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (autosched.load(networks.perceptron(), threads=1, records=False) for _ in range(2))
+    numbers = iter(range(100))
+
+    def profile(model: Model, inputs: object, budget_s: float) -> NetworkTimes:
+        disturbed = 5.0 if next(numbers) < 2 else 1.0
+        slow = before.tasks[1].steps if model is after else ()
+        return NetworkTimes({n: disturbed * (1.5 if n in slow else 1.0) for n in range(9)}, 1.0)
+
+    monkeypatch.setattr(whole_calls, "profile", profile)
+    assert whole_calls.losing_tasks(before, after, {}) == {before.tasks[1].recipe.spec}
 
 
 # With workers
