@@ -13,7 +13,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Graph, Node
-from autosched.graph.operators import build
+from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
 from autosched.te.reference.evaluate import evaluate, evaluate_plainly
@@ -71,6 +71,6 @@ def evaluate_node(
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}
     made = build(node, [None if name is None else tensors[name] for name in node.inputs])
-    dag = ComputeDAG(made)
+    dag = ComputeDAG([own_result(t) for t in made])
     given = {labels[n]: values[n] for n in node.used}
     return arithmetic(dag, {t.name: given[t.name] for t in dag.inputs})

@@ -25,10 +25,9 @@ from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph, Node
 from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
-from autosched.graph.operators import build
+from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
-from autosched.te import ComputeDAG, Tensor, compute, placeholder
-from autosched.te.tensor import ComputeOp
+from autosched.te import ComputeDAG, placeholder
 
 FEW_READS = 8  # of an element: what a reader that reads no more does not bring into another order for itself
 MOST_NODES = 64  # of a group
@@ -313,7 +312,7 @@ def dag_of(graph: Graph, group: Group) -> ComputeDAG:
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in group.inputs}
     for node in group.nodes:
         made = build(node, [None if name is None else tensors[name] for name in node.inputs])
-        tensors.update(zip(node.outputs, map(_stored, made), strict=True))
+        tensors.update(zip(node.outputs, map(own_result, made), strict=True))
     outputs = [tensors[name] for name in group.outputs]
     weights = [labels[name] for name in group.inputs if graph.is_constant(name)]
     dag = ComputeDAG(outputs)
@@ -321,11 +320,3 @@ def dag_of(graph: Graph, group: Group) -> ComputeDAG:
         unread = sorted(set(labels.values()) - {t.name for t in dag.inputs})
         raise GraphError(f"{group}: nothing is computed from {', '.join(unread)}")
     return dag.with_weights(weights) if weights else dag
-
-
-def _stored(tensor: Tensor) -> Tensor:
-    """A result that is an operand itself as a copy of it."""
-    if isinstance(tensor.op, ComputeOp):
-        return tensor
-    copy: Tensor = compute(tensor.shape, lambda *index: tensor[index], name="copy")
-    return copy

@@ -107,7 +107,9 @@ def _by_reference(
         results = ReferenceEvaluator(model).run(None, {k: a.copy() for k, a in given.items()})
     except (NotImplementedError, RuntimeContextError):
         return None
-    except Exception as error:  # any that NumPy or the library has for operands that do not fit
+    except Exception as error:  # any that NumPy or the library has; it lacks some operands that the standard allows
+        if node.op_type not in FOLDED_ONLY:
+            return None
         raise GraphError(f"it cannot be computed of its constants: {error}") from error
     if not all(isinstance(r, np.ndarray | np.generic) for r in results):
         return None

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from autosched.errors import ExpressionError, GraphError
 from autosched.graph.graph import Attribute, Node, Value
-from autosched.te import Tensor, placeholder
+from autosched.te import Tensor, compute, placeholder
+from autosched.te.tensor import ComputeOp
 
 F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
 _FAMILIES = (
@@ -65,6 +66,14 @@ def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         return _apply(node.operator, tensors, node.attributes, len(node.outputs))
     except (ExpressionError, GraphError) as error:
         raise GraphError(f"{node.origin or node}: {error}") from error
+
+
+def own_result(tensor: Tensor) -> Tensor:
+    """A result that is an operand itself as a copy of it, which can be computed."""
+    if isinstance(tensor.op, ComputeOp):
+        return tensor
+    copy: Tensor = compute(tensor.shape, lambda *index: tensor[index], name="copy")
+    return copy
 
 
 def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:

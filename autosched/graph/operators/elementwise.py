@@ -95,9 +95,20 @@ def mod(a: Expr, b: Expr, fmod: bool = False) -> Expr:
 @of_elements
 def pow_(a: Expr, b: Expr) -> Expr:
     """a to the power of b, in the type of `a`, but that floats are computed as floats."""
-    if DTYPES[a.dtype].is_float or not DTYPES[b.dtype].is_float:
+    if DTYPES[a.dtype].is_float:
         return te.pow(a, te.cast(b, DTYPES[a.dtype].computes_in))
-    return te.cast(te.pow(te.cast(a, b.dtype), b), a.dtype)
+    if DTYPES[b.dtype].is_float:
+        return te.cast(te.pow(te.cast(a, b.dtype), b), a.dtype)
+    return _whole_power(a, b)
+
+
+def _whole_power(a: Expr, b: Expr) -> Expr:
+    """By squares of a for the bits of b, of which six are more than any result has room for but 0, 1 and -1."""
+    result, square = te.const(1, a.dtype), a
+    for bit in range(6):
+        result = te.select(te.equal((b >> bit) & 1, 1), result * square, result)
+        square = square * square
+    return te.select(te.all(te.equal(a, 0), b > 0), te.const(0, a.dtype), result)
 
 
 @of_elements

@@ -86,6 +86,14 @@ def test_constants_of_shapes_take_no_memory():
     assert graph.constants["w"].shape == (1000, 1000)
 
 
+def test_what_the_library_cannot_fold_is_left_to_the_network():
+    """Its GatherElements takes indices for all of an axis only."""
+    nodes = [node("GatherElements", ["table", "at"], ["rows"], axis=1), node("Mul", ["x", "rows"], ["y"])]
+    table, at = np.arange(10, dtype=np.float32)[None], np.array([[3, 0, 4]])
+    graph = graph_of(nodes, {"x": [1, 3]}, constants={"table": table, "at": at})
+    np.testing.assert_array_equal(interpret(graph, {"x": np.ones((1, 3), np.float32)})["y"], table[:, [3, 0, 4]])
+
+
 def test_a_loop_is_unrolled():
     body = helper.make_graph(
         [node("Add", ["h", "x"], ["h_out"]), node("Identity", ["c"], ["c_out"]), node("Identity", ["i"], ["row"])],
