@@ -129,7 +129,9 @@ def test_bytes_against_arithmetic():
     assert pays_to_take_in(cheap, [3], rates)
     assert pays_to_take_in(cheap, [1, 1], rates)
     assert not pays_to_take_in(dear, [3], rates)
-    assert pays_to_take_in(NodeWork(10**6, 10**6, 10**7, True), [3], rates)  # the reader keeps it
+    kept = NodeWork(10**6, 10**6, 10**7, True)
+    assert pays_to_take_in(kept, [200], rates)
+    assert not pays_to_take_in(kept, [2000], rates)
 
 
 @pytest.mark.parametrize("start", range(0, 500, 50))
