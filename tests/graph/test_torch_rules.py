@@ -150,6 +150,15 @@ INDICES: Cases = {
         [x(3, 5), torch.tensor([[1, 4], [0, 2], [2, 3]]), x(3, 3)],
     ),
     "scatter_add": (lambda a, i, v: a.scatter_add(1, i, v), [x(3, 5), ids(5, 3, 4), x(3, 4)]),
+    "writes to slices with steps": (
+        lambda a, b, c: (torch.slice_scatter(a, b, 1, 1, 5, 2), torch.slice_scatter(a, c, 0, 0, 3, 2)),
+        [x(3, 5), x(3, 2), x(2, 5)],
+    ),
+    "scatter_reduce": (
+        lambda a, i, v: (a.scatter_reduce(1, i, v, "amax"), a.scatter_reduce(1, i, v, "sum")),
+        [x(3, 5), ids(5, 3, 4), x(3, 4)],
+    ),
+    "diagonals": (lambda a: (a.diagonal(), a.diagonal(1, 0, 2), a.diagonal(-2, -1, 1)), [x(3, 4, 5)]),
     "writes to slices": (
         lambda a, b: torch.slice_scatter(a, b, 1, 1, 3).select_scatter(b[:, 0], 1, 0),
         [x(3, 5), x(3, 2)],
@@ -165,7 +174,17 @@ REDUCTIONS: Cases = {
     "places": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True)), [x(3, 4)]),
     "truths": (lambda a: ((a > 1).any(), (a > 0).all(1), (a > 0).any((0, 1))), [x(3, 4)]),
     "variances": (lambda a: (a.var(), a.var(1, correction=0), a.std((0, 2)), *torch.var_mean(a, 1)), [x(2, 3, 4)]),
-    "norms": (lambda a: (a.norm(), a.norm(1, 1), torch.linalg.vector_norm(a, 3, 0), F.normalize(a, dim=1)), [x(3, 4)]),
+    "norms": (
+        lambda a: (
+            a.norm(),
+            a.norm(1, 1),
+            a.floor().norm(0, 1),
+            (-a.sum().abs()).norm(),
+            torch.linalg.vector_norm(a, 3, 0),
+            F.normalize(a, dim=1),
+        ),
+        [x(3, 4)],
+    ),
     "logsumexp, cumsum": (lambda a: (a.logsumexp(1), a.cumsum(0), a.cumsum(-1)), [x(3, 4)]),
 }
 PRODUCTS: Cases = {
@@ -326,7 +345,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Any], str]] = {
         "avg_pool with the divisor 3",
     ),
     "many": (lambda a: torch.topk(a, 17)[0], [x(20)], "the first 17 of"),
-    "step": (lambda a, b: torch.slice_scatter(a, b, 0, 0, 4, 2), [x(4), x(2)], "a slice of step 2"),
+    "mean": (
+        lambda a, i: a.scatter_reduce(0, i, a, "mean"),
+        [x(4), torch.tensor([0, 1, 1, 3])],
+        "with the reduction mean",
+    ),
     "softplus": (lambda a: F.softplus(a, threshold=5.0), [x(4)], "threshold 5"),
 }
 

@@ -133,3 +133,16 @@ def scatter(b: TraceBuilder, x: Value, dim: int, index: Value, source: Operand) 
 @rule("aten.scatter_add.default")
 def scatter_add(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     return _scattered(b, x, dim, index, source, "add")
+
+
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+@rule("aten.scatter_reduce.two")
+def scatter_reduce(
+    b: TraceBuilder, x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    """torch's names of the arguments."""
+    if reduce not in _REDUCTIONS or not include_self or not x.shape:
+        raise GraphError(f"{b.origin}: scattering with the reduction {reduce}, or one that leaves out what was there")
+    return _scattered(b, x, dim, index, src, _REDUCTIONS[reduce])

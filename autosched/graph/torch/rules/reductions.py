@@ -123,9 +123,13 @@ def vector_norm(
 ) -> Value:
     """torch's names of the arguments."""
     made = b.cast(x, b.result.dtype)
-    if ord == 2 or ord == 1:
+    if x.shape and (ord == 2 or ord == 1):
         return reduced(b, f"reduce_l{int(ord)}", made, dim, keepdim)
+    if ord == 0:  # how many are not 0
+        return reduced(b, "reduce_sum", b.cast(b.cast(made, "bool"), made.dtype), dim, keepdim)
     size = b.emit("abs", made)
+    if not x.shape:
+        return size
     if math.isinf(ord):
         return reduced(b, "reduce_max" if ord > 0 else "reduce_min", size, dim, keepdim)
     powers = reduced(b, "reduce_sum", b.emit("pow", size, b.operand(float(ord), size.dtype)), dim, keepdim)

@@ -87,17 +87,31 @@ def slice_scatter(
     b: TraceBuilder, x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     """x with x[start:end] replaced along a dimension."""
-    if step != 1:
-        raise GraphError(f"{b.origin}: writing to a slice of step {step}")
     axis = axis_of(x, dim)
     size = x.shape[axis]
     first, last = _bounds(size, start, end)
+    if step != 1:
+        places = np.arange(size) - first
+        written = (places >= 0) & (np.arange(size) < last) & (places % step == 0)
+        shape = (size, *(1,) * (len(x.shape) - axis - 1))
+        spread = b.emit("gather", b.cast(src, x.dtype), b.constant(np.where(written, places // step, 0)), axis=axis)
+        return b.emit("where", b.constant(written.reshape(shape)), spread, x)
     if (first, last) == (0, size):
         return b.cast(src, x.dtype)
     parts = [b.slice(x, axis, 0, first)] if first > 0 else []
     parts.append(b.cast(src, x.dtype))
     parts += [b.slice(x, axis, last, size)] if last < size else []
     return b.emit("concat", *parts, axis=axis)
+
+
+@rule("aten.diagonal.default")
+def diagonal(b: TraceBuilder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    rows, columns = axis_of(x, dim1), axis_of(x, dim2)
+    rest = [axis for axis in range(len(x.shape)) if axis not in (rows, columns)]
+    count, width = x.shape[rows], x.shape[columns]
+    lines = b.reshape(b.transpose(x, [*rest, rows, columns]), (*(x.shape[axis] for axis in rest), count * width))
+    first = max(-offset, 0) * width + max(offset, 0)
+    return b.emit("gather", lines, b.constant(first + np.arange(b.result.shape[-1]) * (width + 1)), axis=len(rest))
 
 
 @rule("aten.select_scatter.default")
