@@ -1,23 +1,25 @@
 """A kernel against the limits of its device: the roofline as measured, and the cost model's view of the same code.
 
 The roofline (Williams, Waterman, Patterson, CACM 2009): a kernel of F operations that moves at least B bytes takes no
-less than max(F / peak, B / bandwidth). B is compulsory traffic: each input read once, each output written once. The
+less than max(F / peak, B / bandwidth). B is compulsory traffic: what is read of each input, once, and each output. The
 bandwidth is that of reading B bytes again and again, so it is a cache's where the arrays fit into one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.visit import free_vars
 from autosched.target import Target
 
 if TYPE_CHECKING:
-    from autosched.ir.expr import Expr
+    from autosched.ir.expr import Expr, Load, Var
     from autosched.ir.stmt import Func
     from autosched.te import ComputeDAG
     from cost_model.cpu.latency import AnalyticLatency, Cost
@@ -40,7 +42,27 @@ class Roof:
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
-    return sum(int(np.prod(t.shape)) * DTYPES[t.dtype].nbytes for t in (*dag.inputs, *dag.outputs))
+    """Of the outputs, and of what is read of each input: of a table the rows that are looked up, of an image what lies
+    under a strided window."""
+    read = {t.name: 0 for t in dag.inputs}
+    for op in dag.stages:
+        extents = {axis.var: axis.extent for axis in (*op.axes, *op.reduce_axes)}
+        for load in dag.reads(op):
+            if load.buffer in read:
+                read[load.buffer] = max(read[load.buffer], _elements(load, dag.tensors[load.buffer].shape, extents))
+    written = sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in dag.outputs)
+    return written + sum(read[t.name] * DTYPES[t.dtype].nbytes for t in dag.inputs)
+
+
+def _elements(load: Load, shape: Sequence[int], extents: Mapping[Var, int]) -> int:
+    """How many different ones a load reads, at most."""
+
+    def points(index: Iterable[Expr]) -> int:
+        names = {name for part in index for name in free_vars(part)}
+        return math.prod(extents.get(name, 1) for name in names)
+
+    in_box = math.prod(min(size, points([index])) for size, index in zip(shape, load.indices, strict=True))
+    return min(in_box, points(load.indices))
 
 
 def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:
