@@ -14,7 +14,7 @@ from autosched.te.operators.winograd import winograd
 from autosched.te.reference import blas as reference_blas
 from autosched.te.reference import error_bounds
 from autosched.te.reference import evaluate as reference
-from autosched.te.reference.evaluate import Reference, evaluate, evaluate_plainly, within
+from autosched.te.reference.evaluate import PLAIN_RUN, Reference, evaluate, evaluate_plainly, within
 from autosched.te.reference.inputs import make_inputs
 
 Array = np.ndarray[Any, Any]
@@ -389,8 +389,11 @@ def test_a_plain_sum_adds_one_number_after_the_other(shape):
     dag = ComputeDAG([te.compute(shape[:1], lambda i: te.sum(a[i, k], axis=k), name="B")])
     array = np.full(shape, 0.1, F32)
     total = F32(0)
-    for number in array[0]:
-        total += number
+    for start in range(0, shape[1], PLAIN_RUN):
+        run = F32(0)
+        for number in array[0, start : start + PLAIN_RUN]:
+            run += number
+        total += run
     (plain,) = evaluate_plainly(dag, {"A": array})
     np.testing.assert_array_equal(plain, np.full(shape[0], total))
 

@@ -34,6 +34,7 @@ from autosched.te.rewrites.winograd import TILES, match_stage, transformed
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 
 _BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
+PLAIN_RUN = 1024  # numbers: programs that add up more have several sums
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
 
 
 def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `dag` as a plain program in the declared types has them: sums are made in those types, one number
-    after the other but for those of BLAS, and what a stage computes is rounded to its own. How far they lie from what
-    `evaluate` gives is the precision that such programs have."""
+    """The outputs of `dag` as a plain program in the declared types has them: sums are made in those types, up to
+    PLAIN_RUN numbers one after the other, those of products by BLAS, and what a stage computes is rounded to its own.
+    How far they lie from what `evaluate` gives is the precision that such programs have."""
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
     last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     with np.errstate(all="ignore"):
@@ -104,7 +105,7 @@ def _adds_floats(op: ComputeOp) -> bool:
 
 
 def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
-    """The sums of a stage, each number added to those before it."""
+    """The sums of a stage: runs of numbers added one after the other, and then the runs."""
     dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
     sums = np.zeros(op.shape, dtype)
     for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
@@ -112,8 +113,8 @@ def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
         points = math.prod(hi - lo for lo, hi in box.values())
         for (part,) in _parts(op, box, tensors, max(1, _BLOCK // points)):
             terms = part.value.astype(dtype)
-            terms[..., 0] += sums[place]
-            sums[place] = np.add.accumulate(terms, axis=-1)[..., -1]
+            for start in range(0, terms.shape[-1], PLAIN_RUN):
+                sums[place] += np.add.accumulate(terms[..., start : start + PLAIN_RUN], axis=-1)[..., -1]
     return sums
 
 
