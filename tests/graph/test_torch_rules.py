@@ -263,6 +263,16 @@ WINDOWS: Cases = {
         [x(1, 2, 3, 4)],
     ),
     "cubic resize": (lambda a: F.interpolate(a, size=(6, 7), mode="bicubic"), [x(1, 2, 3, 4)]),
+    "grids": (
+        lambda a, g: (
+            F.grid_sample(a, g, align_corners=True),
+            F.grid_sample(a, g, "nearest", "border", align_corners=False),
+            F.grid_sample(a, g, "bicubic", "reflection", align_corners=False),
+        ),
+        [x(2, 3, 5, 4), x(2, 3, 7, 2)],
+    ),
+    "grids of volumes": (lambda a, g: F.grid_sample(a, g, align_corners=False), [x(1, 2, 3, 4, 5), x(1, 2, 1, 3, 3)]),
+    "fold": (lambda a: (F.fold(a, (4, 5), 2, padding=1, stride=2), F.fold(a[0], (4, 4), (2, 2))), [x(2, 8, 9)]),
 }
 FAMILIES: dict[str, Cases] = {
     **{"arithmetic": ARITHMETIC, "functions": FUNCTIONS, "shapes": SHAPES, "indices": INDICES},

@@ -210,3 +210,24 @@ _RESIZES = (
 )
 enter_all({f"aten.upsample_{name}.vec": resize_of(mode, lambda scales: scales or ()) for name, mode in _RESIZES})
 enter_all({f"aten.upsample_{name}.default": resize_of(mode, lambda *scales: scales) for name, mode in _RESIZES})
+
+
+@rule("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
+def grid_sampler(
+    b: TraceBuilder, x: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Value:
+    mode = ("linear", "nearest", "cubic")[interpolation_mode]
+    padding = ("zeros", "border", "reflection")[padding_mode]
+    return b.emit("grid_sample", x, grid, mode=mode, padding=padding, align_corners=align_corners)
+
+
+@rule("aten.col2im.default")
+def fold(
+    b: TraceBuilder, x: Value, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> Value:
+    columns = b.reshape(x, (1, *x.shape)) if len(x.shape) == 2 else x
+    found = b.emit(
+        "col2im", columns, sizes=_each(2, output_size), kernel=_each(2, kernel_size), strides=_each(2, stride),
+        pads=_around(2, padding), dilations=_each(2, dilation),
+    )  # fmt: skip
+    return b.reshape(found, b.result.shape)
