@@ -81,7 +81,7 @@ def _forms(graph: Graph, gains: Mapping[str, int]) -> Forms:
     forms: dict[str, ChannelsLast] = {}
     convolved: set[str] = set()  # images that come from a convolution
     for node in graph.nodes:
-        form = with_channels_last(graph, node)
+        form = with_channels_last(graph, node, max((_channels(graph, forms, name) for name in node.used), default=1))
         if form is None or _has_no_lanes(graph, node):
             continue
         comes_from_one = not convolved.isdisjoint(node.used)
@@ -91,6 +91,13 @@ def _forms(graph: Graph, gains: Mapping[str, int]) -> Forms:
             convolved.update(node.outputs)
         forms[node.outputs[0]] = form
     return forms
+
+
+def _channels(graph: Graph, forms: Forms, name: str) -> int:
+    """How many dimensions of a value are channels."""
+    node = graph.producers.get(name)
+    form = None if node is None else forms.get(node.outputs[0])
+    return form.channels if form is not None and form.results else 1
 
 
 def _is_fixed(form: ChannelsLast) -> bool:
@@ -124,7 +131,7 @@ def _moves(graph: Graph, forms: Forms) -> Iterator[tuple[Hashable, Hashable, flo
     for name, value in graph.values.items():
         if len(value.shape) < 3 or graph.is_constant(name):
             continue
-        maker, cost = _maker(graph, forms, name), _cost(value, len(value.shape))
+        maker, cost = _maker(graph, forms, name), _cost(value, len(value.shape), _channels(graph, forms, name))
         readers: set[Hashable] = {_FIRST} if name in graph.outputs else set()
         for user in graph.users[name]:
             rank = _rank_of_image(forms, user, name)
@@ -160,16 +167,12 @@ def _rank_of_image(forms: Forms, user: Node, name: str) -> int | None:
     return form.rank if form is not None and is_image else None
 
 
-def _cost(value: Value, rank: int) -> int:
+def _cost(value: Value, rank: int, channels: int = 1) -> int:
     """Bytes that are moved to change the order of an image, stretched to `rank` dimensions."""
     shape = _stretched(value.shape, rank)
-    if not _moves_elements(shape):
+    if math.prod(shape[1 : channels + 1]) == 1 or math.prod(shape[channels + 1 :]) == 1:
         return VIEW_COST
     return math.prod(shape) * DTYPES[value.dtype].nbytes
-
-
-def _moves_elements(shape: Shape) -> bool:
-    return shape[1] > 1 and math.prod(shape[2:]) > 1
 
 
 def _stretched(shape: Shape, rank: int) -> Shape:
@@ -232,7 +235,8 @@ class _Relayout:
         if name in self.lost and name is not None:
             self.lost.discard(name)
             rank = len(self.graph.values[name].shape)
-            self._add(Node("transpose", (self.last[name, rank],), (name,), {"perm": to_first(rank)}))
+            perm = to_first(rank, _channels(self.graph, self.forms, name))
+            self._add(Node("transpose", (self.last[name, rank],), (name,), {"perm": perm}))
         return name
 
     def _in_last(self, name: str, rank: int) -> str:
@@ -248,7 +252,8 @@ class _Relayout:
             self._add(Node("reshape", (source,), (whole,), {"shape": shape}))
             source = whole
         made = self._named(name, rank)
-        self._add(Node("transpose", (source,), (made,), {"perm": to_last(rank)}))
+        perm = to_last(rank, _channels(self.graph, self.forms, name))
+        self._add(Node("transpose", (source,), (made,), {"perm": perm}))
         return made
 
     def _constant(self, name: str, array: Array) -> str:

@@ -1,7 +1,8 @@
 """Nodes on images [N, C, ...] as nodes on the same images with their channels last, [N, ..., C].
 
 Operators on images have an attribute for that. Others go by dimensions, whose numbers change: those that work element
-by element, join, cut, pad, resize or reduce. A transpose that puts the channels last is none at all then.
+by element, join, cut, pad, resize or reduce. A transpose that puts the channels last is none at all then. Where
+channels are taken apart, to be shuffled, several dimensions after the batch are channels, [N, G, C / G, ...].
 """
 
 from __future__ import annotations
@@ -25,23 +26,25 @@ class ChannelsLast:
     """`node`: what computes the same on images with their channels last, called as the node that it stands for.
 
     `operands`: the places among its inputs of such images; those of fewer dimensions are stretched to `rank`.
-    `results`: whether its results are such images too. What else it reads and makes is as it was.
+    `results`: whether its results are such images too, with so many dimensions of channels. What else it reads and
+    makes is as it was.
     """
 
     node: Node
     rank: int
     operands: tuple[int, ...] = (0,)
     results: bool = True
+    channels: int = 1
 
 
-def to_last(rank: int) -> Shape:
-    """The permutation from [N, C, ...] to [N, ..., C]."""
-    return (0, *range(2, rank), 1)
+def to_last(rank: int, channels: int = 1) -> Shape:
+    """The permutation from [N, C, ...] to [N, ..., C], for so many dimensions of channels."""
+    return (0, *range(channels + 1, rank), *range(1, channels + 1))
 
 
-def to_first(rank: int) -> Shape:
+def to_first(rank: int, channels: int = 1) -> Shape:
     """The permutation from [N, ..., C] to [N, C, ...]."""
-    return (0, rank - 1, *range(1, rank - 1))
+    return (0, *range(rank - channels, rank), *range(1, rank - channels))
 
 
 def in_last_order(items: Sequence[T]) -> tuple[T, ...]:
@@ -49,10 +52,15 @@ def in_last_order(items: Sequence[T]) -> tuple[T, ...]:
     return tuple(items[d] for d in to_last(len(items)))
 
 
-def with_channels_last(graph: Graph, node: Node) -> ChannelsLast | None:
-    """None where the node does not take such images, or has no images."""
+def with_channels_last(graph: Graph, node: Node, channels: int = 1) -> ChannelsLast | None:
+    """None where the node does not take such images, or has no images. `channels`: dimensions of its first operand."""
     if node.inputs[:1] == (None,) or not node.inputs:
         return None
+    if channels > 1 or node.operator == "reshape":
+        moving = _MOVING.get(node.operator)
+        found = moving(graph, node, channels) if moving is not None else None
+        if found is not None or channels > 1:
+            return found
     rule = _RULES.get(node.operator) or (_by_attribute if _CHANNELS_LAST in _parameters(node.operator) else None)
     ranks = [len(graph.values[name].shape) for name in (*node.used[:1], node.outputs[0])]
     return None if rule is None or max(ranks) < 3 else rule(graph, node)
@@ -167,6 +175,31 @@ def _transposing(graph: Graph, node: Node) -> ChannelsLast | None:
     return out_of_last(node, rank) if perm == to_first(rank) else None
 
 
+def _regrouping(graph: Graph, node: Node, channels: int) -> ChannelsLast | None:
+    """Channels are taken apart, or put together."""
+    given, made = graph.values[node.used[0]].shape, graph.values[node.outputs[0]].shape
+    pixels = given[channels + 1 :]
+    count = len(made) - 1 - len(pixels)
+    if not pixels or count < 1 or made != (given[0], *made[1 : count + 1], *pixels):
+        return None
+    shape = (made[0], *pixels, *made[1 : count + 1])
+    return ChannelsLast(_turned(node, shape=shape), len(given), channels=count)
+
+
+def _shuffling(graph: Graph, node: Node, channels: int) -> ChannelsLast | None:
+    """Dimensions of channels change places."""
+    perm, rank = permutation(node), _rank(graph, node)
+    if any((place != axis) for axis, place in enumerate(perm) if not 1 <= axis <= channels):
+        return None
+    order = to_last(rank, channels)
+    return ChannelsLast(_turned(node, perm=tuple(order.index(perm[d]) for d in order)), rank, channels=channels)
+
+
+# What is done to several dimensions of channels.
+_MOVING: Mapping[str, Callable[[Graph, Node, int], ChannelsLast | None]] = {
+    "reshape": _regrouping,
+    "transpose": _shuffling,
+}
 _LISTS: Mapping[str, tuple[str, ...]] = {
     "pad": ("pads",),
     "tile": ("repeats",),

@@ -106,6 +106,23 @@ def test_a_sequence_between_two_convolutions_of_one_dimension():
     assert (after.nodes[0].operator, after.nodes[-1].operator) == ("transpose", "transpose")
 
 
+def test_shuffled_channels_are_moved_as_they_lie():
+    d = Draft()
+    x = conv(d, d.input(2, 3, 7, 5), 12)
+    apart = d.transpose(d.reshape(x, shape=(2, 3, 4, 7, 5)), perm=(0, 2, 1, 3, 4))
+    after = checked(assign_layouts, d.graph(conv(d, d.reshape(apart, shape=(2, 12, 7, 5)), 2)))
+    assert moves(after) == [(0, 2, 3, 1), (0, 1, 2, 4, 3), (0, 3, 1, 2)]
+    assert operators_of(after).count("reshape") == 2
+
+
+def test_heads_that_are_taken_apart_move_once():
+    d = Draft()
+    x = conv(d, d.input(1, 3, 6, 5), 12, 5)
+    heads = d.transpose(d.reshape(x, shape=(1, 3, 4, 30)), perm=(0, 1, 3, 2))
+    after = checked(assign_layouts, d.graph(d.softmax(heads)))
+    assert moves(after) == [(0, 2, 3, 1), (0, 3, 1, 2, 4)]
+
+
 def test_an_image_that_several_read_is_moved_once():
     d = Draft()
     x = d.input(1, 8, 5, 7)
@@ -264,11 +281,17 @@ def test_what_cannot_have_channels_last(operator, shape, attributes):
     assert with_channels_last(graph, graph.nodes[0]) is None
 
 
+def _apart(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """With channels in two dimensions."""
+    groups = 2 if shape[1] % 2 == 0 else 1
+    return (shape[0], groups, shape[1] // groups, *shape[2:])
+
+
 def some_node(d: Draft, rng: np.random.Generator, pool: list[str]) -> str | None:
     """One more node that reads images of the pool; None where what was drawn does not fit."""
     x = str(rng.choice(pool))
     shape = d.values[x].shape
-    kind, rank = int(rng.integers(12)), len(shape)
+    kind, rank = int(rng.integers(15)), len(shape)
     if rank < 3:
         return str(d.linear(x, d.random(4, shape[-1])))
     alike = [name for name in pool if d.values[name].shape == shape]
@@ -286,6 +309,9 @@ def some_node(d: Draft, rng: np.random.Generator, pool: list[str]) -> str | None
         lambda: d.transpose(x, perm=[(0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))][axis % 2]),
         lambda: d.reshape(x, shape=(*shape[:2], math.prod(shape[2:]))),
         lambda: d.reduce_mean(x, axes=(axis,), keepdims=False),
+        lambda: d.reshape(x, shape=_apart(shape)) if rank < 5 else None,
+        lambda: d.transpose(x, perm=(0, 2, 1, *range(3, rank))) if rank > 3 else None,
+        lambda: d.reshape(x, shape=(shape[0], shape[1] * shape[2], *shape[3:])) if rank > 3 else None,
         lambda: d.slice(x, starts=(shape[axis] // 2,), stops=(None,), axes=(axis,)),
     ]
     return makers[kind]()
