@@ -77,11 +77,22 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
         f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
-        f"  next     {command(f'plot {quote(word)}', args.db)}",
+        f"  next     {command(f'plot {quote(word)}{_options(args)}', args.db)}",
     ]
     if result.interrupted:
         lines.append("  interrupted; everything measured so far is saved, --resume goes on")
     return "\n".join(lines)
+
+
+def _options(args: argparse.Namespace) -> str:
+    """What says which network it is, and with how many threads, for another command."""
+    given = [
+        f"{flag} {name}={value}"
+        for flag, pairs in (("--size", args.size), ("--set", args.settings))
+        for name, value in pairs
+    ]
+    given += [] if args.threads is None else [f"--threads {args.threads}"]
+    return "".join(f" {words}" for words in given)
 
 
 def _rows(tasks: Sequence[TaskResult]) -> list[list[str]]:

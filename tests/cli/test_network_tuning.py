@@ -48,6 +48,7 @@ def test_a_network_is_tuned_by_the_command(cli: Any, saved: Path, tmp_path: Path
     plain = cli("tune", saved, *words, "--resume")
     assert "3 measured" in plain.out  # beside what the records have
     assert f"{saved} on cpu, 1 thread: 1 tasks" in plain.out
+    assert f"plot {saved} --threads 1 --db" in plain.out
     assert all(name in plain.out for name in COLUMNS)
 
 
