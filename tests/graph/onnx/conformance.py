@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import multiprocessing
 import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from autosched.graph.interpret import interpret
 from autosched.graph.onnx.importer import import_model
 from autosched.graph.onnx.site import NotConstant
 from autosched.ir.dtype import DTYPES
+from tests.graph.outcomes import Outcome, found, in_processes
 
 LIST = Path(__file__).with_name("passed.txt")
 SUBSET = ("add", "cast", "constant", "constantofshape", "identity", "relu", "shape", "size", "sum", "where")
@@ -40,16 +39,7 @@ SEED = 7  # of the data that cases draw
 Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 Case = Any  # onnx.backend.test.case.test_case.TestCase, which has no types
 PASSED = "passed"
-CONTEXT = multiprocessing.get_context("fork")  # cases take half a minute to make: they are handed on as they are
 CASE_S = 120
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`kind`: passed, wrong (computed, but something else), or refused (an error that says why)."""
-
-    kind: str
-    why: str = ""
 
 
 def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
@@ -125,14 +115,6 @@ def listed() -> list[str]:
     return LIST.read_text(encoding="utf-8").split()
 
 
-def outcomes(cases: Iterable[Case], run: Run = interpret) -> Iterator[tuple[str, Outcome]]:
-    for case in cases:
-        try:
-            yield case.name, outcome_of(case, run)
-        except Exception as error:
-            yield case.name, Outcome("crashed", f"{type(error).__name__}: {error}")
-
-
 def by_kernels(graph: Graph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     """The outputs as the compiled network computes them."""
     from autosched.network.model import compile_graph
@@ -141,31 +123,12 @@ def by_kernels(graph: Graph, inputs: Mapping[str, Array]) -> Mapping[str, Array]
     return dict(zip(graph.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
 
-def compiled_outcomes(cases: Sequence[Case]) -> Iterator[tuple[str, Outcome]]:
-    """By kernels, in a process that is replaced where a case ends it or takes too long."""
-    done = 0
-    while done < len(cases):
-        receiver, sender = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=send_outcomes, args=(cases[done:], sender), daemon=False)
-        process.start()
-        sender.close()
-        for case in cases[done:]:
-            done += 1
-            try:
-                late = not receiver.poll(CASE_S)
-                yield receiver.recv() if not late else (case.name, Outcome("crashed", f"no result in {CASE_S} s"))
-            except EOFError:
-                late = True
-                yield case.name, Outcome("crashed", "it ends the process")
-            if late:
-                break
-        process.kill()
-        process.join()
-
-
-def send_outcomes(cases: Sequence[Case], sender: Any) -> None:
-    for found in outcomes(cases, by_kernels):
-        sender.send(found)
+def outcomes(cases: Sequence[Case], compiled: bool) -> Iterator[tuple[str, Outcome]]:
+    """By the reference, or by kernels in processes, which LLVM may end."""
+    if compiled:
+        yield from ((case.name, o) for case, o in in_processes(cases, lambda c: outcome_of(c, by_kernels), CASE_S))
+    else:
+        yield from ((case.name, found(case, outcome_of)) for case in cases)
 
 
 def reason(why: str) -> str:
@@ -187,12 +150,12 @@ def main() -> int:
     known = set(listed())
     chosen = [case for case in cases_of() if all(word in case.name for word in options.words)]
     cases = [case for case in chosen if case.name in known or not options.compiled]
-    found = dict(compiled_outcomes(cases) if options.compiled else outcomes(cases))
+    results = dict(outcomes(cases, options.compiled))
     if options.words:
-        print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in found.items()))
+        print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in results.items()))
         return 0
-    report(found)
-    passed = sorted(name for name, o in found.items() if o.kind == PASSED)
+    report(results)
+    passed = sorted(name for name, o in results.items() if o.kind == PASSED)
     if lost := sorted(set(listed()) - set(passed)):
         print(f"{len(lost)} listed cases do not pass: {', '.join(lost)}")
         return 1
@@ -202,16 +165,16 @@ def main() -> int:
     return 0
 
 
-def report(found: dict[str, Outcome]) -> None:
+def report(results: dict[str, Outcome]) -> None:
     reasons: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, o in found.items():
+    for name, o in results.items():
         if o.kind != PASSED:
             reasons[o.kind][reason(o.why) if o.kind == "refused" else f"{name}: {o.why[:150]}"] += 1
     for kind, counter in reasons.items():
         print(f"{kind} ({counter.total()}):")
         print("\n".join(f"  {count:4} {why}" for why, count in counter.most_common()))
-    passed = sum(o.kind == PASSED for o in found.values())
-    print(f"{passed} of {len(found)} cases pass; onnx {onnx.__version__}")
+    passed = sum(o.kind == PASSED for o in results.values())
+    print(f"{passed} of {len(results)} cases pass; onnx {onnx.__version__}")
 
 
 if __name__ == "__main__":

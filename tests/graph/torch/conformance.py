@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +30,7 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.torch.builder import array_of, dtype_name
 from autosched.graph.torch.load import decompositions, drop_empty_parts, load_fx
+from tests.graph.outcomes import Outcome, in_processes
 
 LIST = Path(__file__).with_name("passed.txt")
 DTYPES = (torch.float32, torch.int64, torch.bool)
@@ -38,7 +38,6 @@ SAMPLES = 2
 MOST = 1024  # elements of a sample's tensors: larger ones say no more
 PASSED = "passed"
 CASE_S = 60
-CONTEXT = multiprocessing.get_context("fork")
 Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -53,14 +52,6 @@ class Case:
     def name(self) -> str:
         variant = f".{self.info.variant_test_name}" if self.info.variant_test_name else ""
         return f"{self.info.name}{variant}:{dtype_name(self.dtype)}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`kind`: passed, wrong (computed, but something else), refused (an error that says why), or crashed."""
-
-    kind: str
-    why: str = ""
 
 
 def all_cases() -> list[Case]:
@@ -139,36 +130,11 @@ def listed() -> list[str]:
 
 
 def outcomes(cases: Sequence[Case]) -> Iterator[tuple[str, Outcome]]:
-    """In processes, one of which is replaced where a case ends it or takes too long."""
-    done = 0
-    while done < len(cases):
-        receiver, sender = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=send_outcomes, args=(cases[done:], sender), daemon=True)
-        process.start()
-        sender.close()
-        for case in cases[done:]:
-            done += 1
-            try:
-                late = not receiver.poll(CASE_S)
-                yield receiver.recv() if not late else (case.name, Outcome("crashed", f"no result in {CASE_S} s"))
-            except EOFError:
-                late = True
-                yield case.name, Outcome("crashed", "it ends the process")
-            if late:
-                break
-        process.kill()
-        process.join()
+    def prepare() -> None:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
 
-
-def send_outcomes(cases: Iterable[Case], sender: Any) -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for case in cases:
-        try:
-            found = outcome_of(case)
-        except Exception as error:
-            found = Outcome("crashed", f"{type(error).__name__}: {error}".partition("\n")[0])
-        sender.send((case.name, found))
+    yield from ((case.name, found) for case, found in in_processes(cases, outcome_of, CASE_S, prepare))
 
 
 def reasons(why: str) -> list[str]:
