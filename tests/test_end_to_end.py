@@ -267,7 +267,7 @@ def test_exports_that_cannot_be(
     monkeypatch.setenv("PATH", "")
     refused = cli(*words, "--out", tmp_path / "k.so")
     assert refused.code == 2
-    assert "--kind object, which needs none" in refused.err
+    assert "--kind object needs no linker" in refused.err
     assert [p.name for p in tmp_path.glob("[!.]*")] == ["only.h"]
     assert list(tmp_path.glob("*.part")) == []
 
