@@ -19,6 +19,8 @@ from autosched.measure import timing
 from experiments.arena import serve
 from experiments.networks.contestants import MAKERS, Entrance, Loaded, export
 
+MOST = 160  # characters of a reason
+
 
 @dataclass
 class Contestant:
@@ -41,7 +43,8 @@ class Contestant:
                     return self.kernels(int(request["rounds"]), float(request["block_s"]))
             return {"reason": f"there is no {request['op']!r}"}
         except Exception as error:
-            return {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return {"reason": text.replace(f"{request.get('directory')}/", "")[:MOST]}
 
     def enter(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, entrance = request["name"], entrance_of(request)

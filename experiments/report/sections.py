@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, features, models
+from experiments.report import contests, cycles, features, models, networks
 from experiments.report.results import Lines, load
 
 
@@ -40,6 +40,7 @@ _ALL = (
     Section("opt-ins", ("opt_ins",), contests.opt_ins),
     Section("cost-model", ("cost_model_quality",), models.quality),
     Section("throughput", ("search_throughput",), models.throughput),
+    Section("networks", ("networks",), networks.networks),
     Section("cpu-features", (), features.cpu),
     Section("gpu-features", (), features.gpu),
 )
