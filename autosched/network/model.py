@@ -23,7 +23,7 @@ from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
 from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
 from autosched.runtime.kernel import Kernel
-from autosched.runtime.tensors import address_of, aligned_empty
+from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros
 from autosched.session.device import Device, find_device
 
 ENTRY = "network"
@@ -109,8 +109,7 @@ def _structure(graph: Graph) -> tuple[object, ...]:
 def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
     """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
     graph = program.graph
-    block = aligned_empty((max(program.weights_bytes, 1),), "uint8")
-    block[:] = 0
+    block = aligned_zeros(max(program.weights_bytes, 1))  # what lies between them is the same each time
     for name, at in program.raw.items():
         array = np.ascontiguousarray(graph.constants[name])
         block[at : at + array.nbytes] = array.reshape(-1).view("uint8")

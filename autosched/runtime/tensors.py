@@ -40,6 +40,12 @@ def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: i
     return np.ndarray(tuple(shape), kind, raw, -_addressof(_from_buffer(raw)) % alignment)
 
 
+def aligned_zeros(nbytes: int) -> Array:
+    """Zeroed bytes at a multiple of 64; the system zeroes large memory when it is first touched."""
+    raw = np.zeros(nbytes + ALIGNMENT, _BYTE)
+    return np.ndarray((nbytes,), _BYTE, raw, -_addressof(_from_buffer(raw)) % ALIGNMENT)
+
+
 def new_outputs(specs: Sequence[ArraySpec], beside: int = 0) -> list[Array]:
     """Uninitialised aligned arrays for `specs`, large ones in memory that earlier results have left.
 

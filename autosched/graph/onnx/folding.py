@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import RuntimeContextError
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Value
@@ -98,6 +96,9 @@ def _by_reference(
     node: NodeProto, opsets: Mapping[str, int], arrays: Sequence[Array | None]
 ) -> tuple[Array, ...] | None:
     """By ONNX's own NumPy; None for an operator that it lacks, and for results that are no arrays."""
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import RuntimeContextError
+
     given = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
     ins, outs = ([helper.make_empty_tensor_value_info(n) for n in names if n] for names in (given, node.output))
     imports = [helper.make_opsetid("", opsets[""])]  # a node alone would be one of the newest version
