@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
 from autosched.runtime.jit import export_object
-from autosched.session.c_interface import Argument, Header, c_identifier, c_names, c_type, terms, workspace_line
+from autosched.session.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
 from autosched.session.linking import linked, write_whole
 
 if TYPE_CHECKING:
@@ -74,33 +74,14 @@ def export_model(model: Model, path: Path) -> list[Path]:
 def _entry(model: Model, symbol: str) -> bytes:
     """The function and the thread pool; the kernels are objects of their own."""
     n, device = len(model.inputs) + len(model.outputs), model.device
-    names = [f"%a{i}" for i in range(n)]
-    lines = [emit_program(ENTRY, tuple(model.program.launches()), n, device.target)]
-    lines.append(
-        f"define i32 @{symbol}({', '.join(f'ptr {x}' for x in [*names, '%weights', '%workspace'])}) nounwind {{"
-    )
-    lines.append(f"  %args = alloca [{n + 1} x ptr], align 16")
-    for i, value in enumerate([*names, "%weights"]):
-        lines.append(f"  %p{i} = getelementptr [{n + 1} x ptr], ptr %args, i64 0, i64 {i}")
-        lines.append(f"  store ptr {value}, ptr %p{i}")
-    lines.append(f"  %code = call i32 @{ENTRY}(ptr %args, ptr %workspace, i64 {device.threads})")
-    ir = "\n".join([*lines, "  ret i32 %code", "}", ""])
-    return export_object(ir, device.target, device.threads, alone=False)
-
-
-def _arguments(model: Model) -> list[Argument]:
-    ends = (*model.inputs, *model.outputs)
-    found = []
-    for n, (word, spec) in enumerate(zip(c_names(spec.name for spec in ends), ends, strict=True)):
-        is_input = n < len(model.inputs)
-        kind = f"{'const ' if is_input else ''}{c_type(spec.dtype)} *"
-        found.append(Argument(kind, word, spec, "in " if is_input else "out"))
-    return found
+    program = emit_program(ENTRY, tuple(model.program.launches()), n, device.target)
+    wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights come last
+    return export_object(program + wrapper, device.target, device.threads, alone=False)
 
 
 def _header(model: Model, symbol: str, digest: str) -> Header:
     capitals, target, threads = symbol.upper(), model.device.target, model.device.threads
-    arguments = _arguments(model)
+    arguments = arguments_of(model.inputs, model.outputs)
     about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in arguments]
     about.append(f"  {'weights':<12} the content of the file *.weights: 64-byte aligned, {model.block.nbytes} bytes")
     about += [workspace_line(model.arena_bytes), "", *terms(target, threads)]

@@ -60,6 +60,31 @@ class Header:
         return "\n".join([*lines, "#endif", *([self.own] if self.own else []), "", f"#endif /* {guard} */", ""])
 
 
+def arguments_of(
+    inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], weights: Sequence[str] = ()
+) -> tuple[Argument, ...]:
+    """One for each array, in the order of the arrays; `weights` names inputs."""
+    found = []
+    names = c_names(spec.name for spec in (*inputs, *outputs))
+    for n, (name, spec) in enumerate(zip(names, (*inputs, *outputs), strict=True)):
+        is_input = n < len(inputs)
+        role = ("weight" if spec.name in weights else "in ") if is_input else "out"
+        found.append(Argument(f"{'const ' if is_input else ''}{c_type(spec.dtype)} *", name, spec, role))
+    return tuple(found)
+
+
+def wrapper_ir(symbol: str, entry: str, places: Sequence[int], size: int, threads: int) -> str:
+    """LLVM IR of a function `symbol` with a pointer for each of `places` and one of scratch memory; it calls `entry`
+    with an array of `size` pointers, which has them at their places."""
+    taken = ", ".join([*(f"ptr %a{i}" for i in places), "ptr %workspace"])
+    lines = [f"\ndefine i32 @{symbol}({taken}) nounwind {{", f"  %args = alloca [{size} x ptr], align 16"]
+    for i in places:
+        lines.append(f"  %p{i} = getelementptr [{size} x ptr], ptr %args, i64 0, i64 {i}")
+        lines.append(f"  store ptr %a{i}, ptr %p{i}")
+    call = f"call i32 @{entry}(ptr %args, ptr %workspace, i64 {threads})"
+    return "\n".join([*lines, f"  %status = {call}", "  ret i32 %status", "}", ""])
+
+
 def workspace_line(nbytes: int) -> str:
     return f"  {'workspace':<12} scratch, 64-byte aligned, {nbytes} bytes, one for each call in flight"
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
-from autosched.session.c_interface import Argument, Function, Header, c_names, c_type, terms, workspace_line
+from autosched.session.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
 from autosched.session.linking import linked, write_whole
 from autosched.target import DEFAULT_ARCH, Target
 
@@ -55,13 +55,7 @@ class Deployable(Generic[S]):
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """One for each array, in the kernel's order."""
-        names = c_names(spec.name for spec in (*self.inputs, *self.outputs))
-        found = []
-        for n, (name, spec) in enumerate(zip(names, (*self.inputs, *self.outputs), strict=True)):
-            is_input = n < len(self.inputs)
-            role = ("weight" if spec.name in self.weights else "in ") if is_input else "out"
-            found.append(Argument(f"{'const ' if is_input else ''}{c_type(spec.dtype)} *", name, spec, role))
-        return tuple(found)
+        return arguments_of(self.inputs, self.outputs, self.weights)
 
 
 def _functions(kernel: Deployable[KernelSource]) -> tuple[Function, ...]:
@@ -138,17 +132,9 @@ def _entry_ir(kernel: Deployable[KernelSource], function: Function) -> str:
     """A function with one pointer for each of its arrays, which calls its entry of the kernel."""
     names = [a.name for a in kernel.arguments]
     places = [names.index(a.name) for a in function.arguments]
-    taken = [f"ptr %a{i}" for i in places]
     if kernel.source.prepare is not None:
-        places, taken = [*places, len(names)], [*taken, f"ptr %a{len(names)}"]  # the block comes last
-    n = len(names) + 1
-    lines = [f"\ndefine i32 @{function.symbol}({', '.join([*taken, 'ptr %workspace'])}) nounwind {{"]
-    lines.append(f"  %args = alloca [{n} x ptr], align 16")
-    for i in places:
-        lines.append(f"  %p{i} = getelementptr [{n} x ptr], ptr %args, i64 0, i64 {i}")
-        lines.append(f"  store ptr %a{i}, ptr %p{i}")
-    call = f"call i32 @{function.entry}(ptr %args, ptr %workspace, i64 {kernel.source.threads})"
-    return "\n".join([*lines, f"  %status = {call}", "  ret i32 %status", "}", ""])
+        places = [*places, len(names)]  # the block comes last
+    return wrapper_ir(function.symbol, function.entry, places, len(names) + 1, kernel.source.threads)
 
 
 def header_text(kernel: Deployable[KernelSource]) -> str:

@@ -14,8 +14,8 @@ for. So it asks for some of the operand in each step of its reduction:
     B[k, j]        the row of the panel that is read some steps later, one a step. A whole panel would not stay: rows
                    whose distance is a power of two conflict in a few sets of the caches
     a packed one   a share of the next panel's source; of panels that were all made before, the row that is read some
-                   steps later, which may be of the next panel. On Granite Rapids that takes the kernels of ResNet-50,
-                   with weights packed ahead, to 0.96 of their time
+                   steps later, which may be of the next panel. On a Xeon with AMX, beside other work, the kernels of
+                   ResNet-50 took 50.5 ms of processor time, and 52.4 without, in two runs
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
