@@ -29,7 +29,6 @@ class Backend:
     exports: Mapping[str, str]
     has_weights: bool = False  # prepared ahead of time
     has_winograd: bool = False
-    has_halves: bool = False  # float16 and bfloat16
     has_shuffles: bool = False  # threads that run in step exchange values
     has_asynchronous_copies: bool = False  # where the device has them too
 
@@ -42,7 +41,6 @@ BACKENDS: dict[str, Backend] = {
         {"so": ".so", "object": ".o", "c-header": ".h"},
         has_weights=True,
         has_winograd=True,
-        has_halves=True,
     ),
     "cuda": Backend(
         True, "-arch", ("cuda",), {"cuda": ".cu", "cubin": ".cubin"}, has_shuffles=True, has_asynchronous_copies=True

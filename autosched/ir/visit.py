@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Param, Select, Var, binary, call, cast, select
 from autosched.ir.stmt import (
     Allocate,
@@ -172,12 +171,9 @@ def moved(value: Expr) -> tuple[Load, Expr | None] | None:
 
 
 def is_copy(store: Store, outside: Callable[[str], bool]) -> bool:
-    """Whether the hardware can copy what is stored asynchronously: elements of global memory (buffers that are
-    `outside`) of 4 or 8 bytes, or zeros."""
+    """Whether what is stored are elements of global memory (buffers that are `outside`), or zeros, in one type."""
     element = moved(store.values[0]) if len(store.values) == 1 else None
-    if element is None or store.reducer is not None:
-        return False
-    return outside(element[0].buffer) and DTYPES[element[0].dtype].nbytes in (4, 8)
+    return element is not None and store.reducer is None and outside(element[0].buffer)
 
 
 def reduces_lanes(loop: For) -> bool:

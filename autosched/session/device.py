@@ -9,7 +9,6 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
-from autosched.ir.dtype import DTYPES
 from autosched.session import roofline
 from autosched.target import Target, parse_target
 
@@ -57,19 +56,6 @@ def find_device(target: str | None, threads: int | None, *, runs: bool = True) -
     """
     found = parse_target(target)
     return HARDWARE[found.kind].find(found, target or "", threads, runs)
-
-
-def check_dtypes(dag: ComputeDAG, target: Target) -> None:
-    """Raises UsageError for a type that kernels for `target` cannot have."""
-    from autosched.te.tensor import postorder
-
-    if target.backend.has_halves:
-        return
-    inside = {e.dtype for op in dag.stages for e in postorder(op.body)}
-    for dtype in sorted({t.dtype for t in dag.tensors.values()} | inside):
-        if DTYPES[dtype].is_stored_only:
-            instead = f"use {DTYPES[dtype].computes_in} there, or the target cpu"
-            raise UsageError(f"{dtype} is not supported on {target.kind} yet: {instead}")
 
 
 # Processors

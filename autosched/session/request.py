@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
-from autosched.session.device import Device, check_dtypes
+from autosched.session.device import Device
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -38,8 +38,8 @@ class Request:
         return collapse(self.problem.dag)
 
     def check(self) -> None:
-        """Raises UsageError where weights are declared, Winograd's error is accepted, or a type is used, for a device
-        that has nothing of it."""
+        """Raises UsageError where weights are declared, or Winograd's error is accepted, for a device that has nothing
+        of it."""
         dag, target = self.problem.dag, self.device.target
         if dag.winograd and not target.backend.has_winograd:
             raise UsageError(
@@ -51,7 +51,6 @@ class Request:
                 f"weights are prepared ahead of time for processors only so far, and the target is {target.kind}: "
                 f"leave out the weights ({', '.join(dag.weights)})"
             )
-        check_dtypes(dag, target)
 
     def source(
         self, nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target | None = None

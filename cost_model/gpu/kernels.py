@@ -59,7 +59,7 @@ UNIT: Expr = Const(1, INDEX)
 NONE: Expr = Const(0, INDEX)
 
 TRUE: Expr = Const(True, "bool")
-VECTORS = frozenset({"float32", "int32", "float64"})  # types that the emitter moves several of at a time
+FALSE: Expr = Const(False, "bool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +116,16 @@ class Work:
         )
 
     @property
-    def is_held(self) -> bool:
-        """Whether what a fill of a pipeline stores passes through registers."""
+    def is_held(self) -> Expr:
+        """Whether what a fill of a pipeline stores passes through registers, bool."""
+        if self.fill is None:
+            return FALSE
         loops = [x for x in self.own if x.overlap is not None]
         outside = {a.buffer.name for a in self.accesses(*OUTSIDE)}
         copied = loops and loops[0].overlap is not None and loops[0].overlap.asynchronous
-        return self.fill is not None and not (copied and is_copy(self.statement.store, lambda name: name in outside))
+        if not (copied and is_copy(self.statement.store, lambda name: name in outside)):
+            return TRUE
+        return binary("lt", self.fill.vector * self.statement.itemsize, Const(g.COPIED_BYTES, INDEX))
 
     @cached_property
     def executions(self) -> Expr:
@@ -363,6 +367,9 @@ def merged(work: Work, access: Access) -> Expr:
     most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
     result, width = UNIT, 2
     while width <= most_elements:
+        if width * access.buffer.itemsize < g.COPIED_BYTES:  # as the emitter has no such vectors
+            width *= 2
+            continue
         wide: Expr = Const(width, INDEX)
         even = divides(wide, run) & divides(wide, row)
         for stride in work.strides(access):
@@ -373,7 +380,7 @@ def merged(work: Work, access: Access) -> Expr:
 
 
 def _emitted_as_vector(work: Work, access: Access) -> bool:
-    if access.buffer.scope not in OUTSIDE or access.buffer.dtype not in VECTORS or work.statement.updates:
+    if access.buffer.scope not in OUTSIDE or work.statement.updates:
         return False
     return bool(work.own) and unrolls(work.own[-1]) and is_one(access.stride[work.last - 1])
 
@@ -476,10 +483,10 @@ def held(kernel: KernelWork) -> Expr:
     integer."""
     result = NONE
     for work in kernel.works:
-        if work.fill is not None and work.pipeline is not None and work.is_held:
+        if work.fill is not None and work.pipeline is not None:
             size = max(1, work.statement.itemsize // 4)
             registers = work.fill.trips * (work.fill.vector * size + g.HELD_ADDRESSES)
-            result = result + select(work.pipeline.stages > 1, registers, NONE)
+            result = result + select((work.pipeline.stages > 1) & work.is_held, registers, NONE)
     return result
 
 

@@ -64,8 +64,8 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
         if work.fill is not None and work.pipeline is not None:
             stages = work.pipeline.stages
             rules.append(Rule(f"stages of {stage}", stages <= imax(work.pipeline.iterations, Const(1, INDEX))))
-            if work.is_held:
-                rules.append(Rule(f"copies of {stage} held", (stages <= 1) | (work.fill.trips <= MOST_HELD)))
+            few = (stages <= 1) | (work.fill.trips <= MOST_HELD)
+            rules.append(Rule(f"copies of {stage} held", few | ~work.is_held))
         if work.fill is not None:
             one = binary("eq", work.fill.vector, Const(1, INDEX))
             rules.append(Rule(f"vectors of {stage}", one | work.fill.aligned))

@@ -17,6 +17,7 @@ from autosched.target import GpuFacts, Target
 SECTOR = 32  # bytes that memory and caches move at least
 WAVEFRONT = 128  # bytes that shared memory or L1 deliver in a cycle
 VECTOR_BYTES = 16  # that a thread moves at a time, at most
+COPIED_BYTES = 4  # that an asynchronous copy or a vector has at least
 BANKS = 32  # of shared memory, 4 bytes wide
 BANK_BYTES = 4
 SCHEDULERS = 4  # instructions started in a cycle

@@ -16,7 +16,8 @@ MOST_TILE = 8  # points of an axis that a thread has next to each other
 MOST_VTHREADS = 4
 MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
 SMALL_REDUCTION = 8  # up to this length a reduction is one chunk, or each iteration is one; it may be unrolled whole
-VECTORS = (1, 2, 4)
+VECTORS = (1, 2, 4, 8, 16)
+LEAST_VECTOR = 4  # elements that a thread may have next to each other even where that is more than one access
 VECTOR_BYTES = 16
 
 
@@ -42,10 +43,10 @@ def tile(name: str, extent: int, group: str, most: int = MOST_TILE) -> SketchPar
     return SketchParam(name, tuple(range(1, min(extent, most) + 1)), "tile", group, next_power_of_two(extent))
 
 
-def vector(name: str, extent: int, group: str) -> SketchParam:
-    return SketchParam(
-        name, tuple(v for v in VECTORS if v <= next_power_of_two(extent)), "vector", group, next_power_of_two(extent)
-    )
+def vector(name: str, extent: int, group: str, itemsize: int) -> SketchParam:
+    """Adjacent elements of a thread, as many as one access moves of those of `itemsize` bytes."""
+    most = min(next_power_of_two(extent), max(LEAST_VECTOR, VECTOR_BYTES // itemsize))
+    return SketchParam(name, tuple(v for v in VECTORS if v <= most), "vector", group, next_power_of_two(extent))
 
 
 def copied_vector(name: str, copy: Stage) -> SketchParam:
@@ -95,6 +96,7 @@ def pad(name: str) -> SketchParam:
     return SketchParam(name, (0, 1, 2, 4, 8), "pad")
 
 
-def vector_pad(name: str) -> SketchParam:
+def vector_pad(name: str, copy: Stage) -> SketchParam:
     """The same where rows are copied and read as vectors: these stay aligned."""
-    return SketchParam(name, (0, 4), "pad")
+    itemsize = min(DTYPES[d].nbytes for d in copy.op.dtypes)
+    return SketchParam(name, (0, max(LEAST_VECTOR, VECTOR_BYTES // itemsize)), "pad")

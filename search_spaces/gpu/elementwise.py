@@ -7,6 +7,7 @@ Elementwise    the rest: threads along the last axis, vectors innermost; a trans
 
 from __future__ import annotations
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import subexpressions
 from autosched.schedule import (
@@ -125,7 +126,7 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     group = f"{name}.{last.name}"
     params = [
         domains.threads(f"{group}.t", size(last), group, domains.MOST_X),
-        domains.vector(f"{group}.w", size(last), group),
+        domains.vector(f"{group}.w", size(last), group, _narrowest(sketch.state, stage)),
     ]
     steps: list[Step] = [Split(name, last.name, tuple(p.name for p in params))]
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
@@ -142,6 +143,12 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     steps += [Unroll(name, x) for x in tail]
     steps.append(Vectorize(name, f"{last.name}.2"))
     return sketch.with_params(params).apply(*steps)
+
+
+def _narrowest(state: State, stage: Stage) -> int:
+    """Bytes of the smallest elements that the stage writes or reads."""
+    kinds = {*stage.op.dtypes, *(r.load.dtype for r in reads_of(state, stage))}
+    return min(DTYPES[d].nbytes for d in kinds)
 
 
 def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:

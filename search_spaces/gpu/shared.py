@@ -106,7 +106,8 @@ def copy_to_shared(
         order = (*(d for d in range(rank) if d != innermost), innermost)
         steps += [Pack(copy, order), Pad(copy, gap.name), Cooperate(copy, 1)]
     else:
-        gap, width = domains.vector_pad(f"{copy}.pad"), domains.copied_vector(f"{copy}.w", sketch.state.stage(copy))
+        made = sketch.state.stage(copy)
+        gap, width = domains.vector_pad(f"{copy}.pad", made), domains.copied_vector(f"{copy}.w", made)
         params += [gap, width]
         steps += [Pad(copy, gap.name), Cooperate(copy, width.name)]
     return sketch.with_params(params).apply(*steps).finish(copy)

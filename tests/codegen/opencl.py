@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen.c.dialects import OPENCL
+from autosched.codegen.c.expressions import Expressions
+from autosched.codegen.c.lanes import lanes_together
 from autosched.codegen.c.source import GpuSource
+from autosched.ir.dtype import DTYPES, numpy_dtype
+from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Func
 
 cl = pytest.importorskip("pyopencl")
@@ -65,12 +70,15 @@ def declarations() -> str:
     for real in ("float", "double"):
         for name in OPENCL.functions.values():
             lines.append(f"{real} {function} {name}({', '.join([real] * (2 if name == 'pow' else 1))});")
-    for element in ("float", "double", "int"):
-        for space in ("__global", "__local", "__private"):
-            for vector in (f"{element}{lanes}" for lanes in (2, 4)):
-                lanes = vector[-1]
-                lines.append(f"{vector} {function} vload{lanes}(size_t, const {space} {element}*);")
-                lines.append(f"void {function} vstore{lanes}({vector}, size_t, {space} {element}*);")
+    for dtype, element in {d: Expressions(OPENCL, "int", Simplifier()).memory_type(d) for d in DTYPES}.items():
+        for space, lanes in product(("__global", "__local", "__private"), lanes_together(dtype)):
+            vector = f"{element}{lanes}"
+            lines.append(f"{vector} {function} vload{lanes}(size_t, const {space} {element}*);")
+            lines.append(f"void {function} vstore{lanes}({vector}, size_t, {space} {element}*);")
+    lines.append(f"float {function} vload_half(size_t, const __private half*);")
+    lines.append(f"void {function} vstore_half_rte(float, size_t, __private half*);")
+    for kind in ("float", "uint"):
+        lines += [f"#define as_{kind}(x) __builtin_astype((x), {kind})"]
     for integer, swap in (("int", "atomic_cmpxchg"), ("long", "atom_cmpxchg")):
         at = f"volatile __global {integer}*"
         lines.append(f"{integer} {function} {swap}({at}, {integer}, {integer});")
@@ -107,4 +115,5 @@ def run(
     after = {name: buffer.bytes() for name, buffer in buffers.items()}
     for b in func.params[:first_output]:
         assert after[b.name].tobytes() == inputs[b.name].tobytes(), f"the input {b.name} was written"
-    return {b.name: after[b.name].view(b.dtype).reshape(shapes[b.name]) for b in func.params[first_output:]}
+    outputs = func.params[first_output:]
+    return {b.name: after[b.name].view(numpy_dtype(b.dtype)).reshape(shapes[b.name]) for b in outputs}

@@ -154,13 +154,6 @@ CASES = {
 }  # fmt: skip
 
 
-HALVES = (
-    "products of halves",
-    "bytes within the table",
-    "numbers of 16 bits",
-)  # cases of types that are for processors only
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_lookups_as_written(case):
     dag = collapse(ComputeDAG(CASES[case]()))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from autosched.codegen import build_source
-from autosched.errors import UsageError
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
@@ -25,7 +24,6 @@ from autosched.measure.problem import write_data_set
 from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import load_object
 from autosched.runtime.spec import ArraySpec
-from autosched.session.device import check_dtypes
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import evaluate
@@ -91,15 +89,6 @@ def step(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise Fault(f"{name}: {type(error).__name__}", " ".join(str(error).split())[:600] or repr(error)) from error
-
-
-def has_types(dag: ComputeDAG, target: str) -> bool:
-    """Whether kernels for the target can have all types of the program."""
-    try:
-        check_dtypes(dag, parse_target(target))
-    except UsageError:
-        return False
-    return True
 
 
 def is_gpu(target: str) -> bool:

@@ -14,18 +14,7 @@ from autosched.runtime.jit import load_object
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from tests.codegen.elsewhere import compile_here
-from tests.fuzz.candidate import (
-    Candidate,
-    Fault,
-    Subject,
-    all_sketches,
-    check_model,
-    draw,
-    has_types,
-    is_gpu,
-    signature,
-    step,
-)
+from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
 from tests.fuzz.shrink import Failing, shrink
@@ -160,8 +149,6 @@ def _program(plan: Plan, at: int, begin: int, directory: Path, send: Send) -> No
     try:
         with step("generate"):
             dag = random_dag(seed)
-        if not has_types(dag, target):
-            return
         subject = Subject(dag, directory, at, target)
         found = all_sketches(dag, target, threads)
     except Fault as fault:

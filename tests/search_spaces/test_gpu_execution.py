@@ -16,7 +16,7 @@ from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from tests.codegen import opencl
-from tests.codegen.test_lookup import CASES, HALVES
+from tests.codegen.test_lookup import CASES
 from tests.search_spaces.gpu_candidates import draw
 from tests.te.test_scans import running
 from tests.te.test_windows import window
@@ -87,7 +87,23 @@ DTYPES: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("gelu", (5, 9), "float64"),
     ("elementwise", (31, 17), "int64"),
     ("transpose", (33, 47), "bool"),
-)
+    ("elementwise", (31, 32), "int8"),
+    *((name, shape, dtype) for dtype in ("float16", "bfloat16") for name, shape in (
+        ("gmm", (2, 13, 17, 31)),
+        ("matmul", (8, 16, 40)),
+        ("matmul", (1, 1, 1)),
+        ("c2d", (1, 5, 6, 3, 17, 3, 2, 1)),
+        ("conv2d", (1, 5, 6, 8, 16, 3, 1, 1)),
+        ("dep", (1, 7, 6, 5, 3, 1, 1)),
+        ("max_pool2d", (1, 5, 4, 16, 3, 2, 1)),
+        ("softmax", (3, 72)),
+        ("layer_norm", (5, 33)),
+        ("nrm", (1, 16, 24)),
+        ("gelu", (7, 48)),
+        ("add", (1, 1000)),
+        ("transpose", (32, 47)),
+    )),
+)  # fmt: skip
 
 
 def check(name: str, shape: tuple[int, ...], **settings: str) -> None:
@@ -127,7 +143,7 @@ def test_dtype(name: str, shape: tuple[int, ...], dtype: str) -> None:
     check(name, shape, dtype=dtype)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c not in HALVES])
+@pytest.mark.parametrize("case", CASES)
 def test_lookups(case: str) -> None:
     check_dag(ComputeDAG(CASES[case]()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autosched.codegen.c.small_floats import CUDA_CONVERSIONS, OPENCL_CONVERSIONS
 from autosched.ir.atomics import NUMBERS
 
 
@@ -27,15 +28,20 @@ class Dialect:
     long: str  # 64-bit integer
     byte: str  # 8-bit signed integer
     unsigned_byte: str
+    unsigned_short: str
     infinity: str
     nan: str
     unroll: str
     unroll_by: str  # {times}; empty where compilers do not unroll unasked
     function: str  # before a function that kernels call
     shuffles: Mapping[str, str]  # by where the lane is (see `shuffle.py`); empty where the language has none
+    conversions: Mapping[str, str]  # functions between float32 and a dtype that is only stored; see `small_floats.py`
     vector_load: str  # {lanes} elements {at} an aligned address; {type} of the vector
     vector_store: str  # {value} to {at}
     vector_of: str  # {elements}: as many, with commas
+    packs_small_ones: (
+        bool  # whether elements of less than 32 bits move as words of as many; else there are vectors of them
+    )
     atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
     atomic_types: frozenset[str]
     prologue: str = ""
@@ -45,9 +51,6 @@ class Dialect:
     copies: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     double_functions: dict[str, str] = field(default_factory=dict)  # where float64 has others than float32
-
-    def vector_type(self, dtype: str, lanes: int) -> str:
-        return {"float32": "float", "float64": "double", "int32": "int"}[dtype] + str(lanes)
 
 
 CUDA = Dialect(
@@ -66,6 +69,7 @@ CUDA = Dialect(
     long="long long",
     byte="signed char",
     unsigned_byte="unsigned char",
+    unsigned_short="unsigned short",
     infinity="__int_as_float(0x7f800000)",
     nan="__int_as_float(0x7fffffff)",
     unroll="#pragma unroll",
@@ -103,9 +107,11 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
 #endif
 }}""",
     },
+    conversions=CUDA_CONVERSIONS,
     vector_load="*(const {type}*)({at})",
     vector_store="*({type}*)({at}) = {value};",
     vector_of="make_{type}({elements})",
+    packs_small_ones=True,
     atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
     atomic_types=NUMBERS,
     functions={
@@ -136,15 +142,18 @@ OPENCL = Dialect(
     long="long",
     byte="char",
     unsigned_byte="uchar",
+    unsigned_short="ushort",
     infinity="INFINITY",
     nan="NAN",
     unroll="#pragma unroll",
     unroll_by="",
     function="",
     shuffles={},
+    conversions=OPENCL_CONVERSIONS,
     vector_load="vload{lanes}(0, {at})",
     vector_store="vstore{lanes}({value}, 0, {at});",
     vector_of="({type})({elements})",
+    packs_small_ones=False,
     atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},
     atomic_types=frozenset({"int32"}),
     doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n",

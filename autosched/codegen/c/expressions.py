@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.dialects import Dialect
+from autosched.codegen.c.small_floats import conversion
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
@@ -72,7 +73,12 @@ class Expressions:
         return {
             "float32": "float", "float64": "double", "int32": "int", "int64": self.dialect.long,
             "int8": self.dialect.byte, "uint8": self.dialect.unsigned_byte, "bool": "bool",
-        }[dtype]  # fmt: skip
+            "uint16": self.dialect.unsigned_short,
+        }[DTYPES[dtype].bits_dtype if DTYPES[dtype].is_stored_only else dtype]  # fmt: skip
+
+    def memory_type(self, dtype: str) -> str:
+        """That of elements in memory."""
+        return self.dialect.unsigned_byte if dtype == "bool" else self.type(dtype)
 
     def literal(self, value: bool | int | float, dtype: str) -> str:
         if dtype == "bool":
@@ -80,6 +86,8 @@ class Expressions:
         if not DTYPES[dtype].is_float:
             return str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
         number = float(value)
+        if DTYPES[dtype].is_stored_only:
+            return str(DTYPES[dtype].to_bits(number))
         if math.isnan(number):
             return self.dialect.nan
         if math.isinf(number):
@@ -102,6 +110,8 @@ class Expressions:
             case Cast(a=a, dtype=dtype):
                 if dtype == "bool":
                     return f"{self.text(a, 10)} != 0", 9
+                if DTYPES[dtype].is_stored_only or DTYPES[a.dtype].is_stored_only:
+                    return f"{self.conversion(dtype, a.dtype)}({self.text(a)})", ATOM
                 return f"({self.type(dtype)}){self.text(a, 15)}", CAST
             case Call(fn=fn, args=args):
                 return self._call(fn, args[0])
@@ -132,6 +142,12 @@ class Expressions:
         kind = self.type(dtype)
         name = f"{op}_{kind.replace(' ', '_')}"
         self.helpers[name] = self.dialect.function + HELPERS[op].format(type=kind, name=name)
+        return name
+
+    def conversion(self, dtype: str, source: str) -> str:
+        """The name of the function that makes a `dtype` of a `source`, in use from now on."""
+        name = conversion(dtype, source)
+        self.helpers[name] = self.dialect.conversions[name]
         return name
 
     def _binary(self, expr: Binary) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
+from autosched.codegen.c.lanes import Lanes, lanes_together
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.shuffle import source_lane
@@ -41,6 +42,7 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.storage import element_count, flat_index
 from autosched.ir.visit import exprs_of, loads, moved, substitute
+from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 WARP = 32  # threads that exchange values unless a shuffle says how many
 
@@ -123,11 +125,8 @@ class _Kernel:
 
     def _parameter(self, name: str, written: bool) -> str:
         buffer, c_name = self.c.buffers[name]
-        kind = self.dialect.pointer.format(const="" if written else "const ", type=self._memory_type(buffer.dtype))
+        kind = self.dialect.pointer.format(const="" if written else "const ", type=self.c.memory_type(buffer.dtype))
         return f"{kind} {c_name}"
-
-    def _memory_type(self, dtype: str) -> str:
-        return self.dialect.unsigned_byte if dtype == "bool" else self.c.type(dtype)
 
     # statements
 
@@ -203,51 +202,50 @@ class _Kernel:
         return bool(steps)
 
     def _vector_step(self, step: VectorStep) -> None:
-        lanes = len(step.values)
-        buffer = self._placed(step.buffer)
-        kind = self.dialect.vector_type(buffer.dtype, lanes) if step.is_whole else ""
-        target = self.c.element(step.buffer, step.indices[0])
-        if step.is_copy and step.asynchronous:
-            load, nbytes = step.loads[0], lanes * buffer.itemsize
-            source = self.c.element(load.start.buffer, load.start.indices)
-            zero = self._zeros(load.start.dtype, lanes)
-            self._start_copy(kind, nbytes, zero, f"({kind}*)&{target}", f"(const {kind}*)&{source}", load.inside)
-            return
         if step.is_copy:
-            value = self._vector_load(step.loads[0])
-            self.line(self.dialect.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
+            for indices, load in zip(step.indices[:: step.width], step.loads, strict=True):
+                self._vector_copy(self.c.element(step.buffer, indices), load, step.asynchronous)
             return
         for load in step.loads:
-            name = self.text.name(f"{load.start.buffer}_{len(load.lanes)}")
-            self.c.variables.update({v: f"{name}.{part}" for v, part in zip(load.lanes, "xyzw", strict=False)})
-            self.line(f"const {self.dialect.vector_type(load.start.dtype, lanes)} {name} = {self._vector_load(load)};")
-        texts = [self.c.text(v) for v in step.values]
-        if not step.is_whole:
-            for indices, text in zip(step.indices, texts, strict=True):
-                self.line(f"{self.c.element(step.buffer, indices)} = {text};")
+            form = self._form(load)
+            name = self.text.name(f"{load.start.buffer}_{form.count}")
+            self.c.variables.update({v: form.lane(name, n) for n, v in enumerate(load.lanes)})
+            self.line(f"const {form.type} {name} = {self._vector_load(load)};")
+        targets = [self.c.element(step.buffer, x) for x in step.indices]
+        if not step.width:
+            for target, value in zip(targets, step.values, strict=True):
+                self.line(f"{target} = {self.c.text(value)};")
             return
         indent = "\n" + "  " * (self.text.depth + 1)
-        value = self.dialect.vector_of.format(type=kind, elements=indent + f",{indent}".join(texts))
-        self.line(self.dialect.vector_store.format(type=kind, lanes=lanes, at=f"&{target}", value=value))
+        form = Lanes(self.c, self._placed(step.buffer).dtype, step.width)
+        for n in range(0, len(targets), step.width):
+            parts = form.of(step.values[n : n + step.width])
+            self._vector_store(form, targets[n], form.vector([indent + x for x in parts], ","))
+
+    def _vector_copy(self, target: str, load: VectorLoad, asynchronous: bool) -> None:
+        form = self._form(load)
+        if not asynchronous:
+            self._vector_store(form, target, self._vector_load(load))
+            return
+        source = self.c.element(load.start.buffer, load.start.indices)
+        kind = form.type
+        self._start_copy(kind, form.nbytes, form.zeros, f"({kind}*)&{target}", f"(const {kind}*)&{source}", load.inside)
+
+    def _vector_store(self, form: Lanes, target: str, value: str) -> None:
+        self.line(self.dialect.vector_store.format(type=form.type, lanes=form.count, at=f"&{target}", value=value))
 
     def _vector_load(self, load: VectorLoad) -> str:
-        kind, lanes = self.dialect.vector_type(load.start.dtype, len(load.lanes)), len(load.lanes)
-        source = self.c.element(load.start.buffer, load.start.indices)
-        value = self.dialect.vector_load.format(type=kind, lanes=lanes, at=f"&{source}")
-        if load.inside is None:
-            return value
-        return f"{self.c.text(load.inside, 4)} ? {value} : {self._zeros(load.start.dtype, lanes)}"
+        form, source = self._form(load), self.c.element(load.start.buffer, load.start.indices)
+        value = self.dialect.vector_load.format(type=form.type, lanes=form.count, at=f"&{source}")
+        return value if load.inside is None else f"{self.c.text(load.inside, 4)} ? {value} : {form.zeros}"
 
-    def _zeros(self, dtype: str, lanes: int) -> str:
-        elements = ", ".join([self.c.literal(0, dtype)] * lanes)
-        return self.dialect.vector_of.format(type=self.dialect.vector_type(dtype, lanes), elements=elements)
+    def _form(self, load: VectorLoad) -> Lanes:
+        return Lanes(self.c, load.start.dtype, len(load.lanes))
 
     def _lanes_of(self, buffer: str) -> tuple[int, ...]:
-        """Elements that move together, up to 16 bytes."""
+        """Elements that move together."""
         placed = self._placed(buffer)
-        if placed.scope not in (Scope.PARAM, Scope.GLOBAL, Scope.SHARED):
-            return ()
-        return {"float32": (2, 4), "int32": (2, 4), "float64": (2,)}.get(placed.dtype, ())
+        return lanes_together(placed.dtype) if placed.scope in (Scope.PARAM, Scope.GLOBAL, Scope.SHARED) else ()
 
     def _placed(self, buffer: str) -> Buffer:
         return self.c.buffers[buffer][0]
@@ -275,11 +273,11 @@ class _Kernel:
         self.c.buffers[buffer.name] = (buffer, name)
         if buffer.scope is Scope.SHARED:
             if known is None:
-                self.shared.declare(buffer, self._memory_type(buffer.dtype), name)
+                self.shared.declare(buffer, self.c.memory_type(buffer.dtype), name)
             self._emit(stmt.body)
         else:
             size = max(1, element_count(buffer))
-            self.line(f"{self.dialect.private}{self._memory_type(buffer.dtype)} {name}[{size}];")
+            self.line(f"{self.dialect.private}{self.c.memory_type(buffer.dtype)} {name}[{size}];")
             with self.registers.holding(buffer, size):
                 self._emit(stmt.body)
         if outer is not None:
@@ -314,7 +312,7 @@ class _Kernel:
     def _store(self, stmt: Store) -> None:
         targets = [self.c.element(b, stmt.indices) for b in stmt.buffers]
         element = moved(stmt.values[0]) if stmt.asynchronous and self.dialect.copies else None
-        if element is not None:
+        if element is not None and DTYPES[element[0].dtype].nbytes >= WORD_BYTES:
             self._start_element(element[0], element[1], targets[0])
         elif stmt.reducer is None:
             self._assign(stmt, [self.c.text(v) for v in stmt.values])
@@ -368,7 +366,7 @@ class _Kernel:
         key = f"exchange {number} of {dtype}"
         if key not in self.shared.names:
             buffer = Buffer(key, (Const(count, INDEX),), dtype, Scope.SHARED)
-            self.shared.declare(buffer, self._memory_type(dtype), self.text.name(f"exchange_{dtype}"))
+            self.shared.declare(buffer, self.c.memory_type(dtype), self.text.name(f"exchange_{dtype}"))
         return self.shared.names[key]
 
     def _combine(self, stmt: Store, reducer: Reducer, targets: list[str]) -> None:

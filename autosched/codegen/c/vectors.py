@@ -1,7 +1,8 @@
-"""Loops over adjacent elements as vector accesses of 2 or 4 elements.
+"""Loops over adjacent elements as vector accesses of 2 elements up to 16 bytes.
 
 A loop becomes vector operations where what it stores, or something that it loads, are whole vectors: neighbours, and
-aligned because everything else that moves the address does so in multiples of the vector. Conditions must be the same
+aligned because everything else that moves the address does so in multiples of the vector. Where types of several sizes
+meet, the smallest says how many elements are a step, and the others take several accesses. Conditions must be the same
 for all lanes; a vector is loaded only where the conditions around the load hold, and is zero elsewhere. What is no
 vector stays an access of each lane: a store along a column, an operand of another layout.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import For, If, Stmt, Store
-from autosched.ir.visit import free_vars, subexpressions, substitute
+from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 
 TRUE: Expr = Const(True, "bool")
 Found = tuple[Expr, Load, Expr]  # what a vector replaces, the load in it, the condition of all lanes
@@ -32,19 +33,20 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class VectorStep:
-    """Lane n writes `values[n]` to `buffer[indices[n]]`, all in one access if `is_whole`."""
+    """Lane n writes `values[n]` to `buffer[indices[n]]`, `width` of them in one access, or each alone if that is 0."""
 
     buffer: str
     indices: tuple[tuple[Expr, ...], ...]
     values: tuple[Expr, ...]
-    is_whole: bool
+    width: int
     condition: Expr | None
     loads: tuple[VectorLoad, ...]
     asynchronous: bool
 
     @property
     def is_copy(self) -> bool:
-        return self.is_whole and len(self.loads) == 1 and self.values == self.loads[0].lanes
+        moved = tuple(v for x in self.loads for v in x.lanes)
+        return bool(moved) and self.values == moved and self.width == len(self.loads[0].lanes)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Vectors:
             condition, body = body.cond, body.then
         if not isinstance(body, Store) or body.reducer is not None or len(body.values) != 1:
             return []
-        for lanes in (4, 2):
+        for lanes in self._counts(body):
             if extent % lanes or not (condition is None or self._is_uniform(condition, loop.var, lanes)):
                 continue
             found = self._vector_loads(body.values[0], loop.var, lanes)
@@ -73,14 +75,24 @@ class Vectors:
             if not (is_whole or found):
                 continue
             numbers = [range(n, n + lanes) for n in range(0, extent, lanes)]
-            steps = [self._step(body, condition, loop.var, r, found, is_whole) for r in numbers]
+            width = self._width(body.buffers[0], lanes) if is_whole else 0
+            steps = [self._step(body, condition, loop.var, r, found, width) for r in numbers]
             # an asynchronous copy moves what it is given, it does not pass through the thread
             if steps[0].is_copy or not steps[0].asynchronous:
                 return steps
         return []
 
+    def _counts(self, store: Store) -> list[int]:
+        """Of the elements of a step, the most first."""
+        buffers = {*store.buffers, *(x.buffer for x in loads(store.values[0]))}
+        return sorted({n for b in buffers for n in self.lanes_of(b)}, reverse=True)
+
+    def _width(self, buffer: str, lanes: int) -> int:
+        """The most elements of one access to the buffer where `lanes` of them are a step; 0 where there is none."""
+        return max((n for n in self.lanes_of(buffer) if n <= lanes), default=0)
+
     def _step(
-        self, store: Store, condition: Expr | None, lane: Var, numbers: range, found: list[Found], is_whole: bool
+        self, store: Store, condition: Expr | None, lane: Var, numbers: range, found: list[Found], width: int
     ) -> VectorStep:
         def at(e: Expr, n: int) -> Expr:
             return self.simplify(substitute(e, {lane: Const(n, INDEX)}))
@@ -92,16 +104,18 @@ class Vectors:
         wide: list[VectorLoad] = []
         replaced: list[dict[Expr, Expr]] = [{} for _ in numbers]
         for node, load, inside in found:
-            start = Load(load.buffer, tuple(at(i, numbers[0]) for i in load.indices), load.dtype)
             lanes = tuple(Var(f"{load.buffer}.{len(wide)}.{n}", load.dtype) for n in numbers)
-            wide.append(VectorLoad(start, first(inside), lanes))
+            size = self._width(load.buffer, len(numbers))
+            for n in range(0, len(numbers), size):
+                start = Load(load.buffer, tuple(at(i, numbers[n]) for i in load.indices), load.dtype)
+                wide.append(VectorLoad(start, first(inside), lanes[n : n + size]))
             for table, element in zip(replaced, lanes, strict=True):
                 table[node] = element
         return VectorStep(
             store.buffers[0],
             tuple(tuple(at(i, n) for i in store.indices) for n in numbers),
             tuple(at(substitute(store.values[0], t), n) for t, n in zip(replaced, numbers, strict=True)),
-            is_whole,
+            width,
             first(TRUE if condition is None else condition),
             tuple(wide),
             store.asynchronous and self.copies,
@@ -144,7 +158,7 @@ class Vectors:
                 yield from self._walk(child, lane, lanes, None if skipped else inside)
 
     def _is_vector(self, buffer: str, indices: tuple[Expr, ...], lane: Var, lanes: int) -> bool:
-        return lanes in self.lanes_of(buffer) and _is_aligned(self.flat(buffer, indices), lane, lanes, self.simplify)
+        return bool(self._width(buffer, lanes)) and _is_aligned(self.flat(buffer, indices), lane, lanes, self.simplify)
 
     def _is_uniform(self, cond: Expr, lane: Var, lanes: int) -> bool:
         """Whether the condition is the same for all lanes: both sides move in whole vectors."""

@@ -18,9 +18,11 @@ Needs canonical extents; comes before tails are cut off, which then treat the ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
@@ -44,6 +46,7 @@ from autosched.ir.stmt import (
 from autosched.ir.visit import bottom_up, is_copy, map_exprs, substitute
 from autosched.lower.passes.instantiate import simplify_stmt
 
+WORD_BYTES = 4  # that the hardware copies asynchronously at least
 HELD = ".held"  # ends the names of the registers that fills pass through
 ZERO, ONE = Const(0, INDEX), Const(1, INDEX)
 
@@ -207,7 +210,9 @@ class _Nest:
 
     def _is_copy(self, fill: Stmt) -> bool:
         stores = [s for s in walk(fill) if isinstance(s, Store)]
-        return self.asynchronous and all(is_copy(s, lambda name: name not in self.around.near) for s in stores)
+        if not self.asynchronous or any(_step_bytes(fill, s) < WORD_BYTES for s in stores):
+            return False
+        return all(is_copy(s, lambda name: name not in self.around.near) for s in stores)
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,13 @@ class _Held:
         load = replace(store, buffers=names, indices=(position,))
         values = tuple(Load(b.name, (position,), b.dtype) for b in buffers)
         return _Held(buffers, _unrolled(fill, load), _unrolled(fill, replace(store, values=values)))
+
+
+def _step_bytes(fill: Stmt, store: Store) -> int:
+    """That a thread moves between neighbours at a time."""
+    lanes = [s.bound for s in walk(fill) if isinstance(s, For) and s.kind is ForKind.UNROLL]
+    counts = [int(n.value) for n in lanes if isinstance(n, Const)]
+    return math.prod(counts) * DTYPES[store.values[0].dtype].nbytes
 
 
 def _unrolled(fill: Stmt, store: Store) -> Stmt:

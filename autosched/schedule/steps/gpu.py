@@ -131,8 +131,8 @@ class Pipeline:
     """The shared buffers that are filled in the stage's loop have room for `stages` of its iterations, and are filled
     `stages - 1` iterations ahead; 1 is no pipeline. Reduction loops directly around it are part of the pipeline.
 
-    `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for elements of 4 or 8
-    bytes and zeros); "registers" hold what an iteration needs while the one before it computes.
+    `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for 4, 8 or 16 bytes
+    and zeros); "registers" hold what an iteration needs while the one before it computes.
     """
 
     stage: str
