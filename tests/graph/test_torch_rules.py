@@ -158,6 +158,37 @@ INDICES: Cases = {
         lambda a, i, v: (a.scatter_reduce(1, i, v, "amax"), a.scatter_reduce(1, i, v, "sum")),
         [x(3, 5), ids(5, 3, 4), x(3, 4)],
     ),
+    "scatter_reduce of what arrives alone": (
+        lambda a, i, v: tuple(
+            a.scatter_reduce(1, i, v, how, include_self=self)
+            for how, self in (*((how, False) for how in ("amax", "amin", "sum", "prod", "mean")), ("mean", True))
+        ),
+        [x(3, 5), ids(5, 3, 4), x(3, 4)],
+    ),
+    "scatter_reduce of integers": (
+        lambda a, i, v: (
+            a.scatter_reduce(0, i, v, "amin", include_self=False),
+            a.scatter_reduce(0, i, v, "amax", include_self=False),
+        ),
+        [x(7, dtype=INT), ids(7, 5), x(5, dtype=INT)],
+    ),
+    "index_put where a mask is": (
+        lambda a, m, v: (
+            torch.ops.aten.index_put(a, [m > 0], torch.tensor(0.5)),
+            torch.ops.aten.index_put(a, [m[:, 0] > 0], v),
+            torch.ops.aten.index_put(a, [m > 0], torch.tensor([2.0]), True),
+        ),
+        [x(3, 5), x(3, 5, seed=1), x(5)],
+    ),
+    "searchsorted": (
+        lambda a, v: (
+            torch.searchsorted(a.cumsum(-1), v),
+            torch.searchsorted(a.cumsum(-1), v, right=True, out_int32=True),
+            torch.bucketize(v, a.cumsum(-1)[0]),
+            torch.bucketize(v.round(), torch.arange(4.0), right=True),
+        ),
+        [positive(3, 5), x(3, 7).abs()],
+    ),
     "diagonals": (lambda a: (a.diagonal(), a.diagonal(1, 0, 2), a.diagonal(-2, -1, 1)), [x(3, 4, 5)]),
     "writes to slices": (
         lambda a, b: torch.slice_scatter(a, b, 1, 1, 3).select_scatter(b[:, 0], 1, 0),
@@ -272,11 +303,58 @@ WINDOWS: Cases = {
         [x(2, 3, 5, 4), x(2, 3, 7, 2)],
     ),
     "grids of volumes": (lambda a, g: F.grid_sample(a, g, align_corners=False), [x(1, 2, 3, 4, 5), x(1, 2, 1, 3, 3)]),
+    "adaptive maxima": (
+        lambda a: (F.adaptive_max_pool2d(a, (3, 2)), F.adaptive_max_pool1d(a[0], 4), F.adaptive_max_pool2d(a, 1)),
+        [x(2, 3, 7, 5)],
+    ),
     "fold": (lambda a: (F.fold(a, (4, 5), 2, padding=1, stride=2), F.fold(a[0], (4, 4), (2, 2))), [x(2, 8, 9)]),
+}
+
+
+def bags(**words: Any) -> Callable[..., Any]:
+    return lambda w, i, o: F.embedding_bag(i, w, o, **words)
+
+
+def layers(mask: Any = None, padding: Any = None, **words: Any) -> Callable[..., Any]:
+    """A layer as torch runs it where no gradients are needed."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, **words).eval().requires_grad_(False)
+    return lambda a: layer(a, src_mask=mask, src_key_padding_mask=padding)
+
+
+def attention(**words: Any) -> Callable[..., Any]:
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(6, 3, batch_first=True).eval().requires_grad_(False)
+    return lambda a: layer(a, a, a, **words)
+
+
+_TABLE, _BAGS = x(11, 3), [ids(11, 9), torch.tensor([0, 3, 3, 8])]
+_PADDING = torch.tensor([[False, False, True], [False, False, False]])
+LAYERS: Cases = {
+    **{f"bags by {mode}": (bags(mode=mode), [_TABLE, *_BAGS]) for mode in ("sum", "mean", "max")},
+    "bags without padding": (
+        lambda w, i, o: tuple(F.embedding_bag(i, w, o, mode=m, padding_idx=4) for m in ("sum", "mean", "max")),
+        [_TABLE, *_BAGS],
+    ),
+    "bags of weights": (
+        lambda w, i, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s, include_last_offset=True),
+        [_TABLE, ids(11, 9), torch.tensor([0, 4, 9]), x(9)],
+    ),
+    "bags of one size": (lambda w, i: F.embedding_bag(i, w), [_TABLE, ids(11, 4, 3)]),
+    "layers": (layers(), [x(2, 3, 8)]),
+    "layers with their norms first": (layers(norm_first=True, activation="gelu"), [x(2, 3, 8)]),
+    "layers with padding": (layers(padding=_PADDING), [x(2, 3, 8)]),
+    "layers with a mask": (layers(mask=torch.ones(3, 3).triu(1).bool()), [x(2, 3, 8)]),
+    "layers with both": (layers(torch.ones(3, 3).triu(1).bool(), _PADDING), [x(2, 3, 8)]),
+    "attention with weights": (attention(), [x(2, 5, 6)]),
+    "attention with weights of heads": (attention(average_attn_weights=False), [x(2, 5, 6)]),
+    "distances": (lambda a, b: (torch.cdist(a, b), torch.cdist(a, b, 1)), [x(5, 3), x(4, 3)]),
+    "bilinear": (lambda a, b, w, c: F.bilinear(a, b, w, c), [x(3, 4), x(3, 5), x(2, 4, 5), x(2)]),
 }
 FAMILIES: dict[str, Cases] = {
     **{"arithmetic": ARITHMETIC, "functions": FUNCTIONS, "shapes": SHAPES, "indices": INDICES},
     **{"reductions": REDUCTIONS, "products": PRODUCTS, "normalization": NORMALIZATION, "windows": WINDOWS},
+    "layers": LAYERS,
 }
 
 
@@ -348,7 +426,7 @@ def test_every_rule_is_for_an_operator_of_torch():
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Any], str]] = {
-    "mask": (lambda a: torch.ops.aten.index_put(a, [a > 0], torch.tensor(0.0)), [x(3)], "a mask chooses"),
+    "mask": (lambda a: torch.ops.aten.index_put(a, [None, a[0] > 0], torch.tensor(0.0)), [x(2, 3)], "a mask chooses"),
     "divisor": (
         lambda a: F.avg_pool2d(a, 2, ceil_mode=True, divisor_override=3),
         [x(1, 1, 5, 5)],
@@ -357,8 +435,13 @@ REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Any], str]] = {
     "many": (lambda a: torch.topk(a, 17)[0], [x(20)], "the first 17 of"),
     "mean": (
         lambda a, i: a.scatter_reduce(0, i, a, "mean"),
-        [x(4), torch.tensor([0, 1, 1, 3])],
+        [x(4, dtype=INT), torch.tensor([0, 1, 1, 3])],
         "with the reduction mean",
+    ),
+    "values by a mask": (
+        lambda a, v: torch.ops.aten.index_put(a, [a > 0], v),
+        [torch.tensor([1.0, -1.0, 2.0]), torch.tensor([3.0, 4.0])],
+        "how many values a mask chooses",
     ),
     "softplus": (lambda a: F.softplus(a, threshold=5.0), [x(4)], "threshold 5"),
 }

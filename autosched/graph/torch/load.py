@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from autosched.errors import GraphError
 from autosched.graph.graph import Graph, Value
 from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
+from autosched.graph.torch.decompose import decomposed
 from autosched.graph.torch.rules import rules
 from autosched.graph.verify import verify
 
@@ -131,8 +132,9 @@ _OF_TRAINING = ("_native_batch_norm_legit_functional", "native_batch_norm_backwa
 
 
 def decompositions() -> dict[Any, Any]:
-    """torch's own, of operators for which there is no rule."""
+    """torch's own and ours, of operators for which there is no rule."""
     table: dict[Any, Any] = torch.export.default_decompositions()
+    table.update(decomposed())
     table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _OF_TRAINING]))
     for overload in [found for found in table if str(found) in rules()]:
         del table[overload]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.operators.elementwise import broadcast_shape
 from autosched.graph.torch.builder import Operand, TraceBuilder, axis_of
 from autosched.graph.torch.rules import rule
+from autosched.ir.dtype import DTYPES
 
 
 @rule("aten.embedding.default")
@@ -83,6 +87,8 @@ def index(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
 def index_put(
     b: TraceBuilder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype == "bool":
+        return _put_where(b, x, indices[0], b.cast(values, x.dtype), accumulate)
     found = _indexed(b, x, indices)
     at, n = found.at, found.n
     sizes = [x.shape[axis] for axis in found.rest]
@@ -92,6 +98,17 @@ def index_put(
     front = b.transpose(x, found.order)
     made = b.emit("scatter_nd", front, found.ids, updates, reduction="add" if accumulate else "none")
     return b.transpose(made, [found.order.index(axis) for axis in range(len(x.shape))])
+
+
+def _put_where(b: TraceBuilder, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
+    """The same values at each place of the first dimensions that the mask chooses."""
+    rest = len(x.shape) - len(mask.shape)
+    if len(values.shape) > rest:
+        if values.shape[: len(values.shape) - rest] != (1,) * (len(values.shape) - rest):
+            raise GraphError(f"{b.origin}: how many values a mask chooses is known at run time only")
+        values = b.reshape(values, values.shape[len(values.shape) - rest :])
+    chosen = b.reshape(mask, (*mask.shape, *(1,) * rest))
+    return b.emit("where", chosen, b.emit("add", x, values) if accumulate else values, x)
 
 
 def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
@@ -135,14 +152,31 @@ def scatter_add(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value
     return _scattered(b, x, dim, index, source, "add")
 
 
-_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 @rule("aten.scatter_reduce.two")
 def scatter_reduce(
     b: TraceBuilder, x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    """torch's names of the arguments."""
-    if reduce not in _REDUCTIONS or not include_self or not x.shape:
-        raise GraphError(f"{b.origin}: scattering with the reduction {reduce}, or one that leaves out what was there")
-    return _scattered(b, x, dim, index, src, _REDUCTIONS[reduce])
+    """torch's names of the arguments. What was there and is left out becomes the number that changes nothing."""
+    row = DTYPES[x.dtype]
+    if reduce not in _REDUCTIONS or not x.shape or x.dtype == "bool" or (reduce == "mean" and not row.is_float):
+        raise GraphError(f"{b.origin}: scattering {x.dtype}{list(x.shape)} with the reduction {reduce}")
+    if not include_self:
+        x = _scattered(b, x, dim, index, _neutral(reduce, x.dtype), "none")
+    made = _scattered(b, x, dim, index, src, _REDUCTIONS[reduce])
+    if reduce != "mean":
+        return made
+    count = _scattered(b, b.filled(x.shape, int(include_self), x.dtype), dim, index, 1, "add")
+    return b.emit("div", made, count if include_self else b.emit("maximum", count, b.operand(1, x.dtype)))
+
+
+def _neutral(reduction: str, dtype: str) -> int | float:
+    """What changes no number that it joins."""
+    if reduction not in ("amax", "amin"):
+        return int(reduction == "prod")
+    if DTYPES[dtype].is_float:
+        return -math.inf if reduction == "amax" else math.inf
+    limits = np.iinfo(DTYPES[dtype].numpy_dtype)
+    return int(limits.min if reduction == "amax" else limits.max)

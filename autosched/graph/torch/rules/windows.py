@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.torch.builder import TraceBuilder
@@ -164,7 +166,7 @@ def adaptive_of(operator: str, reduction: str) -> Callable[..., Value]:
             axes = tuple(range(len(x.shape) - rank, len(x.shape)))
             return b.emit(reduction, x, axes=axes, keepdims=True)
         if operator == "":
-            raise GraphError(f"{b.origin}: adaptive pooling to the sizes {list(sizes)}")
+            return _greatest_of_windows(b, x, sizes)
         return b.reshape(b.emit(operator, _batched(b, x, rank), sizes=sizes), b.result.shape)
 
     return adaptive
@@ -173,6 +175,18 @@ def adaptive_of(operator: str, reduction: str) -> Callable[..., Value]:
 _mean_pool = adaptive_of("adaptive_avg_pool", "reduce_mean")
 enter_all({f"aten.adaptive_avg_pool{n}d.default": _mean_pool for n in (1, 2, 3)})
 enter_all({f"aten._adaptive_avg_pool{n}d.default": _mean_pool for n in (2, 3)})
+
+
+def _greatest_of_windows(b: TraceBuilder, x: Value, sizes: Sequence[int]) -> Value:
+    """Of windows as equal as possible, one dimension after the other; a short window has its last element again."""
+    for axis, parts in enumerate(sizes, len(x.shape) - len(sizes)):
+        size, window = x.shape[axis], np.arange(parts)
+        ends = ((window + 1) * size + parts - 1) // parts
+        starts = window * size // parts
+        taps = starts[:, None] + np.arange((ends - starts).max())
+        found = b.emit("gather", x, b.constant(np.minimum(taps, ends[:, None] - 1)), axis=axis)
+        x = b.emit("reduce_max", found, axes=(axis + 1,), keepdims=False)
+    return x
 
 
 def adaptive_max(b: TraceBuilder, x: Value, output_size: Sizes) -> tuple[Value, None]:
