@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -12,6 +12,7 @@ from functools import lru_cache
 from autosched.graph.graph import Attribute, Graph, Node
 from autosched.graph.operators import build
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import free_vars, loads
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
@@ -25,7 +26,7 @@ FUNCTION_OPERATIONS = 8  # additions that take as long as a division or a call o
 class Kind(Enum):
     """What a node is to a kernel."""
 
-    VIEW = "gives memory another shape"
+    VIEW = "is memory, or a part of it, in another shape"
     MOVEMENT = "moves or repeats elements"
     ELEMENTWISE = "computes each result from elements at its own place"
     GENERAL = "reads elements at other places, reduces or scans"
@@ -50,7 +51,7 @@ class NodeFacts:
     Of movements: `has_cases`, whether places decide what is moved, as in a concatenation; `keeps_runs`, whether
     neighbours along the last dimension stay neighbours; `divides`, whether places are taken apart by division, and
     `divides_last`, whether those along the last dimension are; `is_permutation`, whether it is a transposition;
-    `is_indirect`, whether data say what is read.
+    `is_indirect`, whether data say what is read. Of views: `offset`, the element of the operand that is their first.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class NodeFacts:
     divides_last: bool = False
     is_permutation: bool = False
     is_indirect: bool = False
+    offset: int = 0
 
 
 def facts_of(node: Node, graph: Graph) -> NodeFacts:
@@ -92,12 +94,15 @@ def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute
         return NodeFacts(kind, (OperandFacts(1, True),) * len(given))
     dag = ComputeDAG(made)
     operands = tuple(OperandFacts(0, True) if t is None else _operand(dag, f"x{n}", t) for n, t in enumerate(tensors))
-    kind = Kind.VIEW if operator == VIEW else _kind(dag)
+    kind, offset = Kind.VIEW if operator == VIEW else _kind(dag), 0
     if kind in (Kind.VIEW, Kind.MOVEMENT):
         found = [(op, load) for op in dag.stages for load in _moved(op)]
+        if kind is Kind.MOVEMENT and (first := _first_of_run(dag, tensors)) is not None:
+            kind, offset = Kind.VIEW, first
         return NodeFacts(
             kind,
             operands,
+            offset=offset,
             has_cases=any(isinstance(value, Select) for op in dag.stages for value in op.body),
             keeps_runs=all(_keeps_runs(op, load) for op, load in found),
             divides=any(
@@ -191,6 +196,26 @@ def _keeps_runs(op: ComputeOp, load: Load) -> bool:
         isinstance(e, Binary) and e.op not in ("add", "sub") and last.var in free_vars(e)
         for e in postorder((load.indices[-1],))
     )
+
+
+def _first_of_run(dag: ComputeDAG, tensors: Sequence[Tensor | None]) -> int | None:
+    """The first element that is moved, of a tensor in which all that are lie behind each other in the same order. A
+    whole tensor in its own shape is none: who moves that wants a copy."""
+    x, op = tensors[0], dag.stages[0]
+    if len(dag.stages) != 1 or len(tensors) != 1 or x is None or x.shape == op.outputs[0].shape:
+        return None
+    if len(op.body) != 1 or not isinstance(load := op.body[0], Load):
+        return None
+    simplify, place = Simplifier({a.var: (0, a.extent - 1) for a in op.axes}), Affine((), 0)
+    for index, size in zip(load.indices, x.shape, strict=True):
+        place = simplify.place_value(place, size, index)
+    steps: dict[Expr, int] = {}
+    step = 1
+    for axis in reversed(op.axes):
+        if axis.extent > 1:
+            steps[axis.var], step = step, step * axis.extent
+    single = {a.var for a in op.axes if a.extent == 1}
+    return place.constant if {e: c for e, c in place.terms if e not in single} == steps else None
 
 
 def _divisions(load: Load) -> list[Expr]:

@@ -1,7 +1,7 @@
 """A network as kernels: which nodes are computed together, and which are another view of the same memory.
 
     Group(nodes, inputs, outputs)      one kernel: the stages of its nodes as one graph of `te`
-    Alias(output, base)                a reshape of what is stored: the same elements in the same order, at no cost
+    Alias(output, base, offset)        a part of what is stored, in another shape: the same elements, at no cost
 
 A node is computed in one of three places.
 
@@ -11,19 +11,21 @@ A node is computed in one of three places.
                  their elements lie well for the reader, elementwise nodes where little is computed again
     on its own   else: it begins a group
 
-A reshape of a value that is stored is an alias; one of a value that is taken in is an index in the reader. Only the
+A reshape of a value that is stored is an alias, and so is a slice whose elements lie behind each other; one of a value
+that is taken in is an index in the reader. Only the
 last node of a group is read outside of it, and what is taken in has no readers but groups that come later, so no group
 depends on itself. What kind a node is follows from its expression (`node_facts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
-from autosched.graph.graph import Graph, Node
+from autosched.graph.graph import Array, Graph, Node, Shape
 from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
 from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
@@ -48,10 +50,25 @@ class Group:
 
 @dataclass(frozen=True)
 class Alias:
-    """`output` is `base` in another shape."""
+    """`output` is `base` in another shape, from the element `offset` on."""
 
     output: str
     base: str
+    offset: int = 0
+
+    def part_of(self, array: Array, shape: Shape) -> Array:
+        """The elements of `output`, of this `shape`, in the array of `base`."""
+        return array.reshape(-1)[self.offset : self.offset + math.prod(shape)].reshape(shape)
+
+
+def views_of(steps: Iterable[Group | Alias]) -> dict[str, Alias]:
+    """Of each value that is a view, where it lies in one that is none."""
+    views: dict[str, Alias] = {}
+    for step in steps:
+        if isinstance(step, Alias):
+            outer = views.get(step.base, Alias(step.base, step.base))
+            views[step.output] = Alias(step.output, outer.base, outer.offset + step.offset)
+    return views
 
 
 def partition(
@@ -252,10 +269,7 @@ class _Partition:
         return NodeWork(sum(read), sum(written), float(results * facts.operations), True)
 
     def graph_size(self, name: str) -> int:
-        size = 1
-        for extent in self.graph.values[name].shape:
-            size *= extent
-        return size
+        return math.prod(self.graph.values[name].shape)
 
     def _nbytes(self, name: str) -> int:
         return self.graph_size(name) * DTYPES[self.graph.values[name].dtype].nbytes
@@ -263,7 +277,7 @@ class _Partition:
     # Closed
 
     def steps(self) -> Iterator[Group | Alias]:
-        """Groups where their last node stands; aliases, of those reshapes that are read as such, where they do."""
+        """Groups where their last node stands; aliases, of those views that are read as such, where they do."""
         groups = {id(group.last): self._closed(group) for group in {id(g): g for g in self.homes.values()}.values()}
         read = {name for group in groups.values() for name in group.inputs} | set(self.graph.outputs)
         for node in reversed(self.graph.nodes):
@@ -274,7 +288,7 @@ class _Partition:
             if closed is not None and closed.outputs:
                 yield closed
             elif self.facts(node).kind is Kind.VIEW and node.outputs[0] in read:
-                yield Alias(node.outputs[0], node.used[0])
+                yield Alias(node.outputs[0], node.used[0], self.facts(node).offset)
 
     def _closed(self, group: _Open) -> Group:
         """The group with what it takes in."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
-from autosched.graph.partition import Group, dag_of
+from autosched.graph.partition import Alias, Group, dag_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
 from autosched.network.inputs import InputSet
@@ -200,7 +200,8 @@ class _KernelWalk:
         return self._program.bases.get(name, name)
 
     def _value(self, name: str) -> Array:
-        return self._values[self._base(name)].reshape(self._program.graph.values[name].shape)
+        view = self._program.views.get(name, Alias(name, name))
+        return view.part_of(self._values[view.base], self._program.graph.values[name].shape)
 
 
 def longest_sum(dag: ComputeDAG) -> int:

@@ -32,9 +32,9 @@ def run_kernel(model: Model, number: int, arrays: Mapping[str, Array]) -> dict[s
     weights = address_of(model.block)
     pointers = []
     for name in step.inputs:
-        base = program.bases.get(name, name)
-        if program.graph.is_constant(base):
-            pointers.append(weights + program.raw[base] if base in program.raw else 0)
+        if program.graph.is_constant(program.bases.get(name, name)):
+            pointer = program.constant(name)
+            pointers.append(0 if pointer is None else weights + pointer.at)
         else:
             pointers.append(address_of(given[name]))
     pointers += [address_of(array) for array in made.values()]

@@ -113,7 +113,7 @@ def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Arr
     for name, at in program.raw.items():
         array = np.ascontiguousarray(graph.constants[name])
         block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
-    for n, at in program.packed.items():
+    for at, n in {at: n for n, at in program.packed.items()}.items():
         step = program.steps[n]
         assert isinstance(step, Group)
         kernel = program.kernels[n]

@@ -36,7 +36,8 @@ def groups_text(found: Steps) -> str:
     lines = []
     for n, step in enumerate(found.steps):
         if isinstance(step, Alias):
-            lines.append(f"{n:4}  {found.graph.values[step.output]} is {step.base}")
+            start = f" from element {step.offset} on" if step.offset else ""
+            lines.append(f"{n:4}  {found.graph.values[step.output]} is {step.base}{start}")
         else:
             made = ", ".join(str(found.graph.values[name]) for name in step.outputs)
             operators = " ".join(node.operator for node in step.nodes)

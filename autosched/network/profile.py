@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS
+from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, Pointer
 from autosched.errors import DeviceError
 from autosched.graph.graph import Array
 from autosched.graph.partition import Group
@@ -71,14 +71,18 @@ def _launches(model: Model, arguments: list[int], arena: int) -> list[_Launch]:
     steps = [n for n, step in enumerate(model.program.steps) if isinstance(step, Group)]
     found = []
     for step, call in zip(steps, model.program.launches(), strict=True):
-        addresses = [
-            0 if p is None else arguments[p.at] if p.place == ARGUMENT else bases[p.place] + p.at for p in call.pointers
-        ]
+        addresses = [0 if p is None else _address(p, arguments, bases) for p in call.pointers]
         block = (ctypes.c_size_t * len(addresses))(*addresses)
         workspace = bases[call.workspace.place] + call.workspace.at
         function = model.linked[call.entry].function
         found.append(_Launch(step, function, ctypes.addressof(block), workspace, block))
     return found
+
+
+def _address(pointer: Pointer, arguments: list[int], bases: Mapping[str, int]) -> int:
+    if pointer.place == ARGUMENT:
+        return arguments[pointer.at] + pointer.offset
+    return bases[pointer.place] + pointer.at
 
 
 def _seconds(launch: _Launch, threads: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,9 +12,10 @@ from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
-from autosched.graph.node_facts import VIEW
+from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.order import order
-from autosched.graph.partition import Alias, Group, partition
+from autosched.graph.partition import Alias, Group, partition, views_of
+from autosched.ir.dtype import DTYPES
 from autosched.network.build import UnbuiltKernel
 from autosched.network.recipe import KernelObject
 from autosched.network.tasks import Choose, NetworkTask, spec_of, tasks_of
@@ -28,7 +30,8 @@ class NetworkProgram:
     """What a network becomes before it is linked.
 
     `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
-    constants that kernels read as they are; `packed`: for each step that of its packed weights.
+    constants that kernels read as they are; `packed`: for each step that of its packed weights, which are the same for
+    steps of one kernel with the same constants.
     """
 
     graph: Graph
@@ -39,6 +42,11 @@ class NetworkProgram:
     raw: Mapping[str, int]
     packed: Mapping[int, int]
     weights_bytes: int
+
+    @cached_property
+    def views(self) -> Mapping[str, Alias]:
+        """Of each value that is a view of another where it lies in that."""
+        return views_of(self.steps)
 
     @cached_property
     def bases(self) -> Mapping[str, str]:
@@ -57,10 +65,10 @@ class NetworkProgram:
         def pointer(name: str) -> Pointer | None:
             base = self.bases.get(name, name)
             if base in numbers:
-                return Pointer(ARGUMENT, numbers[base])
+                return Pointer(ARGUMENT, numbers[base], self._start(name))
             if self.graph.is_constant(base):
-                return Pointer(WEIGHTS, self.raw[base]) if base in self.raw else None
-            return Pointer(ARENA, self.memory.offsets[base])
+                return self.constant(name)
+            return Pointer(ARENA, self.memory.offsets[base] + self._start(name))
 
         for n, step in enumerate(self.steps):
             if isinstance(step, Group):
@@ -69,23 +77,32 @@ class NetworkProgram:
                 workspace = Pointer(ARENA, self.memory.offsets[_workspace(n)])
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
 
+    def constant(self, name: str) -> Pointer | None:
+        """Where a constant lies, or a view of one; None where kernels have it packed alone."""
+        base = self.bases.get(name, name)
+        return Pointer(WEIGHTS, self.raw[base] + self._start(name)) if base in self.raw else None
+
+    def _start(self, name: str) -> int:
+        """The byte at which a value begins in the memory that it is a view of."""
+        view = self.views.get(name)
+        return 0 if view is None else view.offset * DTYPES[self.graph.values[name].dtype].nbytes
+
 
 def with_own_outputs(graph: Graph) -> Graph:
     """The graph with a copy for each output that is no result of its own: an input, a constant, another output in
-    another shape."""
+    another shape, a part of a value."""
     taken = {*graph.inputs, *graph.constants}
     nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
     for name in graph.outputs:
         base, maker = name, graph.producers.get(name)
-        while maker is not None and maker.operator == VIEW:
-            assert maker.inputs[0] is not None
-            base = maker.inputs[0]
+        while maker is not None and facts_of(maker, graph).kind is Kind.VIEW:
+            (base,) = maker.used
             maker = graph.producers.get(base)
-        if base in taken:
+        if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
             value = replace(graph.values[name], name=fresh_name(graph.values, f"{name}.copy"))
             nodes.append(Node("identity", (name,), (value.name,)))
             values.append(value)
-            name = value.name
+            base = name = value.name
         taken.add(base)
         outputs.append(name)
     return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
@@ -116,11 +133,7 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
 
 
 def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
-    bases: dict[str, str] = {}
-    for step in steps:
-        if isinstance(step, Alias):
-            bases[step.output] = bases.get(step.base, step.base)
-    return bases
+    return {name: view.base for name, view in views_of(steps).items()}
 
 
 def _workspace(step: int) -> str:
@@ -162,16 +175,18 @@ def _layout(
 ) -> tuple[dict[str, int], dict[int, int], int]:
     raw: dict[str, int] = {}
     packed: dict[int, int] = {}
-    used = 0
+    shared: dict[tuple[str, ...], int] = {}  # by kernel and constants
+    bases, used = _bases(steps), 0
     for n, step in enumerate(steps):
         if not isinstance(step, Group):
             continue
+        own = [name for name in step.inputs if graph.is_constant(name)]
         if kernels[n].prepare is not None:
-            packed[n] = used
-            used += _aligned(kernels[n].packed_bytes)
-            continue
-        for name in step.inputs:
-            if graph.is_constant(name) and name not in raw:
+            packed[n] = shared.setdefault((kernels[n].name, *own), used)
+            used += _aligned(kernels[n].packed_bytes) if packed[n] == used else 0
+            own = []
+        for name in (*own, *(bases[name] for name in step.inputs if graph.is_constant(bases.get(name)))):
+            if name not in raw:
                 raw[name] = used
                 used += _aligned(array_spec(graph, name).nbytes)
     return raw, packed, used

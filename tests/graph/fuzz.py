@@ -29,7 +29,7 @@ def run_steps(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     values: dict[str, Array] = {**graph.constants, **inputs}
     for step in partition(graph):
         if isinstance(step, Alias):
-            values[step.output] = values[step.base].reshape(graph.values[step.output].shape)
+            values[step.output] = step.part_of(values[step.base], graph.values[step.output].shape)
             continue
         assert not set(step.outputs) & values.keys(), f"{step} makes a value again"
         found = exact(dag_of(graph, step), {f"x{n}": values[name] for n, name in enumerate(step.inputs)})

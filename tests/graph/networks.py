@@ -77,6 +77,35 @@ def attention_block(length: int = 6, width: int = 8, heads: int = 2) -> Graph:
     return b.graph(b.add("add", b.add("matmul", joined, b.constant(width, width)), "x"))
 
 
+def parts() -> Graph:
+    """Rows of the input, of a result and of a constant, read by kernels and given out; with odd sizes, so that they
+    begin anywhere in a cache line."""
+    b = Builder(x=(7, 3, 5))
+    turned = b.add("softmax", "x", axis=1)
+
+    def rows(of: str, start: int, stop: int) -> str:
+        return b.add("slice", of, starts=(start,), stops=(stop,), axes=(0,))
+
+    weights, table = b.constant(5, 5), b.constant(4, 3, 5)
+    products = [b.add("softmax", b.add("linear", rows(of, 1, 3), weights), axis=-1) for of in ("x", turned, table)]
+    last = b.add("slice", rows(turned, 6, 7), starts=(1,), stops=(2,), axes=(1,))
+    return b.graph(turned, rows(turned, 2, 5), rows("x", 1, 4), b.add("relu", last), last, *products)
+
+
+def loop(steps: int = 5, batch: int = 2, hidden: int = 5) -> Graph:
+    """h = tanh(x[t] + h @ w) with equal weights in each step, both ways."""
+    b = Builder(x=(steps, batch, 3))
+    ends = []
+    for turn in (1, -1):
+        rows = b.add("linear", "x", b.constant(hidden, 3), b.constant(hidden))
+        weights, h = b.constant(hidden, hidden), b.constant(batch, hidden)
+        for t in range(steps)[::turn]:
+            row = b.add("reshape", b.add("slice", rows, starts=(t,), stops=(t + 1,)), shape=(batch, hidden))
+            h = b.add("tanh", b.add("add", row, b.add("linear", h, weights)))
+            ends.append(b.add("reshape", h, shape=(1, batch, hidden)))
+    return b.graph(b.add("concat", *ends, axis=0))
+
+
 def views_out() -> Graph:
     """Outputs without memory of their own: the input, one result twice, another shape of it."""
     b = Builder(x=(2, 6))

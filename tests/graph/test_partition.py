@@ -8,7 +8,7 @@ import pytest
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import exact, interpret
-from autosched.graph.partition import Alias, Group, partition
+from autosched.graph.partition import Alias, Group, partition, views_of
 from tests.graph.drafts import Draft, some_inputs
 from tests.graph.fuzz import faults_of, run_steps
 
@@ -104,6 +104,26 @@ def test_a_reshape_of_what_is_stored_is_free():
     y = d.softmax(d.reshape(x, shape=(4, 3)), axis=-1)
     steps = partition(d.graph(y))
     assert [type(step) for step in steps] == [Group, Alias, Group]
+
+
+@pytest.mark.parametrize(
+    ("stop", "axis", "is_view"), [(3, 0, True), (5, 0, True), (5, 1, False), (5, -1, False)], ids=str
+)
+def test_rows_of_what_is_stored_are_free(stop, axis, is_view):
+    d = Draft()
+    rows = d.slice(d.softmax(d.input(7, 7, 7), axis=-1), starts=(2,), stops=(stop,), axes=(axis,))
+    graph = d.graph(d.softmax(rows, axis=0))
+    assert kernels(graph) == ["softmax", "softmax" if is_view else "slice softmax"]
+    assert [step.offset for step in partition(graph) if isinstance(step, Alias)] == [2 * 49] * is_view
+
+
+def test_columns_of_one_row_are_free():
+    d = Draft()
+    x = d.softmax(d.input(1, 17, 5), axis=-1)
+    one = d.slice(x, starts=(-1,), stops=(17,), axes=(1,))
+    graph = d.graph(d.softmax(d.slice(one, starts=(1,), stops=(4,), axes=(-1,)), axis=-1))
+    assert kernels(graph) == ["softmax", "softmax"]
+    assert views_of(partition(graph))[graph.nodes[-1].used[0]].offset == 16 * 5 + 1
 
 
 def test_a_reshape_that_is_an_output_has_memory():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,8 @@ NETWORKS = {
     "perceptron": networks.perceptron,
     "attention": networks.attention_block,
     "views": networks.views_out,
+    "parts": networks.parts,
+    "loop": networks.loop,
 }
 
 
@@ -51,6 +55,12 @@ def test_what_follows_a_product_is_computed_with_it():
 def test_equal_kernels_are_one_task():
     tasks = compile_graph(networks.perceptron((17, 17, 17)), threads=1).tasks
     assert [task.count for task in tasks] == [2]
+
+
+def test_steps_with_the_same_weights_have_them_once():
+    program = compile_graph(networks.loop(), threads=1).program
+    places = [program.packed[n] for task in program.tasks for n in task.steps if n in program.packed]
+    assert [count for _, count in Counter(places).most_common(2)] >= [4, 4]
 
 
 def test_movement_goes_into_the_reader_or_the_writer():

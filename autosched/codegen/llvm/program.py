@@ -18,10 +18,12 @@ ARGUMENT, ARENA, WEIGHTS = "argument", "arena", "weights"
 
 @dataclass(frozen=True)
 class Pointer:
-    """Where a kernel finds an array: the caller's argument number `at`, or byte `at` of the arena or of the weights."""
+    """Where a kernel finds an array: `offset` bytes into the caller's argument number `at`, or at byte `at` of the
+    arena or of the weights."""
 
     place: str
     at: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def _call(number: int, launch: KernelCall) -> Iterator[str]:
 def _pointer(name: str, pointer: Pointer) -> Iterator[str]:
     if pointer.place == ARGUMENT:
         yield f"  {name}.at = getelementptr inbounds ptr, ptr %args, i64 {pointer.at}"
-        yield f"  {name} = load ptr, ptr {name}.at, align 8"
+        yield f"  {name}.whole = load ptr, ptr {name}.at, align 8"
+        yield f"  {name} = getelementptr inbounds i8, ptr {name}.whole, i64 {pointer.offset}"
     else:
         yield f"  {name} = getelementptr inbounds i8, ptr %{pointer.place}, i64 {pointer.at}"
 

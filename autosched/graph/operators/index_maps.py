@@ -113,6 +113,27 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return made
 
 
+def slice_ranges(
+    shape: Shape,
+    starts: Sequence[int | None],
+    stops: Sequence[int | None],
+    axes: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> tuple[range, ...]:
+    """The places that a slice takes along each dimension. Raises GraphError for attributes that are none of a slice,
+    and where nothing is left."""
+    named = axes_of(range(len(starts)) if axes is None else axes, len(shape))
+    strides = (1,) * len(named) if steps is None else tuple(steps)
+    if not len(starts) == len(stops) == len(strides) == len(named) or 0 in strides:
+        raise GraphError(f"slice needs a start, a stop and a step other than 0 for each axis of {list(named)}")
+    taken = [range(size) for size in shape]
+    for axis, start, stop, step in zip(named, starts, stops, strides, strict=True):
+        taken[axis] = taken[axis][start:stop:step]
+        if not taken[axis]:
+            raise GraphError(f"the slice [{start}:{stop}:{step}] of dimension {axis}, of size {shape[axis]}, is empty")
+    return tuple(taken)
+
+
 @operator
 def slice_(
     x: Tensor,
@@ -122,17 +143,7 @@ def slice_(
     steps: Sequence[int] | None = None,
 ) -> Tensor:
     """Python's slices along `axes` (the first ones): negative places count from the end, those outside are the ends."""
-    named = axes_of(range(len(starts)) if axes is None else axes, len(x.shape))
-    strides = (1,) * len(named) if steps is None else tuple(steps)
-    if not len(starts) == len(stops) == len(strides) == len(named) or 0 in strides:
-        raise GraphError(f"slice needs a start, a stop and a step other than 0 for each axis of {list(named)}")
-    taken = [range(size) for size in x.shape]
-    for axis, start, stop, step in zip(named, starts, stops, strides, strict=True):
-        taken[axis] = taken[axis][start:stop:step]
-        if not taken[axis]:
-            raise GraphError(
-                f"the slice [{start}:{stop}:{step}] of dimension {axis}, of size {x.shape[axis]}, is empty"
-            )
+    taken = slice_ranges(x.shape, starts, stops, axes, steps)
     shape = tuple(map(len, taken))
     return moved(x, shape, lambda *i: [r.start + p * r.step for r, p in zip(taken, i, strict=True)], "slice")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from autosched.graph.graph import Graph, Node
 from autosched.graph.passes.assign_layouts import assign_layouts
 from autosched.graph.passes.complete_norms import complete_norms
+from autosched.graph.passes.compose_parts import compose_parts
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
 from autosched.graph.passes.merge_layouts import merge_layouts
@@ -54,6 +55,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("assign_layouts", assign_layouts, "Vectors of a convolution lie along its channels."),
     GraphPass("share_common", share_common, "The same value is not computed twice."),
     GraphPass("merge_siblings", merge_siblings, "Q, K and V, gate and up: one pass over what they read."),
+    GraphPass("compose_parts", compose_parts, "Rows of a value lie where it does, and steps that read them are alike."),
     GraphPass("view_parts", view_parts, "A kernel that reads several parts of a value has an operand for each."),
 )
 

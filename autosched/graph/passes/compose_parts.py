@@ -1,0 +1,116 @@
+"""Parts of parts of a value are parts of the value itself, and what lies together is taken first.
+
+    split(flip(slice(x)))  ->  slice(x), one for each part
+    x[3:4, :, 5:9]         ->  x[3:4][:, :, 5:9]
+
+A part whose elements lie behind each other is a view, which costs nothing. And the readers of such views are equal
+kernels: the steps of a recurrent network, which differ in the row that they read, share a kernel and its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import cast
+
+from autosched.graph.graph import Attribute, Graph, Node, Shape
+from autosched.graph.operators.index_maps import axes_of, axis_of, slice_ranges
+from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
+
+_TAKES = ("slice", "split", "flip")
+_Ranges = tuple[range, ...]  # of each dimension the places that are taken, in order
+
+
+def compose_parts(graph: Graph) -> Graph:
+    """Slices of what they are parts of in the end, rows that lie together first."""
+    return rewrite(graph, _composed)
+
+
+def _composed(graph: Graph, node: Node) -> Change | None:
+    if node.operator not in ("slice", "split") or graph.is_constant(node.inputs[0]):
+        return None
+    chain = [node]
+    while (before := made_by(graph, chain[0].inputs[0], *_TAKES)) is not None:
+        chain.insert(0, before)
+    if node.operator == "split" and len(chain) == 1:
+        return None
+    source = chain[0].used[0]
+    nodes = list[Node]()
+    for name in node.outputs:
+        outputs = (*(after.used[0] for after in chain[1:]), name)
+        taken = [_ranges(graph, step, made) for step, made in zip(chain, outputs, strict=True)]
+        shape = graph.values[source].shape
+        wanted = _together_first(shape, _of_each_other(shape, taken))
+        if node.operator == "slice" and taken == wanted:
+            return None
+        nodes += _slices(graph, node, source, name, wanted)
+    return Change(tuple(nodes))
+
+
+def _ranges(graph: Graph, node: Node, made: str) -> _Ranges:
+    """What one node takes of its operand for its result `made`."""
+    shape, attributes = graph.values[node.used[0]].shape, node.attributes
+    if node.operator == "slice":
+        told = [attributes.get(word) for word in ("starts", "stops", "axes", "steps")]
+        return slice_ranges(shape, *cast("list[Shape]", told))
+    whole = tuple(map(range, shape))
+    if node.operator == "flip":
+        turned = axes_of(cast("Shape", attributes["axes"]), len(shape))
+        return tuple(r[::-1] if d in turned else r for d, r in enumerate(whole))
+    axis = axis_of(cast("int", attributes["axis"]), len(shape))
+    ends = list(accumulate(cast("Shape", attributes["sizes"]), initial=0))
+    n = node.outputs.index(made)
+    return tuple(r[ends[n] : ends[n + 1]] if d == axis else r for d, r in enumerate(whole))
+
+
+def _of_each_other(shape: Shape, taken: Sequence[_Ranges]) -> _Ranges:
+    found = tuple(map(range, shape))
+    for ranges in taken:
+        found = tuple(map(_of_range, found, ranges))
+    return tuple(range(r[0], r[0] + 1) if len(r) == 1 else r for r in found)
+
+
+def _of_range(outer: range, inner: range) -> range:
+    start, step = outer.start + outer.step * inner.start, outer.step * inner.step
+    return range(start, start + step * len(inner), step)
+
+
+def _together_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
+    """The slices that take this, one or two, the first of which is of elements that lie together."""
+    count = 0
+    while count < len(shape) and taken[count].step == 1:
+        count += 1
+        if len(taken[count - 1]) > 1:
+            break
+    whole, rest = tuple(map(range, shape)), tuple(map(range, map(len, taken)))
+    first, then = (*taken[:count], *whole[count:]), (*rest[:count], *taken[count:])
+    if first == whole or then[count:] == whole[count:]:
+        return [taken]
+    return [first, then]
+
+
+def _slices(graph: Graph, node: Node, source: str, name: str, wanted: Sequence[_Ranges]) -> list[Node]:
+    if len(wanted) == 1:
+        return [_slice(graph, node, source, name, wanted[0])]
+    between = new_name(graph, replace(node, outputs=(name,)), "rows")
+    rows = tuple(map(len, wanted[0]))
+    last = replace(node, operator="slice", inputs=(between,), outputs=(name,), attributes=_attributes(rows, wanted[1]))
+    return [_slice(graph, node, source, between, wanted[0]), last]
+
+
+def _slice(graph: Graph, node: Node, source: str, made: str, taken: _Ranges) -> Node:
+    attributes = _attributes(graph.values[source].shape, taken)
+    return replace(node, operator="slice", inputs=(source,), outputs=(made,), attributes=attributes)
+
+
+def _attributes(shape: Shape, taken: _Ranges) -> dict[str, Attribute]:
+    """A slice's. A stop before the first element is written so that it does not count from the end."""
+    axes = [d for d, size in enumerate(shape) if taken[d] != range(size)] or [0]
+    found: dict[str, Attribute] = {
+        "starts": tuple(taken[d].start for d in axes),
+        "stops": tuple(taken[d].stop if taken[d].stop >= 0 else -shape[d] - 1 for d in axes),
+        "axes": tuple(axes),
+    }
+    steps = tuple(taken[d].step for d in axes)
+    return found if set(steps) == {1} else {**found, "steps": steps}
