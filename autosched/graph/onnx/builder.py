@@ -27,6 +27,7 @@ class GraphBuilder:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
+        self.sequences: dict[str, tuple[str, ...]] = {}  # of values, under names that no value has
         self._numbers: Counter[str] = Counter()  # of names made of each stem
         self._reserved: set[str] = set()
 
@@ -48,6 +49,12 @@ class GraphBuilder:
     def name_constant(self, name: str, array: Array) -> None:
         self.add_value(Value(name, array.shape, array.dtype.name))
         self.constants[name] = array
+
+    def add_sequence(self, parts: Sequence[str], stem: str) -> str:
+        """A sequence of values under a name made of `stem`."""
+        name = self._new_name(f"{stem}.sequence")
+        self.sequences[name] = tuple(parts)
+        return name
 
     def add_node(
         self, operator: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute], n: int, origin: str
@@ -74,6 +81,8 @@ class GraphBuilder:
 
     def output(self, name: str, value: str) -> None:
         """Makes `value` an output of the network, called `name`."""
+        if value in self.sequences:
+            raise GraphError(f"the output {name} of the model is a sequence, where only tensors are supported")
         check_value(self.values[value])
         if value == name:
             return
@@ -89,5 +98,5 @@ class GraphBuilder:
             self._numbers[stem] += 1
             number = self._numbers[stem]
             name = stem if number == 1 else f"{stem}.{number}"
-            if name not in self.values and name not in self._reserved:
+            if not any(name in known for known in (self.values, self.sequences, self._reserved)):
                 return name

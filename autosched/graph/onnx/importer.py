@@ -40,8 +40,11 @@ FAMILIES = (
         "normalisation",
         "pools",
     ),
-    *("products", "quantised", "recurrent", "reductions", "resizing", "signals"),
+    *("products", "quantised", "recurrent", "reductions", "resizing", "sequences", "signals"),
 )
+# What reads sequences of tensors.
+_OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
+_OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length")}
 DEEPEST = 50  # of graphs and definitions within each other
 
 
@@ -166,7 +169,12 @@ class Importer:
         given = (self._attribute(a, scope) for a in node.attribute)
         attributes = {a.name: value for a, value in zip(node.attribute, given, strict=True) if value is not None}
         key = domain_of(node), node.op_type
-        operands = [None if name is None else self.builder.values[name] for name in inputs]
+        if any(name in self.builder.sequences for name in inputs):
+            if key[0] or key[1] not in _OF_SEQUENCES:
+                raise GraphError("it reads a sequence of tensors, which only control flow and sequences may")
+            if key[1] == "Identity":
+                return tuple(name for name in inputs if name is not None)
+        operands = [None if name is None else self.builder.values.get(name) for name in inputs]
         if key not in self._definitions:
             check_node(node, scope.opsets)
             known = folded(node, attributes, scope.opsets, operands, self.builder.constants)

@@ -132,6 +132,13 @@ class Site:
         """The results of a graph that the node holds."""
         return self.importer.add_graph(graph, self.scope, given)
 
+    def parts(self, n: int) -> tuple[str, ...]:
+        """The tensors of input `n`, a sequence."""
+        found = self.builder.sequences.get(self.input(n))
+        if found is None:
+            raise GraphError(f"input {n} is no sequence of tensors")
+        return found
+
     def is_wanted(self, n: int) -> bool:
         return n < len(self.wanted) and self.wanted[n]
 
@@ -181,6 +188,10 @@ class Site:
             return name
         found = self.builder.constants.get(name)
         return self.emit("reshape", name, shape=wanted) if found is None else self.constant(found.reshape(wanted))
+
+    def sequence(self, parts: Sequence[str]) -> str:
+        """A new sequence of these tensors."""
+        return self.builder.add_sequence(parts, self.origin)
 
     def cast(self, name: str, dtype: str) -> str:
         return name if self.dtype(name) == dtype else self.emit("cast", name, dtype=dtype)

@@ -112,6 +112,63 @@ def test_a_loop_is_unrolled():
     np.testing.assert_array_equal(interpret(graph, {"x": np.float32([1, 2])})["y"], [4, 8])
 
 
+def test_sequences_are_known_while_importing():
+    nodes = [
+        node("SplitToSequence", ["x", "sizes"], ["parts"], axis=1),
+        node("SequenceLength", ["parts"], ["count"]),
+        node("SequenceAt", ["parts", "last"], ["tail"]),
+        node("SequenceErase", ["parts", "first"], ["rest"]),
+        node("SequenceInsert", ["rest", "tail", "first"], ["turned"]),
+        node("ConcatFromSequence", ["turned"], ["y"], axis=-1),
+        node("SplitToSequence", ["x"], ["rows"], keepdims=0),
+        node("ConcatFromSequence", ["rows"], ["z"], axis=1, new_axis=1),
+    ]
+    known = {"sizes": [2, 1, 2], "last": -1, "first": 0}
+    graph = graph_of(nodes, {"x": [2, 5]}, ["y", "z", "count"], constants=known)
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    found = interpret(graph, {"x": x})
+    np.testing.assert_array_equal(found["y"], x[:, [3, 4, 2, 3, 4]])
+    np.testing.assert_array_equal(found["z"], x.T)
+    assert found["count"] == 3
+
+
+def test_a_loop_collects_a_sequence():
+    info = helper.make_tensor_value_info
+    parts = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None)
+    body = helper.make_graph(
+        [
+            node("Identity", ["c"], ["c_out"]),
+            node("Identity", ["parts"], ["same"]),
+            node("SequenceInsert", ["same", "x"], ["parts_out"]),
+        ],
+        "body",
+        [info("i", TensorProto.INT64, []), info("c", TensorProto.BOOL, []), parts],
+        [helper.make_empty_tensor_value_info(name) for name in ("c_out", "parts_out")],
+    )
+    nodes = [
+        node("SequenceEmpty", [], ["none"]),
+        node("Loop", ["steps", "", "none"], ["all"], body=body),
+        node("ConcatFromSequence", ["all"], ["y"], axis=0),
+    ]
+    graph = graph_of(nodes, {"x": [2]}, constants={"steps": 3})
+    np.testing.assert_array_equal(interpret(graph, {"x": np.float32([1, 2])})["y"], [1, 2] * 3)
+
+
+SEQUENCES = {
+    "no place 2 in a sequence": [node("SequenceAt", ["parts", "two"], ["y"])],
+    "only control flow and sequences may": [node("Relu", ["parts"], ["y"])],
+    "the output y of the model is a sequence": [node("Identity", ["parts"], ["y"])],
+    "input 0 is no sequence": [node("SequenceAt", ["x", "two"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("words", SEQUENCES)
+def test_what_a_sequence_cannot_do_is_refused(words):
+    nodes = [node("SequenceConstruct", ["x", "x"], ["parts"]), *SEQUENCES[words]]
+    with pytest.raises(GraphError, match=words):
+        graph_of(nodes, {"x": [2]}, constants={"two": 2})
+
+
 def test_functions_are_written_out():
     opsets = [helper.make_opsetid("", 17)]
     inner = node("Add", ["a", "a"], ["b"])

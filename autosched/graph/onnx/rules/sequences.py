@@ -1,0 +1,90 @@
+"""Sequences of tensors: which tensors they hold is known while importing, so that none is left in the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autosched.errors import GraphError
+from autosched.graph.onnx.rules.control import stacked
+from autosched.graph.onnx.site import Results, Site, rule
+
+
+def _place(site: Site, n: int, size: int) -> int:
+    """A place among `size`, which may count from the end; the last one where it is left out."""
+    found = site.array(n)
+    place = size - 1 if found is None else int(found.item())
+    if not -size <= place < size:
+        raise GraphError(f"there is no place {place} in a sequence, where {size} are")
+    return place % size
+
+
+@rule("SequenceEmpty")
+def empty(site: Site) -> Results:
+    site.ignore("dtype")
+    return site.sequence(())
+
+
+@rule("SequenceConstruct")
+def construct(site: Site) -> Results:
+    return site.sequence(site.given())
+
+
+@rule("SequenceInsert")
+def insert(site: Site) -> Results:
+    parts = site.parts(0)
+    place = _place(site, 2, len(parts) + 1)
+    return site.sequence((*parts[:place], site.input(1), *parts[place:]))
+
+
+@rule("SequenceErase")
+def erase(site: Site) -> Results:
+    parts = site.parts(0)
+    place = _place(site, 1, len(parts))
+    return site.sequence((*parts[:place], *parts[place + 1 :]))
+
+
+@rule("SequenceAt")
+def at(site: Site) -> Results:
+    parts = site.parts(0)
+    return parts[_place(site, 1, len(parts))]
+
+
+@rule("SequenceLength")
+def length(site: Site) -> Results:
+    return site.constant(len(site.parts(0)), "int64")
+
+
+@rule("SplitToSequence")
+def split(site: Site) -> Results:
+    """Parts of one size, the last one of what is left, or of the sizes given; rows where nothing says more."""
+    x, sizes = site.input(0), site.array(1)
+    shape = site.shape(x)
+    axis, keep = site.axis(site.attribute("axis", 0), len(shape)), site.attribute("keepdims", 1)
+    whole = shape[axis]
+    if sizes is not None and sizes.ndim:
+        ends = [int(end) for end in np.cumsum(sizes)]
+        if not ends or ends[-1] != whole or (sizes < 0).any():
+            raise GraphError(f"parts of the sizes {sizes.tolist()} do not make up {whole} along axis {axis}")
+    else:
+        step = 1 if sizes is None else int(sizes.item())
+        if step < 1:
+            raise GraphError(f"parts of the size {step} do not make up {whole} along axis {axis}")
+        ends = [*range(step, whole, step), whole]
+    parts = [site.part(x, axis, start, end) for start, end in zip((0, *ends), ends, strict=False)]
+    if sizes is None and not keep:
+        parts = [site.reshape(part, (*shape[:axis], *shape[axis + 1 :])) for part in parts]
+    return site.sequence(parts)
+
+
+@rule("ConcatFromSequence")
+def concat(site: Site) -> Results:
+    parts, axis = site.parts(0), site.attribute("axis")
+    if not parts:
+        raise GraphError("it joins a sequence without tensors")
+    if site.attribute("new_axis", 0):
+        return stacked(site, parts, axis)
+    arrays = [site.builder.constants.get(name) for name in parts]
+    known = [a for a in arrays if a is not None]
+    if len(known) == len(parts):
+        return site.constant(np.concatenate(known, axis))
+    return parts[0] if len(parts) == 1 else site.emit("concat", *parts, axis=site.axis(axis, site.rank(parts[0])))
