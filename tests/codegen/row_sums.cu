@@ -3,7 +3,16 @@
 // launch kernel_0(A, B, C): grid (2, 1, 1), block (4, 1, 1), 12 shared bytes
 // launch kernel_1(C, D): grid (1, 1, 1), block (1, 1, 1), 0 shared bytes
 
-static __device__ __forceinline__ float max_float(float a, float b) { return a > b || a != a ? a : b; }
+static __device__ __forceinline__ float max_float(float a, float b)
+{
+#if __CUDA_ARCH__ >= 800
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(4) kernel_0(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C)
 {

@@ -95,6 +95,16 @@ def test_copies_are_asynchronous_from_four_bytes_on(dtype: str, vector: int, cop
     assert ("cp.async.wait_group" in made) == bool(copies)
 
 
+def test_the_larger_and_the_smaller_are_one_instruction(tmp_path: Path) -> None:
+    """From compute capability 8.0 on; NaN where an operand is, before that by a comparison."""
+    value = binary("min", binary("max", load("A", t), load("B", t)), load("B", t + 1))
+    nest = loop(t, 32, store("C", (t,), value), kind=ForKind.THREAD_X)
+    text = plain(func([buffer("A", (32,)), buffer("B", (33,))], [buffer("C", (32,))], nest), "cuda").text
+    found = {arch: ptx(text, arch, tmp_path) for arch in ("sm_75", "sm_80")}
+    assert [found["sm_80"].count(x) for x in ("max.NaN.f32", "min.NaN.f32", "setp")] == [1, 1, 0]
+    assert ".NaN" not in found["sm_75"]
+
+
 def test_conversions_are_one_instruction(tmp_path: Path) -> None:
     """bfloat16 needs none to become a float32."""
     inputs, outputs = ([buffer(f"{name}{dtype}", (32,), dtype) for dtype in HALVES] for name in "AC")

@@ -44,6 +44,7 @@ class Dialect:
     )
     atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
     atomic_types: frozenset[str]
+    helpers: Mapping[str, str] = field(default_factory=dict)  # in its own way, by name; see `expressions.HELPERS`
     prologue: str = ""
     doubles: str = ""  # before code with float64
     # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
@@ -52,6 +53,19 @@ class Dialect:
     functions: dict[str, str] = field(default_factory=dict)
     double_functions: dict[str, str] = field(default_factory=dict)  # where float64 has others than float32
 
+
+# One instruction from compute capability 8.0 on.
+EXTREME = """\
+static __device__ __forceinline__ float {name}(float a, float b)
+{{
+#if __CUDA_ARCH__ >= 800
+  float c;
+  asm("{op}.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return a {sign} b || a != a ? a : b;
+#endif
+}}"""
 
 CUDA = Dialect(
     name="cuda",
@@ -87,7 +101,7 @@ static __device__ __forceinline__ void {name}({type}* to, const {type}* from, bo
 {{
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
-               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? {bytes} : 0));
+               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? {bytes} : 0) : "memory");
 #else
   *to = inside ? *from : {zero};
 #endif
@@ -96,7 +110,7 @@ static __device__ __forceinline__ void {name}({type}* to, const {type}* from, bo
 static __device__ __forceinline__ void commit_copies()
 {{
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;");
+  asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }}""",
         "wait": """\
@@ -108,6 +122,10 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
 }}""",
     },
     conversions=CUDA_CONVERSIONS,
+    helpers={
+        "min_float": EXTREME.format(name="min_float", op="min", sign="<"),
+        "max_float": EXTREME.format(name="max_float", op="max", sign=">"),
+    },
     vector_load="*(const {type}*)({at})",
     vector_store="*({type}*)({at}) = {value};",
     vector_of="make_{type}({elements})",

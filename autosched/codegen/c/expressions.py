@@ -141,7 +141,8 @@ class Expressions:
         """The name of a function of HELPERS, which is in use from now on."""
         kind = self.type(dtype)
         name = f"{op}_{kind.replace(' ', '_')}"
-        self.helpers[name] = self.dialect.function + HELPERS[op].format(type=kind, name=name)
+        text = self.dialect.function + HELPERS[op].format(type=kind, name=name)
+        self.helpers[name] = self.dialect.helpers.get(name, text)
         return name
 
     def conversion(self, dtype: str, source: str) -> str:
