@@ -18,7 +18,18 @@ from autosched.lower import concretise, lower
 from autosched.schedule import Pipeline
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
-from tests.gpu_schedules import Case, cases, matmul, matmul_state, parameters, softmax, softmax_state
+from tests.gpu_schedules import (
+    Case,
+    cases,
+    conv,
+    conv_state,
+    matmul,
+    matmul_state,
+    parameters,
+    random_values,
+    softmax,
+    softmax_state,
+)
 from tests.ir.nests import F32, I64, buffer, func, load, loop, num, reducer, store
 
 CASES = cases()
@@ -221,6 +232,22 @@ def test_shared_memory_beyond_the_static_limit_is_taken_at_the_launch() -> None:
             stages > 1
         )
         assert source_of(case)[1].text.count("__local float") == 2
+
+
+def test_places_of_a_pipeline_are_carried_where_a_remainder_is_not_one_instruction() -> None:
+    """Also through two loops: the place at the beginning of the inner one."""
+    from tests.codegen.opencl import run
+
+    dag = conv(1, 6, 7, 9, 5, 3, pad=1)
+    state, values = conv_state(dag, inline=False), parameters(conv_state(dag, inline=False))
+    for stages in (2, 3, 4, 5):
+        piped = state.apply(Pipeline("Y.acc", "rc.0", stages))
+        f, source = source_of((dag, piped, random_values(1, values) | {"rc1": 1}), "opencl")
+        assert ("int place" in source.text) == (stages in (3, 5)), source.text
+        assert (f"% {stages}]" in source.text) == (stages in (2, 4))
+        inputs = make_inputs(dag, 0, "integers")
+        (reference,) = evaluate(dag, inputs)
+        assert within(reference, run(source, f, inputs, ())["Y"]).all()
 
 
 def test_shared_arrays_start_where_vectors_do() -> None:

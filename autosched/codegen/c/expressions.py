@@ -47,13 +47,15 @@ HELPERS = {
 
 @dataclass(frozen=True)
 class Expressions:
-    """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names."""
+    """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names;
+    `places`: variables with the places of a pipeline's iterations, see `places.py`."""
 
     dialect: Dialect
     index_type: str
     simplify: Simplifier
     helpers: dict[str, str] = field(default_factory=dict)
     variables: dict[Var, str] = field(default_factory=dict)
+    places: dict[Expr, str] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
 
     def text(self, expr: Expr, limit: int = 0) -> str:
@@ -66,7 +68,8 @@ class Expressions:
         placed, name = self.buffers[buffer]
         places, one = versions_of(placed)
         if places > 1:
-            name, placed, indices = f"{name}[{self.text(self.simplify(indices[0]))}]", one, indices[1:]
+            place = self.simplify(indices[0])
+            name, placed, indices = f"{name}[{self.places.get(place) or self.text(place)}]", one, indices[1:]
         return f"{name}[{self.text(flat_index(placed, indices, self.simplify))}]"
 
     def type(self, dtype: str) -> str:

@@ -10,6 +10,7 @@ from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
 from autosched.codegen.c.names import Text
+from autosched.codegen.c.places import carried_places
 from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch
@@ -40,7 +41,7 @@ from autosched.ir.stmt import (
     shared_and_nests,
     walk,
 )
-from autosched.ir.storage import element_count, flat_index
+from autosched.ir.storage import element_count, flat_index, versions_of
 from autosched.ir.visit import exprs_of, loads, moved, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
@@ -175,6 +176,10 @@ class _Kernel:
                 self.line(f"const {kind} {name} = {number};")
             self._emit(stmt.body)
             return
+        carried = carried_places(stmt, self._shared_places, self.simplify)
+        for place in carried:
+            variable = self.c.places[place.expr] = self.text.name("place")
+            self.line(f"int {variable} = {self.c.text(place.first)};")
         if is_unrolled(stmt) and isinstance(stmt.extent, Const):
             if self._vectors(stmt, int(stmt.extent.value)):
                 return
@@ -184,6 +189,14 @@ class _Kernel:
         extent = self.c.text(stmt.extent, COMPARED)
         with self.text.block(f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"), self.registers.within(stmt):
             self._emit(stmt.body)
+            for place in carried:
+                variable = self.c.places.pop(place.expr)
+                self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
+
+    def _shared_places(self, buffer: str) -> int:
+        """The places of a shared buffer that the iterations of a pipeline take in turn; 1 of any other."""
+        known = self.c.buffers.get(buffer)
+        return 1 if known is None else versions_of(known[0])[0]
 
     def _is_shared(self, buffer: str) -> bool:
         known = self.c.buffers.get(buffer)  # none yet of what is allocated further inside, for each thread by itself
