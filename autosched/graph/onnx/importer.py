@@ -28,19 +28,9 @@ from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
 from autosched.graph.verify import verify
 
 FAMILIES = (
-    *(
-        "attention",
-        "caches",
-        "control",
-        "convolutions",
-        "elementwise",
-        "heads",
-        "indices",
-        "microsoft",
-        "normalisation",
-        "pools",
-    ),
-    *("products", "quantised", "recurrent", "reductions", "resizing", "sequences", "signals"),
+    *("attention", "caches", "control", "convolutions", "elementwise", "fused", "heads", "indices", "microsoft"),
+    *("normalisation", "pools", "products", "quantised", "quantised_runtime", "recurrent", "reductions", "resizing"),
+    *("sequences", "signals"),
 )
 # What reads sequences of tensors.
 _OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
