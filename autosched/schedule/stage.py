@@ -104,12 +104,14 @@ class PrefetchHint:
 
 @dataclass(frozen=True)
 class AheadHint:
-    """In loop `loop`, a share of what `reader` will read of `buffer` `distance` tiles later is asked for."""
+    """In loop `loop`, a share of what `reader` will read of `buffer` `distance` tiles later is asked for, to be in the
+    cache of `level`."""
 
     reader: str
     buffer: str
     loop: str
     distance: int
+    level: int
 
 
 @dataclass(frozen=True)

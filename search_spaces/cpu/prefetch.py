@@ -13,9 +13,11 @@ for. So it asks for some of the operand in each step of its reduction:
     A[i, k]        rows along the reduction: a share of the next tile's rows
     B[k, j]        the row of the panel that is read some steps later, one a step. A whole panel would not stay: rows
                    whose distance is a power of two conflict in a few sets of the caches
-    a packed one   a share of the next panel's source; of panels that were all made before, the row that is read some
-                   steps later, which may be of the next panel. On a Xeon with AMX, beside other work, the kernels of
-                   ResNet-50 took 50.5 ms of processor time, and 52.4 without, in two runs
+    a packed one   a share of the next panel's source; of panels that were all made before, a share of the next panel,
+                   where the second level cache holds two. Weights of a network come from memory in each call; so asked
+                   for, they come while all tiles of rows compute and not only the first. On a Xeon with AMX, beside
+                   other work, the kernels of ResNet-50 take 0.90 of the processor time that they take with rows asked
+                   for some steps ahead, those of BERT 0.84
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
@@ -34,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from autosched.errors import ScheduleError
 from autosched.ir.dtype import DTYPES
@@ -48,6 +51,7 @@ from search_spaces.partial_sketch import PartialSketch, SketchContext
 SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
 TILES_AHEAD = 2  # a tile takes about as long as the memory
 ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
+VECTORS_OF_PANEL = 3  # in a row of a panel, as most candidates have
 PANEL_AHEAD = 32  # steps: lines of a panel come in order, and a core has prefetched the next few by itself
 FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
 LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
@@ -57,19 +61,18 @@ def prefetch_short_rows(state: State, context: SketchContext) -> State:
     """The schedule, its register tiles prefetching operands whose rows are short; unchanged where none are."""
     for stage in state.stages:
         if _is_tile(stage):
-            state = _prefetch(state, stage, _for_short_rows, LARGE * context.target.l2_bytes)
+            state = _prefetch(state, stage, _for_short_rows, context)
     return state
 
 
 def prefetch_operands(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
     """The sketch, its register tiles prefetching large operands while they compute."""
     state = sketch.state
-    large = LARGE * context.target.l2_bytes
     for stage in sketch.state.stages:
         if _is_tile(stage):
-            state = _prefetch_output(_prefetch(state, stage, _for_operand, large), stage, large)
+            state = _prefetch_output(_prefetch(state, stage, _for_operand, context), stage, context)
         elif _is_tile_of_block(stage):
-            state = _prefetch_panel(state, stage, large)
+            state = _prefetch_panels(state, stage, context)
     return sketch if state is sketch.state else replace(sketch, state=state)
 
 
@@ -82,7 +85,7 @@ def prefetch_sums(sketch: PartialSketch, tile: Stage, context: SketchContext) ->
     sums = sketch.state.stage(tile.at.stage)
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     n_bytes = points(sums) * sum(DTYPES[d].nbytes for d in sums.op.dtypes)
-    if n_bytes < LARGE * context.target.l2_bytes or sums.layout is not None:
+    if n_bytes < _large(context) or sums.layout is not None:
         return sketch
     return sketch.apply(*(FetchAhead(tile.name, last, tile.name, name, 1) for name in sums.op.buffers))
 
@@ -101,34 +104,50 @@ def _is_in_registers(stage: Stage) -> bool:
     return stage.op.reducer is not None and stage.scope is Scope.REGISTER and stage.at is not None
 
 
-def _prefetch_panel(state: State, tile: Stage, large: float) -> State:
-    """The schedule, the tile prefetching the source of the next panel that is made inside the block.
+def _large(context: SketchContext) -> float:
+    """The bytes of an operand that does not stay in the second level cache beside the others."""
+    return LARGE * context.target.l2_bytes
+
+
+def _prefetch_panels(state: State, tile: Stage, context: SketchContext) -> State:
+    """The schedule, the tile prefetching the next panel, or the source of one that is made inside the block.
 
     Panels of a whole block are made in long rows, and need none of it.
     """
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
-    for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None]:
-        if copy.at is None or not is_copy(copy) or state.stage(copy.at.stage).loop(copy.at.loop).reduce:
-            continue
-        step = _for_source(state, tile, last, copy)
-        if step is not None and _n_bytes(state, step.buffer) >= large:
+    for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None and is_copy(c)]:
+        if copy.at is None:
+            step = _for_panel(state, tile, last, copy, context)
+        else:
+            whole = state.stage(copy.at.stage).loop(copy.at.loop).reduce
+            step = None if whole else _for_source(state, tile, last, copy)
+        if step is not None and _n_bytes(state, step.buffer) >= _large(context):
             state = state.apply(step)
     return state
 
 
-Chooser = Callable[[State, Stage, str, Read, tuple[Read, ...]], Prefetch | FetchAhead | None]
+class TileRead(NamedTuple):
+    """What a tile reads in the steps of `loop`, among all its `reads`."""
+
+    tile: Stage
+    loop: str
+    read: Read
+    reads: tuple[Read, ...]
 
 
-def _prefetch(state: State, tile: Stage, choose: Chooser, large: float) -> State:
-    """The schedule with the prefetch that `choose` gives for each operand of the tile that has `large` bytes or more.
+Chooser = Callable[[State, TileRead, SketchContext], Prefetch | FetchAhead | None]
+
+
+def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext) -> State:
+    """The schedule with the prefetch that `choose` gives for each large operand of the tile.
 
     The innermost serial loop of the reduction is where it is asked for.
     """
     reads = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
-        step = None if read.is_indirect else choose(state, tile, steps[-1], read, reads)
-        if step is None or _n_bytes(state, step.buffer) < large:
+        step = None if read.is_indirect else choose(state, TileRead(tile, steps[-1], read, reads), context)
+        if step is None or _n_bytes(state, step.buffer) < _large(context):
             continue
         try:
             state = state.apply(step)
@@ -137,7 +156,7 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, large: float) -> State
     return state
 
 
-def _prefetch_output(state: State, tile: Stage, large: float) -> State:
+def _prefetch_output(state: State, tile: Stage, context: SketchContext) -> State:
     """The schedule, the tile prefetching the next one's place in what the stage around it writes."""
     assert tile.at is not None
     consumer = state.stage(tile.at.stage)
@@ -147,14 +166,13 @@ def _prefetch_output(state: State, tile: Stage, large: float) -> State:
         return state
     n_points = math.prod(extent(a) for a in consumer.op.axes)
     for name, dtype in zip(consumer.op.buffers, consumer.op.dtypes, strict=True):
-        if n_points * DTYPES[dtype].nbytes >= large:
+        if n_points * DTYPES[dtype].nbytes >= _large(context):
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
     return state
 
 
-def _for_short_rows(
-    state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
-) -> Prefetch | FetchAhead | None:
+def _for_short_rows(state: State, operand: TileRead, context: SketchContext) -> FetchAhead | None:
+    tile, loop, read, reads = operand
     if not _has_short_runs(read, tile, reads) or not is_reused(read, tile):
         return None
     name = read.load.buffer
@@ -169,10 +187,9 @@ def _has_short_runs(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
     return run is not None and run * DTYPES[read.load.dtype].nbytes <= SHORT_ROW_BYTES
 
 
-def _for_operand(
-    state: State, tile: Stage, loop: str, read: Read, reads: tuple[Read, ...]
-) -> Prefetch | FetchAhead | None:
+def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Prefetch | FetchAhead | None:
     """None where each element is read once, or it cannot be said which elements the next tile reads."""
+    tile, loop, read, reads = operand
     if _has_short_runs(read, tile, reads) or not is_reused(read, tile):
         return None  # a depthwise convolution's image: it comes once, in order
     name = read.load.buffer
@@ -185,9 +202,23 @@ def _for_operand(
         return FetchAhead(tile.name, loop, tile.name, name, 1)
     if not is_copy(copy):
         return None
-    if copy.at is not None:
-        return _for_source(state, tile, loop, copy)
-    return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2) if _is_of_input(state, copy) else None
+    return _for_source(state, tile, loop, copy) if copy.at is not None else _for_panel(state, tile, loop, copy, context)
+
+
+def _for_panel(
+    state: State, tile: Stage, loop: str, copy: Stage, context: SketchContext
+) -> Prefetch | FetchAhead | None:
+    """The prefetch of the next panel of those that were all made before, while tiles read this one.
+
+    Where the second level cache does not hold two panels: of the row that is read some steps later.
+    """
+    if not _is_of_input(state, copy) or copy.layout is None or not copy.layout.tiles:
+        return None
+    (name,) = copy.op.buffers
+    steps = math.prod(int(a.extent.value) for a in tile.op.reduce_axes if isinstance(a.extent, Const))
+    if 2 * steps * VECTORS_OF_PANEL * context.target.vector_bytes > context.target.l2_bytes:
+        return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
+    return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
 
 
 def _is_of_input(state: State, copy: Stage) -> bool:

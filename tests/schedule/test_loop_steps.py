@@ -15,6 +15,7 @@ from autosched.schedule import (
     ComputeAt,
     FetchAhead,
     Fuse,
+    Pack,
     Parallel,
     Reorder,
     Split,
@@ -223,6 +224,26 @@ def test_a_tile_asks_for_the_source_of_the_next_copy():
     check_nest(func, dense_relu(5, 14, 70))
     (hint,) = prefetches(func)
     assert str(hint) == "prefetch A[D.i.0*2 + min(1, (C.k.0 + D.j*4)//5) + 2, (C.k.0 + D.j*4)%5*16]"
+
+
+def test_a_tile_asks_for_the_next_panel():
+    """Panels [j // 20][k][j % 20] of 7 rows of 20 floats, two lines each: 14 lines, by 3 tiles of 7 steps, one a step."""
+    copies = CacheRead("B", "C", "pack"), Pack("B.pack", (1, 0), ((1, 20),))
+    tiles = Split("D", "i", (2,)), Split("D", "j", (20,)), Reorder("D", ("j.0", "i.0", "i.1", "j.1"))
+    tile = ComputeAt("C", "D", "i.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "B.pack", 1, 2)
+    dag = dense_relu(5, 40, 7)
+    func = nest(dag, *copies, *tiles, *tile)
+    check_nest(func, dag)
+    (hint,) = prefetches(func)
+    row, column = "min(6, (C.k + D.i.0*7)//2)", "D.j.0*20 + (C.k + D.i.0*7)%2*16 + 20"
+    assert str(hint) == f"prefetch B.pack[{row}, {column}] to L2"
+
+
+def test_a_fetch_of_what_is_computed_inside_since_is_dropped():
+    copies = CacheRead("B", "C", "pack"), ComputeAt("C", "D", "i"), FetchAhead("C", "k", "C", "B.pack", 1)
+    func = nest(dense_relu(4, 5, 3), *copies, ComputeAt("B.pack", "D", "i"))
+    check_nest(func, dense_relu(4, 5, 3))
+    assert not prefetches(func)
 
 
 def test_a_tile_asks_for_the_next_place_in_the_output():

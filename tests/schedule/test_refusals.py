@@ -105,7 +105,14 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     # fetch_ahead
     (MATMUL, (), FetchAhead("C", "i", "C", "A", 1), "fetch_ahead(C, A): it is not computed in a loop"),
     (DENSE, (), FetchAhead("D", "i", "D", "A", 1), "fetch_ahead(D, A): the stage does not read A"),
-    (DENSE, (), FetchAhead("D", "i", "D", "C", 1), "fetch_ahead(D, C): C is not an input"),
+    (
+        DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "i", "D", "C", 1),
+        "fetch_ahead(D, C): C is neither an input nor computed at the root",
+    ),
+    (
+        DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "j", "C", "A", 1, 3),
+        "fetch_ahead(C, A): nothing is asked for to be in level 3 of the caches",
+    ),
     (MATMUL, (), FetchAhead("C", "i", "C", "C", 1), "fetch_ahead(C, C): the stage does not read C"),
     (
         DENSE, (ComputeAt("C", "D", "j"),), FetchAhead("D", "i", "C", "D", 1),

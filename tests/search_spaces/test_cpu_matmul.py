@@ -126,6 +126,23 @@ def test_large_operands_are_asked_for_while_tiles_are_computed(target, dtype):
     assert not any(stage.ahead or stage.prefetches for s in sketches(dag, target, 2) for stage in s.state.stages)
 
 
+@pytest.mark.parametrize(("l2_bytes", "ahead"), [(128 << 10, True), (64 << 10, False)])
+def test_the_next_panel_of_weights_is_asked_for(l2_bytes, ahead):
+    """By all tiles of rows; where the second level cache does not hold two panels of 300 x 48 floats: a row of this one,
+    some steps ahead. By tiles of blocks too."""
+    dag = product(5, 67, 300, "float32").with_weights(["B"])
+    rng = np.random.default_rng(l2_bytes)
+    asked = set()
+    for sketch in sketches(dag, replace(WIDE, l2_bytes=l2_bytes), 1):
+        for stage in sketch.state.stages:
+            asked |= {(stage.name, h.buffer, "ahead") for h in stage.ahead if h.buffer == "B.pack"}
+            asked |= {(stage.name, h.buffer, "row") for h in stage.prefetches if h.buffer == "B.pack"}
+        for values in space.sample(sketch, 1, rng):
+            check(sketch, dag, values)
+    way = "ahead" if ahead else "row"
+    assert asked == {("matmul.acc", "B.pack", way), ("matmul.acc.rf", "B.pack", "ahead")}
+
+
 @pytest.mark.parametrize("columns", [67, 64])
 def test_the_next_place_in_sums_of_blocks_is_asked_for(columns):
     """Where the second level cache holds the sums it is not."""

@@ -14,15 +14,15 @@ a later one is asked for in the same way, to be written; rows that do not begin 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Const, Expr, Load, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
-from autosched.ir.stmt import For, ForKind, Prefetch, Scope, Seq, Stmt
+from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
 from autosched.ir.visit import free_vars, substitute
 from autosched.lower.symbolic.domains import Domain
 from autosched.schedule.stage import Loop, Stage
@@ -45,10 +45,13 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
         counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
         name = f"{stage.name}.{loop.name}.ahead{number}"
         tile = _Tile(_around(state, domains, reader), counters, name)
-        boxes = _read(domains[reader.name], hint.buffer)
-        if state.producer(hint.buffer) is not None:
+        if reader.at is not None and hint.buffer in state.stage(reader.at.stage).op.buffers:
             boxes = _written(state, domains, reader, hint.buffer)
-        found += [tile.fetch(box, hint.distance) for box in boxes]
+        elif (producer := state.producer(hint.buffer)) is None or producer.at is None:
+            boxes = _read(state, domains[reader.name], hint.buffer)
+        else:  # computed somewhere inside since
+            continue
+        found += [tile.fetch(box, hint.distance, hint.level) for box in boxes]
     return found
 
 
@@ -60,15 +63,36 @@ class Box(NamedTuple):
     sides: Sequence[Interval]
     writes: bool = False
     shifted: bool = False
+    layout: Layout | None = None
+
+    def stored(self) -> tuple[list[Interval], Callable[[list[Expr]], list[Expr]]]:
+        """Its sides in the order in which they are stored, of panels the whole; and the indices of a place there."""
+        if self.layout is None or not self.sides:
+            return list(self.sides) or [Interval(ZERO, ONE)], lambda place: place[: len(self.sides)]
+        tiles, order = dict(self.layout.tiles), self.layout.order
+        sides = [self.sides[d] for d in order]
+        panels = [
+            Interval(x.lo // tiles[d], ceildiv(x.extent, tiles[d])) if d in tiles else x
+            for d, x in zip(order, sides, strict=True)
+        ]
+
+        def indices(place: list[Expr]) -> list[Expr]:
+            outer, inner = dict(zip(order, place, strict=False)), dict(zip(tiles, place[len(order) :], strict=True))
+            return [outer[d] * tiles[d] + inner[d] if d in tiles else outer[d] for d in range(len(order))]
+
+        return [*panels, *(Interval(ZERO, f) for f in tiles.values())], indices
 
 
-def _read(domain: Domain, buffer: str) -> list[Box]:
+def _read(state: State, domain: Domain, buffer: str) -> list[Box]:
     """What the stage reads of the buffer, for each of its loads."""
     regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
     moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
     ranging = {var: region.extent for var, region in regions.items()}
+    producer = state.producer(buffer)
+    layout = None if producer is None else producer.layout
     same = domain.stage.op.loads_from(buffer)
-    return [Box(buffer, x.dtype, [interval(substitute(i, moved), ranging) for i in x.indices]) for x in same]
+    sides = [[interval(substitute(i, moved), ranging) for i in x.indices] for x in same]
+    return [Box(buffer, x.dtype, s, layout=layout) for x, s in zip(same, sides, strict=True)]
 
 
 def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
@@ -128,13 +152,13 @@ class _Tile:
     inner: list[CountedLoop]
     name: str
 
-    def fetch(self, box: Box, distance: int) -> Stmt:
-        """Asks for the box of `distance` tiles later."""
+    def fetch(self, box: Box, distance: int, level: int) -> Stmt:
+        """Asks for the box of `distance` tiles later, to be in the cache of `level`."""
         again = self._again(box.sides)
         later = _later(self.outer[: len(self.outer) - again], distance)
         sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
         turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
-        return _asked(box._replace(sides=sides), turns, self.name)
+        return _asked(box._replace(sides=sides), turns, self.name, level)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
         """How many of the innermost loops around read the same box in each of their iterations, which then share its
@@ -156,15 +180,16 @@ def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
     return found
 
 
-def fetch_box(boxes: Sequence[Interval], load: Load, name: str, level: int) -> Stmt:
-    """Asks for all lines of the box at `boxes`, an interval for each dimension."""
-    return _asked(Box(load.buffer, load.dtype, boxes), (ZERO, ONE), name, level)
+def fetch_box(box: Box, name: str, level: int) -> Stmt:
+    """Asks for the lines of the box."""
+    return _asked(box, (ZERO, ONE), name, level)
 
 
-def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stmt:
+def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int) -> Stmt:
     """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows."""
     per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
-    *above, last = box.sides or [Interval(ZERO, ONE)]
+    sides, indices_of = box.stored()
+    *above, last = sides
     rows, lines = product([b.extent for b in above]), ceildiv(last.extent + (per_line - 1) * box.shifted, per_line)
     due = imin(ceildiv(lines, imax(turns[1] // rows, ONE)), MOST)  # lines of a row
     turns_of_row = ceildiv(lines, due)
@@ -172,11 +197,11 @@ def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int = 1) -> Stm
     row_var, var = Var(f"{name}.row"), Var(name)
     rest: Expr = imin(turns[0] // turns_of_row * rows_due + row_var, rows - 1)
     place = imin(turns[0] % turns_of_row * due + var, lines - 1) * per_line
-    indices: list[Expr] = [last.lo + (imin(place, last.extent - 1) if box.shifted else place)]
+    where: list[Expr] = [last.lo + (imin(place, last.extent - 1) if box.shifted else place)]
     for side in reversed(above):
-        indices.insert(0, side.lo + rest % side.extent)
+        where.insert(0, side.lo + rest % side.extent)
         rest = rest // side.extent
-    hint = Prefetch(box.buffer, tuple(indices[: len(box.sides)]), level, box.writes)
+    hint = Prefetch(box.buffer, tuple(indices_of(where)), level, box.writes)
     of_row = For(var, due, due, ForKind.UNROLL, hint)
     return For(row_var, rows_due, rows_due, ForKind.UNROLL, of_row)
 

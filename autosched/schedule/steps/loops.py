@@ -260,8 +260,9 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class FetchAhead:
-    """While one tile is computed, ask for what the next one reads of `buffer`, an input; or, where that is what the
-    stage writes that `reader` is computed in, for what is written with the next one.
+    """While one tile is computed, ask for what the next one reads of `buffer`, an input or a copy made at the root, to
+    be in the cache of `level`, 1 or 2; or, where that is what the stage writes that `reader` is computed in, for what
+    is written with the next one.
 
     `reader` is computed inside a loop, once a tile; `distance` iterations of that loop later, or of the innermost one
     around it that moves what it reads, it reads other lines of `buffer`. Before every iteration of `loop` of stage
@@ -275,6 +276,7 @@ class FetchAhead:
     reader: str
     buffer: str
     distance: int
+    level: int = 1
 
     def apply(self, state: State) -> State:
         stage, reader = state.stage(self.stage), state.stage(self.reader)
@@ -282,12 +284,15 @@ class FetchAhead:
         host = None if reader.at is None else state.stage(reader.at.stage)
         if host is None or self.buffer not in host.op.buffers:
             check(self.buffer in reader.op.reads, f"{where}: the stage does not read {self.buffer}")
-            check(state.producer(self.buffer) is None, f"{where}: {self.buffer} is not an input")
+            producer = state.producer(self.buffer)
+            there = producer is None or producer.at is None
+            check(there, f"{where}: {self.buffer} is neither an input nor computed at the root")
         check(reader.at is not None, f"{where}: it is not computed in a loop")
         assert reader.at is not None
         inside = state.loops_between(reader, stage, stage.loop(self.loop)) is not None
         check(inside, f"{where}: {self.loop} is not inside {reader.at.loop}, where it is computed")
         check(stage.loop(self.loop).kind is ForKind.SERIAL, f"{where}: {self.loop} is not a plain loop")
         check_distance(where, self.distance)
-        hint = AheadHint(self.reader, self.buffer, self.loop, self.distance)
+        check(self.level in (1, 2), f"{where}: nothing is asked for to be in level {self.level} of the caches")
+        hint = AheadHint(self.reader, self.buffer, self.loop, self.distance, self.level)
         return state.with_stage(changed(stage, ahead=(*stage.ahead, hint)))
