@@ -1,0 +1,181 @@
+"""Inline PTX in CUDA C becomes calls of the runtime's functions: `asm volatile("cp.async..." : : "r"(to), ...);`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.errors import UsageError
+from autosched.runtime.simulator.instructions import INSTRUCTIONS, Instruction, Operand
+
+TYPES = {"r": "unsigned", "l": "unsigned long long", "f": "float", "h": "unsigned short", "d": "double"}
+_ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_PLAIN = re.compile(r"(?:0x)?[0-9a-fA-F]+|-\d+")
+_PREDICATE = re.compile(r"[a-z]\w*")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An operand of the statement: what the constraint says of it, and the C expression."""
+
+    constraint: str
+    expression: str
+
+    @property
+    def type(self) -> str:
+        return TYPES[self.constraint.lstrip("=+")]
+
+    @property
+    def is_written(self) -> bool:
+        return self.constraint[0] in "=+"
+
+
+def without_assembly(text: str) -> str:
+    """The text with a block of calls for each `asm` statement. Raises UsageError for PTX that the runtime lacks."""
+    parts, end = [], 0
+    for found in _ASM.finditer(text):
+        if found.start() < end:
+            continue
+        close = _closing(text, found.end() - 1)
+        parts += [text[end : found.start()], _calls(text[found.end() : close])]
+        end = close + 1
+        end += text[end : end + 1] == ";"
+    return "".join([*parts, text[end:]])
+
+
+def _closing(text: str, at: int) -> int:
+    """The place of the parenthesis that closes the one at `at`."""
+    depth = 0
+    while True:
+        if text[at] == '"':
+            found = _STRING.match(text, at)
+            assert found is not None
+            at = found.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+        at += 1
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """At marks outside of strings and parentheses."""
+    parts, begin, at = [], 0, 0
+    while at < len(text):
+        if text[at] == '"':
+            found = _STRING.match(text, at)
+            assert found is not None
+            at = found.end()
+        elif text[at] in "([{":
+            at = _closing(text, at) + 1 if text[at] == "(" else text.index({"[": "]", "{": "}"}[text[at]], at) + 1
+        elif text[at] == mark:
+            parts.append(text[begin:at])
+            begin = at = at + 1
+        else:
+            at += 1
+    return [p.strip() for p in (*parts, text[begin:])]
+
+
+def _calls(inside: str) -> str:
+    """Of what stands in the parentheses of `asm`."""
+    template, *sections = _split(inside, ":")
+    ptx = "".join(bytes(s, "ascii").decode("unicode_escape") for s in _STRING.findall(template))
+    bound = [_bound(x) for section in sections[:2] for x in _split(section, ",") if x]
+    body = ptx.strip()
+    if body.startswith("{") and body.endswith("}"):
+        body = body[1:-1]
+    lines = [_statement(s.strip(), bound) for s in body.split(";") if s.strip()]
+    return "{ " + " ".join(lines) + " }"
+
+
+def _bound(text: str) -> Bound:
+    found = _STRING.match(text)
+    assert found is not None
+    inner = text[found.end() :].strip()
+    return Bound(found[1], inner[1:-1])
+
+
+def _statement(text: str, bound: Sequence[Bound]) -> str:
+    opcode, _, rest = text.partition(" ")
+    operands = _split(rest.strip(), ",") if rest.strip() else []
+    if opcode == ".reg":
+        return " ".join(f"bool {name} = false;" for name in rest.split()[1:])
+    if opcode.startswith("setp."):
+        return _comparison(opcode, operands, bound)
+    if opcode.startswith("selp."):
+        to, yes, no, predicate = (_value(x, bound) for x in operands)
+        return f"{to} = {predicate} ? {yes} : {no};"
+    instruction, words = find(opcode)
+    return _call(instruction, words, operands, bound)
+
+
+def find(opcode: str) -> tuple[Instruction, tuple[str, ...]]:
+    """The row of an instruction, and what its pattern captures. Raises UsageError for one that is not in the table."""
+    for instruction in INSTRUCTIONS:
+        found = re.fullmatch(instruction.pattern, opcode)
+        if found is not None:
+            return instruction, found.groups()
+    raise UsageError(
+        f"the PTX instruction {opcode} cannot be executed on the processor: add a row for it to "
+        "autosched/runtime/simulator/instructions.py"
+    )
+
+
+def _comparison(opcode: str, operands: Sequence[str], bound: Sequence[Bound]) -> str:
+    signs = {"ne": "!=", "eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+    to, a, b = (_value(x, bound) for x in operands)
+    return f"{to} = {a} {signs[opcode.split('.')[1]]} {b};"
+
+
+def _value(operand: str, bound: Sequence[Bound]) -> str:
+    """A register, a number or a predicate as C."""
+    operand = operand.strip()
+    if operand.startswith("%"):
+        chosen = bound[int(operand[1:])]
+        return f"({chosen.expression})" if chosen.is_written else f"({chosen.type})({chosen.expression})"
+    if _PLAIN.fullmatch(operand) or _PREDICATE.fullmatch(operand):
+        return operand
+    raise UsageError(f"an operand of inline PTX must be %N, a number or a predicate, got {operand!r}")
+
+
+def _call(instruction: Instruction, words: Sequence[str], operands: Sequence[str], bound: Sequence[Bound]) -> str:
+    before: list[str] = []
+    flat = [x for operand in operands for x in _flattened(operand)]
+    if len(flat) not in instruction.counts:
+        wanted = " or ".join(map(str, instruction.counts))
+        raise UsageError(f"{instruction.function} takes {wanted} operands in PTX, got {len(flat)}: {', '.join(flat)}")
+    kinds = instruction.operands[: len(flat)]
+    arguments = [_argument(kind, text, bound, before) for kind, text in zip(kinds, flat, strict=True)]
+    name = instruction.function.format(*words)
+    after = "".join(before)
+    return f"{after}simulator::{name}({', '.join(a for a in arguments if a)});"
+
+
+def _flattened(operand: str) -> list[str]:
+    """An address with coordinates is two operands, `[map, {x, y}]`, and so on."""
+    operand = operand.strip()
+    return _split(operand[1:-1], ",") if operand.startswith("[") else [operand]
+
+
+def _argument(kind: Operand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
+    match kind:
+        case Operand.NONE:
+            return ""
+        case Operand.PREDICATE | Operand.VALUE:
+            return _value(text, bound)
+        case Operand.VALUES | Operand.PLACES:
+            return _list(kind, text, bound, before)
+
+
+def _list(kind: Operand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
+    """A group of registers as an array: of what they hold, or of where they are."""
+    inner = [x.strip() for x in text.strip()[1:-1].split(",")] if text.strip().startswith("{") else [text.strip()]
+    registers = [bound[int(x[1:])] if x.startswith("%") else Bound("r", x) for x in inner]
+    name, count, form = f"group_{len(before)}", len(inner), registers[0].type
+    if kind is Operand.VALUES:
+        before.append(f"const {form} {name}[{count}] = {{{', '.join(f'({r.expression})' for r in registers)}}}; ")
+    else:
+        before.append(f"{form}* const {name}[{count}] = {{{', '.join(f'&({r.expression})' for r in registers)}}}; ")
+    return name

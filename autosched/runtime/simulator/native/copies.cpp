@@ -1,0 +1,56 @@
+// Asynchronous copies of single threads to shared memory, and their groups: PTX ISA, "cp.async".
+#include "runtime.h"
+
+namespace simulator {
+
+namespace {
+
+void move(const Copy& copy)
+{
+  if (copy.given) memcpy(copy.to, copy.from, copy.given);
+  memset(copy.to + copy.given, 0, copy.bytes - copy.given);
+}
+
+}  // namespace
+
+// The first `given` of `bytes` bytes, zeros behind them.
+extern "C" void simulator_copy(unsigned to, const void* from, unsigned bytes, unsigned given, const void* site)
+{
+  Thread& thread = me();
+  const Copy copy = {thread.block->shared + to, (const unsigned char*)from, bytes, given};
+  if (to % bytes || (given && (uintptr_t)from % bytes))
+    return find("misaligned", "%s copies %u bytes from %s to %s", where(current), bytes, place_of(from), place_of(copy.to));
+  if (options.checked) {
+    if (given) check(from, given, READ, current);
+    begin_copy(copy.to, bytes);
+  }
+  if (options.counted) {
+    if (given) count(from, given, READ, site);
+    count(copy.to, bytes, WRITE, site);
+  }
+  if (to + bytes > shared_bytes) stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), shared_bytes);
+  if (options.late) memset(copy.to, POISON, bytes);
+  else move(copy);
+  thread.open.push_back(copy);
+}
+
+extern "C" void simulator_commit_copies()
+{
+  me().groups.push_back(std::move(me().open));
+  me().open.clear();
+}
+
+void finish_copies(Thread& thread, unsigned pending)
+{
+  while (thread.groups.size() > pending) {
+    for (const Copy& copy : thread.groups.front()) {
+      if (options.late) move(copy);
+      if (options.checked) end_copy(copy.to, copy.bytes);
+    }
+    thread.groups.erase(thread.groups.begin());
+  }
+}
+
+extern "C" void simulator_wait_for_copies(unsigned pending) { finish_copies(me(), pending); }
+
+}  // namespace simulator

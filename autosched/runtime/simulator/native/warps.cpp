@@ -1,0 +1,100 @@
+// What the threads of a block, or of a warp, do together.
+#include "runtime.h"
+#include <algorithm>
+
+namespace simulator {
+
+namespace {
+
+unsigned lanes_of(unsigned warp)  // that exist and have not ended
+{
+  const unsigned first = me().block->first + warp * WARP, end = std::min(me().block->first + threads_per_block(), first + WARP);
+  unsigned alive = 0;
+  for (unsigned n = first; n < end; ++n) alive += !threads[n].is_done;
+  return alive;
+}
+
+// The threads numbered so in this thread's block, and what they know of each other's accesses.
+void know_each_other(unsigned first, unsigned count)
+{
+  if (!options.checked) return;
+  std::vector<unsigned> those;
+  for (unsigned n = first; n < first + count; ++n)
+    if (!threads[n].is_done) those.push_back(n);
+  meet_clocks(those);
+}
+
+// Lanes of a shuffle's group that may be read: CUDA C++ Programming Guide, "Warp Shuffle Functions".
+unsigned source(unsigned lane, int kind, int by, unsigned width)
+{
+  const unsigned first = lane / width * width;
+  const int from = kind == LANE ? int(first + (unsigned)by % width)
+                   : kind == UP ? int(lane) - by
+                   : kind == DOWN ? int(lane) + by
+                                  : int(lane ^ (unsigned)by);
+  const bool inside = kind == UP ? from >= int(first) : from < int(first + width);
+  return inside ? from : lane;
+}
+
+unsigned alive_in(const Block& block)
+{
+  unsigned alive = 0;
+  for (unsigned n = 0; n < threads_per_block(); ++n) alive += !threads[block.first + n].is_done;
+  return alive;
+}
+
+void end_barrier(Block& block)
+{
+  count_all();
+  know_each_other(block.first, threads_per_block());
+  part(block.named[0]);
+}
+
+}  // namespace
+
+extern "C" void simulator_barrier(const void* site)
+{
+  Block& block = *me().block;
+  if (is_last(block.named[0], alive_in(block), "a barrier of the block", site)) end_barrier(block);
+}
+
+void thread_ended()
+{
+  Block& block = *me().block;
+  const Meeting& meeting = block.warps[me().number / WARP].meeting;
+  if (meeting.arrived) stop("diverged", "%s ends while others of its warp are at %s", where(current), meeting.what);
+  const unsigned alive = alive_in(block);
+  if (alive && block.named[0].arrived == alive) end_barrier(block);
+}
+
+extern "C" void simulator_warp_barrier(const void* site)
+{
+  const unsigned warp = me().number / WARP;
+  Meeting& meeting = me().block->warps[warp].meeting;
+  if (!is_last(meeting, lanes_of(warp), "a barrier of the warp", site)) return;
+  ++numbers.collectives;
+  const unsigned first = me().block->first + warp * WARP;
+  know_each_other(first, std::min(WARP, me().block->first + threads_per_block() - first));
+  part(meeting);
+}
+
+extern "C" uint64_t simulator_shuffle(const void* site, int kind, unsigned mask, uint64_t value, int by, int width)
+{
+  static const char* const names[] = {"shfl", "shfl_up", "shfl_down", "shfl_xor"};
+  const unsigned number = me().number / WARP, lane = me().number % WARP;
+  Warp& warp = me().block->warps[number];
+  if (!(mask >> lane & 1)) stop("diverged", "%s is not in the mask %#x of its own shuffle", where(current), mask);
+  warp.given[lane] = value;
+  warp.present = warp.meeting.arrived ? warp.present | 1u << lane : 1u << lane;
+  const uint64_t nothing = ~uint64_t(0);  // what a lane has that does not take part
+  // The lane that is read is this one's own affair, so it is looked up before any lane goes on.
+  const unsigned from = source(lane, kind, by, width);
+  if (is_last(warp.meeting, lanes_of(number), names[kind], site)) {
+    ++numbers.collectives;
+    for (unsigned n = 0; n < WARP; ++n) warp.taken[n] = warp.present >> n & 1 ? warp.given[n] : nothing;
+    part(warp.meeting);
+  }
+  return warp.taken[from];
+}
+
+}  // namespace simulator

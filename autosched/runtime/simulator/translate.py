@@ -1,0 +1,83 @@
+"""CUDA C as C++ for a processor: shared arrays become places in an arena, inline PTX calls, kernels get entries."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from autosched.runtime.simulator.assembly import without_assembly
+
+SIZES = {
+    "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8, "long long": 8, "unsigned long long": 8,
+    "unsigned short": 2, "short": 2, "signed char": 1, "unsigned char": 1, "char": 1, "bool": 1,
+    "float2": 8, "float4": 16, "uint2": 8, "uint4": 16,
+}  # fmt: skip
+_ALIGNED = r"(?:__align__\((\d+)\)\s*)?"
+_DYNAMIC = re.compile(rf"extern __shared__ {_ALIGNED}unsigned char (\w+)\[\];")
+_STATIC = re.compile(rf"__shared__ {_ALIGNED}([\w ]+?) (\w+)((?:\[\d+\])+);")
+_KERNEL = re.compile(r'extern "C" __global__ void ((?:__\w+__\([^)]*\) )*)(\w+)\(([^)]*)\)')
+_SMALL = {1: re.compile(r"\b(?:char|bool)\b ?(?:\*|\(\*|\w+\[\d)"), 2: re.compile(r"\bshort\b ?(?:\*|\(\*|\w+\[\d)")}
+_CLUSTER = re.compile(r"__cluster_dims__\((\d+)")
+
+
+@dataclass(frozen=True)
+class Translated:
+    """`text` for g++; by kernel `clusters`, blocks of a cluster along x, and `written`, which arguments it may write;
+    `granule`: bytes of the smallest elements."""
+
+    text: str
+    clusters: dict[str, int]
+    written: dict[str, tuple[bool, ...]]
+    granule: int
+
+
+def translate(text: str) -> Translated:
+    """Raises UsageError for PTX that the runtime lacks."""
+    kernels = _KERNEL.findall(text)
+    body = without_assembly(text)
+    body = _DYNAMIC.sub(r"unsigned char* const \2 = simulator::simulator_shared(0);", body)
+    pieces = re.split(r'(?=extern "C" __global__)', body)  # each kernel has an arena of its own
+    body = "".join(_placed(piece) for piece in pieces)
+    entries = [_entry(name, _listed(parameters)) for _, name, parameters in kernels]
+    written = {name: tuple("const " not in p for p in _listed(parameters)) for _, name, parameters in kernels}
+    clusters = {name: int(found[1]) if (found := _CLUSTER.search(words)) else 1 for words, name, _ in kernels}
+    lines = ['#include "cuda.h"', "#line 1", body, *entries]
+    return Translated("\n".join(lines) + "\n", clusters, written, granule(text))
+
+
+def granule(text: str) -> int:
+    """Of the smallest elements that are named in a text, at most 4: what a pointer or an array is of."""
+    return next((nbytes for nbytes, pattern in _SMALL.items() if pattern.search(text)), 4)
+
+
+def _placed(text: str) -> str:
+    """Arrays one behind the other, each at a multiple of what it is aligned to."""
+    end = 0
+
+    def place(found: re.Match[str]) -> str:
+        nonlocal end
+        alignment, kind, name, extents = found.groups()
+        size = SIZES[kind]
+        unit = int(alignment or size)
+        start = -(-end // unit) * unit
+        end = start + size * math.prod(int(n) for n in re.findall(r"\d+", extents))
+        return f"{kind} (&{name}){extents} = *({kind} (*){extents})simulator::simulator_shared({start});"
+
+    return _STATIC.sub(place, text)
+
+
+def _listed(parameters: str) -> list[str]:
+    return [p.strip() for p in parameters.split(",") if p.strip()]
+
+
+def _entry(name: str, parameters: list[str]) -> str:
+    """A function that calls the kernel with arguments by their addresses in an array."""
+    arguments = [_argument(n, p) for n, p in enumerate(parameters)]
+    return f'extern "C" ENTRY void enter_{name}(void** given) {{ {name}({", ".join(arguments)}); }}'
+
+
+def _argument(n: int, parameter: str) -> str:
+    """Pointers are what the array holds, other values lie where it points to."""
+    kind = parameter.rpartition(" ")[0].replace("__restrict__", "").replace("__grid_constant__", "")
+    return f"({kind})given[{n}]" if "*" in kind else f"*({kind}*)given[{n}]"
