@@ -1,4 +1,4 @@
-"""Expressions as C: what they compute, run as OpenCL and compared with the interpreter, and how they read."""
+"""Expressions as C: what they compute, run in both dialects and compared with the interpreter, and how they read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, ForKind, Func, Scope
+from tests.codegen.gpu import dialects, run
 from tests.ir.nests import F32, F64, I64, buffer, func, load, loop, store
 
 I8, U8, I32 = "int8", "uint8", "int32"
@@ -140,6 +141,7 @@ def test_functions_of_double_precision() -> None:
 
 
 def check(
+    dialect: str,
     exprs: Sequence[Expr],
     arrays: dict[str, np.ndarray],
     rtol: float = 0.0,
@@ -147,8 +149,6 @@ def check(
 ) -> None:
     """Each expression over t, at every element of the arrays: one kernel, one thread for each element. `expected`: the
     results where the interpreter has none."""
-    from tests.codegen.opencl import run
-
     size = len(next(iter(arrays.values())))
     inputs = [buffer(name, (size,), str(array.dtype)) for name, array in arrays.items()]
     outputs = [Buffer(f"out{n}", (const(size),), e.dtype, Scope.PARAM) for n, e in enumerate(exprs)]
@@ -156,9 +156,9 @@ def check(
     f: Func = func(inputs, outputs, loop(t, size, *stores, kind=ForKind.THREAD_X))
     simplify = Simplifier()
     simplify.ranges[t] = (0, size - 1)
-    source = emit(f, simplify, "opencl")
+    source = emit(f, simplify, dialect)
     expected = interpret(f, arrays) if expected is None else expected
-    got = run(source, f, arrays, ())
+    got = run(source, f, arrays, optimised=True)
     for e, o, want in zip(exprs, outputs, expected, strict=True):
         seen = got[o.name]
         same = np.isclose(seen, want, rtol, rtol, equal_nan=True) if o.dtype in (F32, F64) else seen == want
@@ -173,38 +173,44 @@ def grid(dtype: str, values: Sequence[float]) -> dict[str, np.ndarray]:
     return {"X": first.astype(dtype), "Y": second.astype(dtype)}
 
 
+@dialects
 @pytest.mark.parametrize("dtype", [I8, I32, I64])
-def test_integer_division_rounds_down(dtype: str) -> None:
+def test_integer_division_rounds_down(dialect: str, dtype: str) -> None:
     values = [v for v in SMALL if v]
     X, Y = x("X", dtype), x("Y", dtype)
     ops = ("floordiv", "mod", "ceildiv")
     three, minus = Const(3, dtype), Const(-4, dtype)
     exprs = [Binary(op, *pair) for op in ops for pair in ((X, Y), (X, three), (X, minus), (minus, Y))]
     nested = [X - Binary("floordiv", X, Y) * Y, X * Binary("mod", X, Y), X * Binary("floordiv", Y, three)]
-    check([*exprs, *nested, Binary("mod", Binary("mod", X, Y), three)], grid(dtype, values))
+    check(dialect, [*exprs, *nested, Binary("mod", Binary("mod", X, Y), three)], grid(dtype, values))
 
 
+@dialects
 @pytest.mark.parametrize("dtype", [I8, U8, I32, I64])
-def test_integers_divided_by_zero_are_zero(dtype: str) -> None:
+def test_integers_divided_by_zero_are_zero(dialect: str, dtype: str) -> None:
     info = np.iinfo(dtype)
     values = grid(dtype, (info.min, info.max, 0, 1, 2, info.max - 1, *(() if dtype == U8 else (-1, -2))))
     X, Y = x("X", dtype), x("Y", dtype)
     with np.errstate(all="ignore"):
         expected = [np.floor_divide(values["X"], values["Y"]), np.mod(values["X"], values["Y"])]
-    check([Binary("floordiv", X, Y), Binary("mod", X, Y)], values, expected=expected)
+    check(dialect, [Binary("floordiv", X, Y), Binary("mod", X, Y)], values, expected=expected)
 
 
-def test_bytes_wrap_around() -> None:
+@dialects
+def test_bytes_wrap_around(dialect: str) -> None:
     X, Y = x("X", I8), x("Y", I8)
     sums = [X + Y, X - Y, X * Y, -X, abs(X), X << Const(1, I8), X >> Const(1, I8), X * Y + X]
-    check([*sums, X + Y > 0, cast(X * Y, I32), cast(X + Y, F32), binary("max", X + Y, X), X**2], grid(I8, SMALL))
+    check(
+        dialect, [*sums, X + Y > 0, cast(X * Y, I32), cast(X + Y, F32), binary("max", X + Y, X), X**2], grid(I8, SMALL)
+    )
     unsigned = grid(U8, (0, 1, 3, 100, 200, 255))
     X, Y = x("X", U8), x("Y", U8)
     sums = [X + Y, X - Y, X * Y, X - Y > 3, cast(X - Y, I32)]
-    check([*sums, X ^ Y, X & Y | X, cast(X, I8), X // Const(3, U8)], unsigned)
+    check(dialect, [*sums, X ^ Y, X & Y | X, cast(X, I8), X // Const(3, U8)], unsigned)
 
 
-def test_int64_is_as_wide_in_c() -> None:
+@dialects
+def test_int64_is_as_wide_in_c(dialect: str) -> None:
     """Loop variables are int in C, what is computed of them may not fit."""
     big = t * 100_000_000
     N = x("N", I64)
@@ -212,56 +218,66 @@ def test_int64_is_as_wide_in_c() -> None:
     lowest = Const(-(2**63), I64)
     exprs = [big, t * t * t * t * t * t * t * t, big * -1, t - big, cast(big, F64), binary("max", N, lowest), N + 1]
     exprs += [select(t < 3, big, t), big // 7, big % 1000, -(big + 1), cast(cast(N % 1000, I32) * 1000, I64) + big]
-    check([*exprs, cast(N, F32), (t << Const(40, I64)) + 1], numbers)
+    check(dialect, [*exprs, cast(N, F32), (t << Const(40, I64)) + 1], numbers)
 
 
-def test_casts() -> None:
+@dialects
+def test_casts(dialect: str) -> None:
     X, Y = x("X"), x("Y")
     floats = grid(F32, (-3.7, -0.5, 0.0, 0.5, 2.0, 99.9))
-    check([cast(X, d) for d in (I8, I32, I64, F64, "bool")] + [cast(abs(Y), U8), cast(cast(X < Y, F32), I32)], floats)
+    check(
+        dialect,
+        [cast(X, d) for d in (I8, I32, I64, F64, "bool")] + [cast(abs(Y), U8), cast(cast(X < Y, F32), I32)],
+        floats,
+    )
     Z = x("Z", I32)
     numbers = {"Z": np.array([-(2**31), -129, -1, 0, 1, 127, 128, 255, 256, 16777217, 2**31 - 1], I32)}
-    check([cast(Z, d) for d in (I8, U8, I64, F32, F64, "bool")], numbers)
+    check(dialect, [cast(Z, d) for d in (I8, U8, I64, F32, F64, "bool")], numbers)
 
 
-def test_conditions() -> None:
+@dialects
+def test_conditions(dialect: str) -> None:
     P, Q = x("P", "bool"), x("Q", "bool")
     pairs = grid("bool", (0, 1))
     flags = {"P": pairs["X"], "Q": pairs["Y"]}
     exprs = [P & Q, P | Q, ~P, P.equal(Q), P.not_equal(Q), P < Q, binary("max", P, Q), binary("min", P, Q)]
     exprs += [(P | Q) & ~(P & Q), ~(P | Q) | P, select(P, Q, ~Q), cast(P, F32) + cast(Q, F32), select(P, 2.5, -1.0)]
-    check([e if isinstance(e, Expr) else const(e, F32) for e in exprs], flags)
+    check(dialect, [e if isinstance(e, Expr) else const(e, F32) for e in exprs], flags)
 
 
-def test_floats_keep_their_order_of_evaluation() -> None:
+@dialects
+def test_floats_keep_their_order_of_evaluation(dialect: str) -> None:
     X, Y = x("X"), x("Y")
     big = Const(1e8, F32)
     exprs = [X + (big - big), (X + big) - big, X - (Y - X), X / (Y / X), X * (Y / X), X / Y / X, -(X - Y), X - -Y]
-    check(exprs, grid(F32, (-7.5, -1.0, 0.3, 3.0, 1e4)), 1e-6)
+    check(dialect, exprs, grid(F32, (-7.5, -1.0, 0.3, 3.0, 1e4)), 1e-6)
 
 
-def test_minimum_and_maximum_are_nan_where_an_operand_is() -> None:
+@dialects
+def test_minimum_and_maximum_are_nan_where_an_operand_is(dialect: str) -> None:
     values = (float("nan"), float("inf"), float("-inf"), -0.5, 0.0, 2.0)
     for dtype in (F32, F64):
         X, Y = x("X", dtype), x("Y", dtype)
         zero, infinite = Const(0.0, dtype), Const(float("-inf"), dtype)
         exprs = [Binary(op, *pair) for op in ("min", "max") for pair in ((X, Y), (X, zero), (zero, X), (X, infinite))]
-        check([*exprs, select(X < Y, X, infinite), X.equal(X), X + infinite], grid(dtype, values))
+        check(dialect, [*exprs, select(X < Y, X, infinite), X.equal(X), X + infinite], grid(dtype, values))
 
 
+@dialects
 @pytest.mark.parametrize("dtype", [F32, F64])
-def test_functions(dtype: str) -> None:
+def test_functions(dialect: str, dtype: str) -> None:
     X, Y = x("X", dtype), x("Y", dtype)
     positive = abs(X) + Const(0.25, dtype)
     anywhere = ("exp", "tanh", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos", "abs", "neg")
     exprs = [call(fn, X) for fn in anywhere] + [call(fn, positive) for fn in ("log", "sqrt", "rsqrt")]
     exprs += [positive**Y, X ** Const(2.0, dtype), call("exp", -(X * X)) * Y]
-    check(exprs, grid(dtype, (-2.5, -1.5, -0.5, 0.0, 0.5, 1.0, 3.25)), 1e-5 if dtype == F32 else 1e-13)
+    check(dialect, exprs, grid(dtype, (-2.5, -1.5, -0.5, 0.0, 0.5, 1.0, 3.25)), 1e-5 if dtype == F32 else 1e-13)
 
 
-def test_powers_of_integers() -> None:
+@dialects
+def test_powers_of_integers(dialect: str) -> None:
     X = x("X", I32)
-    check([X ** Const(k, I32) for k in (0, 1, 2, 3, 5)], {"X": np.array([-3, -1, 0, 1, 2, 7], I32)})
+    check(dialect, [X ** Const(k, I32) for k in (0, 1, 2, 3, 5)], {"X": np.array([-3, -1, 0, 1, 2, 7], I32)})
 
 
 Maker = Callable[[Expr, Expr], Expr]
@@ -287,13 +303,16 @@ def tree(rng: random.Random, leaves: Sequence[Expr], operations: Sequence[Maker]
     return rng.choice(operations)(p, q)
 
 
+@dialects
 @pytest.mark.parametrize("seed", range(3))
-def test_random_expressions(seed: int) -> None:
+def test_random_expressions(dialect: str, seed: int) -> None:
     """Integers of any shape; floats that hold small integers, so that nothing is rounded."""
     rng = random.Random(seed)
     numbers = grid(I64, (-4, -3, -1, 0, 2, 3))
-    check([tree(rng, (x("X", I64), x("Y", I64), t), INTEGER_OPERATIONS, 5) for _ in range(40)], numbers)
-    check([tree(rng, (x("X"), x("Y")), FLOAT_OPERATIONS, 4) for _ in range(40)], grid(F32, (-4, -3, -1, 0, 2, 3)))
+    check(dialect, [tree(rng, (x("X", I64), x("Y", I64), t), INTEGER_OPERATIONS, 5) for _ in range(40)], numbers)
+    check(
+        dialect, [tree(rng, (x("X"), x("Y")), FLOAT_OPERATIONS, 4) for _ in range(40)], grid(F32, (-4, -3, -1, 0, 2, 3))
+    )
 
 
 def test_every_node_has_a_text() -> None:

@@ -1,4 +1,4 @@
-"""Whole kernels in C: run as OpenCL and compared with the reference, how they read, which names they use."""
+"""Whole kernels in C: run in both dialects and compared with the reference, how they read, which names they use."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from autosched.lower import concretise, lower
 from autosched.schedule import Pipeline
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
+from tests.codegen.gpu import dialects, run
 from tests.gpu_schedules import (
     Case,
     cases,
@@ -57,15 +58,14 @@ def plain(f: Func, dialect: str = "opencl", head: str = "") -> GpuSource:
 # Run
 
 
+@dialects
 @pytest.mark.parametrize("name", CASES)
-def test_schedules_compute_what_the_operators_say(name: str) -> None:
-    from tests.codegen.opencl import run
-
+def test_schedules_compute_what_the_operators_say(dialect: str, name: str) -> None:
     dag = CASES[name][0]
-    concrete, source = source_of(CASES[name])
+    concrete, source = source_of(CASES[name], dialect)
     for kind in ("integers", "normal"):
         inputs = make_inputs(dag, 0, kind)
-        results = run(source, concrete, inputs, ())
+        results = run(source, concrete, inputs, optimised=True)
         for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
             seen = results[tensor.name].reshape(tensor.public_shape)
             wrong = ~within(reference, seen)
@@ -74,39 +74,41 @@ def test_schedules_compute_what_the_operators_say(name: str) -> None:
             )
 
 
-def agrees(f: Func, **arrays: np.ndarray) -> None:
-    """The OpenCL kernel of a nest computes what the interpreter says."""
-    from tests.codegen.opencl import run
-
-    results = run(plain(f), f, arrays, ())
+def agrees(dialect: str, f: Func, **arrays: np.ndarray) -> None:
+    """The kernel of a nest computes what the interpreter says."""
+    results = run(plain(f, dialect), f, arrays, optimised=True)
     for p, expected in zip(f.params[len(f.params) - f.n_outputs :], interpret(f, arrays), strict=True):
         np.testing.assert_array_equal(results[p.name], expected)
 
 
-def test_a_loop_ends_at_the_smaller_of_two_numbers() -> None:
+@dialects
+def test_a_loop_ends_at_the_smaller_of_two_numbers(dialect: str) -> None:
     """`k < min(4, n)` needs its parentheses."""
     rest = imin(num(4), 7 - t * 2)
     body = loop(k, rest, store("C", (t,), load("A", k), reducer("add")), bound=4)
     f = func([buffer("A", (4,))], [buffer("C", (3,))], loop(t, 3, store("C", (t,), ZERO), body, kind=TX))
-    agrees(f, A=np.array([1, 2, 4, 8], F32))
+    agrees(dialect, f, A=np.array([1, 2, 4, 8], F32))
 
 
-def test_a_tuple_is_stored_after_all_its_values_are_known() -> None:
+@dialects
+def test_a_tuple_is_stored_after_all_its_values_are_known(dialect: str) -> None:
     """(C, D) = (D, C)."""
     swap = Store(("C", "D"), (t,), (load("D", t), load("C", t)))
     first = Store(("C", "D"), (t,), (load("A", t), load("A", 3 - t)))
     agrees(
+        dialect,
         func([buffer("A", (4,))], [buffer("C", (4,)), buffer("D", (4,))], loop(t, 4, first, swap, kind=TX)),
         A=np.arange(4, dtype=F32),
     )
 
 
-def test_conditions_are_bytes_in_memory() -> None:
+@dialects
+def test_conditions_are_bytes_in_memory(dialect: str) -> None:
     flag = load("P", t, dtype="bool")
     shared = buffer("s", (4,), "bool", Scope.SHARED)
     body = Seq((store("s", (t,), ~flag), Barrier(), store("C", (t,), load("s", 3 - t, dtype="bool") & flag)))
     f = func([buffer("P", (4,), "bool")], [buffer("C", (4,), "bool")], loop(t, 4, Allocate(shared, body), kind=TX))
-    agrees(f, P=np.array([True, False, True, True]))
+    agrees(dialect, f, P=np.array([True, False, True, True]))
     assert "__local uchar s[4];" in plain(f).text
     assert "unsigned char* __restrict__ C" in plain(f, "cuda").text
 
@@ -152,8 +154,9 @@ def oddly_named() -> Func:
     return func(inputs, [buffer("double", (4,))], loop(threads, 4, Allocate(local, body), kind=TX))
 
 
-def test_odd_names_become_identifiers() -> None:
-    agrees(oddly_named(), **{name: np.arange(n, n + 4, dtype=F32) for n, name in enumerate(ODD)})
+@dialects
+def test_odd_names_become_identifiers(dialect: str) -> None:
+    agrees(dialect, oddly_named(), **{name: np.arange(n, n + 4, dtype=F32) for n, name in enumerate(ODD)})
     assert all(ord(letter) < 128 for letter in plain(oddly_named()).text)
 
 
@@ -194,8 +197,9 @@ def test_the_text_of_a_small_kernel(dialect: str, suffix: str) -> None:
     assert plain(scaled_row_sums(), dialect, "CacheWrite C\nBind C i.0 blockIdx.x").text == expected
 
 
-def test_the_small_kernel_computes() -> None:
-    agrees(scaled_row_sums(), A=np.arange(21, dtype=F32).reshape(7, 3), B=np.array([1, -2, 3], F32))
+@dialects
+def test_the_small_kernel_computes(dialect: str) -> None:
+    agrees(dialect, scaled_row_sums(), A=np.arange(21, dtype=F32).reshape(7, 3), B=np.array([1, -2, 3], F32))
 
 
 def test_the_head_is_a_comment_whatever_it_holds() -> None:
@@ -289,10 +293,11 @@ def test_every_parameter_of_the_cases_has_a_value() -> None:
         assert set(parameters(state)) <= set(values)
 
 
-def test_constants_of_the_kinds_of_numbers() -> None:
+@dialects
+def test_constants_of_the_kinds_of_numbers(dialect: str) -> None:
     wide = const(2**40, I64)
     f = func([], [buffer("C", (4,), I64)], loop(t, 4, store("C", (t,), wide + t), kind=TX))
-    agrees(f)
+    agrees(dialect, f)
 
 
 # Vectors
@@ -332,28 +337,31 @@ VECTORS: dict[str, tuple[Expr, Expr | None, int, int]] = {
 }  # fmt: skip
 
 
+@dialects
 @pytest.mark.parametrize("name", VECTORS)
-def test_loops_over_lanes_are_vector_accesses(name: str) -> None:
+def test_loops_over_lanes_are_vector_accesses(dialect: str, name: str) -> None:
     value, index, n_loads, n_stores = VECTORS[name]
     f = lane_kernel(value, index=index)
     text = plain(f, "cuda").text
     assert (text.count("*(const float"), text.count("*(float")) == (n_loads, n_stores), text
     rng = np.random.default_rng(0)
-    agrees(f, A=rng.integers(-9, 9, 64).astype(F32), B=rng.integers(-9, 9, 64).astype(F32))
+    agrees(dialect, f, A=rng.integers(-9, 9, 64).astype(F32), B=rng.integers(-9, 9, 64).astype(F32))
 
 
+@dialects
 @pytest.mark.parametrize(("extent", "n_loads"), [(8, 2), (6, 3), (2, 1), (3, 0)])
-def test_long_loops_are_several_vectors(extent: int, n_loads: int) -> None:
+def test_long_loops_are_several_vectors(dialect: str, extent: int, n_loads: int) -> None:
     f = lane_kernel(load("A", t * extent + LANE) * 2.0, extent)
     text = plain(f, "cuda").text
     assert text.count("*(const float") == text.count("*(float") == n_loads
-    agrees(f, A=np.arange(64, dtype=F32), B=np.zeros(64, F32))
+    agrees(dialect, f, A=np.arange(64, dtype=F32), B=np.zeros(64, F32))
 
 
+@dialects
 @pytest.mark.parametrize(("dtype", "vector"), [("int32", "int4"), ("float64", "double2"), ("int8", "unsigned")])
-def test_vectors_of_other_types(dtype: str, vector: str) -> None:
+def test_vectors_of_other_types(dialect: str, dtype: str, vector: str) -> None:
     body = loop(LANE, 4, store("C", (AT,), load("A", AT, dtype=dtype)), kind=UNROLL)
     f = func([buffer("A", (64,), dtype)], [buffer("C", (16,), dtype)], loop(t, 4, body, kind=TX))
     text = plain(f, "cuda").text
     assert f"*(const {vector}*)" in text
-    agrees(f, A=np.arange(64).astype(dtype))
+    agrees(dialect, f, A=np.arange(64).astype(dtype))

@@ -32,6 +32,7 @@ from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import RULES, AtomicSplit, sketches
 from search_spaces.space import Sketch
+from tests.codegen.gpu import TARGETS, dialects, run
 from tests.gpu_schedules import (
     atomic_state,
     atomic_team_state,
@@ -179,10 +180,9 @@ def test_it_is_only_for_those_who_ask() -> None:
     assert not atomic_sketches(ComputeDAG(te.compute((2,), lambda i: te.max(best[i, k], axis=k), name="R")))
 
 
+@dialects
 @pytest.mark.parametrize("name", ["product", "rows", "double", "conv"])
-def test_sketches_compute_what_the_operator_says(name: str) -> None:
-    from tests.codegen import opencl
-
+def test_sketches_compute_what_the_operator_says(dialect: str, name: str) -> None:
     dag = {
         "product": lambda: build("gmm", (1, 20, 24, 300))[0],
         "rows": long_sum,
@@ -195,8 +195,8 @@ def test_sketches_compute_what_the_operator_says(name: str) -> None:
     for drawn in draw(slim, CUDA, 200, rules=(AtomicSplit(), *RULES)):
         if done < 3 and any(isinstance(step, Atomic) for step in drawn.sketch.state.steps):
             for values in drawn.candidates(1):
-                source = build_source(drawn.func, values, parse_target("opencl"))
-                results = opencl.run(source, drawn.func, inputs)
+                source = build_source(drawn.func, values, TARGETS[dialect])
+                results = run(source, drawn.func, inputs)
                 done += 1
                 for tensor, reference in zip(slim.outputs, references, strict=True):
                     got = results[tensor.name].reshape(reference.value.shape)

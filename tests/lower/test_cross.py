@@ -26,6 +26,7 @@ from autosched.schedule import (
 )
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
+from tests.codegen.gpu import dialects, run
 from tests.gpu_schedules import (
     cross_state,
     one_reduction,
@@ -67,40 +68,41 @@ def test_any_number_of_threads(threads: int, warp: int) -> None:
         check_nest(build(dag, threads, warp), dag)
 
 
+@dialects
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_reducers_and_types_on_a_device(name: str, dtype: str) -> None:
-    """A number of threads with a short last warp, and one of whole warps, through OpenCL C."""
+def test_reducers_and_types_on_a_device(dialect: str, name: str, dtype: str) -> None:
+    """A number of threads with a short last warp, and one of whole warps."""
     for threads in (40, 64):
-        on_device(one_reduction(name, 2, 201, dtype), threads, 32)
+        on_device(dialect, one_reduction(name, 2, 201, dtype), threads, 32)
 
 
+@dialects
 @pytest.mark.parametrize("threads", COUNTS)
-def test_any_number_of_threads_on_a_device(threads: int) -> None:
+def test_any_number_of_threads_on_a_device(dialect: str, threads: int) -> None:
     rng = np.random.default_rng(threads)
     for warp in (int(rng.choice([0, 2, 8])), 32):
         name, dtype = CASES[rng.integers(len(CASES))]
-        on_device(one_reduction(name, 3, int(rng.integers(1, 3000)), dtype), threads, warp)
+        on_device(dialect, one_reduction(name, 3, int(rng.integers(1, 3000)), dtype), threads, warp)
 
 
+@dialects
 @pytest.mark.parametrize("name", ["argmax", "argmin", "max", "min"])
-def test_nan_is_handed_on_by_the_threads_of_a_block(name: str) -> None:
+def test_nan_is_handed_on_by_the_threads_of_a_block(dialect: str, name: str) -> None:
     rng = np.random.default_rng(1)
     for dtype in ("float32", "float64"):
         dag = one_reduction(name, 12, 201, dtype)
         x = rng.choice([np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0], (12, 201)).astype(dtype)
         x[rng.random(x.shape) < rng.choice([0.0, 0.02, 0.3], (12, 1))] = np.nan
         for threads, warp in ((40, 32), (64, 32), (48, 0)):
-            on_device(dag, threads, warp, {dag.inputs[0].name: x})
+            on_device(dialect, dag, threads, warp, {dag.inputs[0].name: x})
 
 
 def on_device(
-    dag: te.ComputeDAG, threads: int, warp: int, inputs: dict[str, np.ndarray[Any, Any]] | None = None
+    dialect: str, dag: te.ComputeDAG, threads: int, warp: int, inputs: dict[str, np.ndarray[Any, Any]] | None = None
 ) -> None:
-    from tests.codegen.opencl import run
-
     func, simplify = concretise(lower(team_state(dag, threads, warp)), {})
     inputs = inputs or make_inputs(dag, 0, "normal")
-    results = run(emit(func, simplify, "opencl"), func, inputs)
+    results = run(emit(func, simplify, dialect), func, inputs)
     for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
         assert within(reference, results[tensor.name].reshape(tensor.public_shape)).all(), (tensor.name, threads, warp)
 

@@ -1,4 +1,5 @@
-"""Every operator through the GPU search space, executed on an OpenCL device (in CI PoCL, on the processor).
+"""Every operator through the GPU search space, executed on an OpenCL device (in CI PoCL, on the processor) and as CUDA C
+by the simulator.
 
 What runs are random rows that the cost model's predicates pass, as in a search: each must compile, be launched and
 be within the reference's bound. Shapes are small, and nothing divides them.
@@ -9,19 +10,17 @@ from __future__ import annotations
 import pytest
 
 from autosched.codegen import build_source
-from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build, small_numbers
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
-from tests.codegen import opencl
+from tests.codegen.gpu import TARGETS, dialects, run
 from tests.codegen.test_lookup import CASES
 from tests.search_spaces.gpu_candidates import draw
 from tests.te.test_scans import running
 from tests.te.test_windows import window
 
-TARGET = parse_target("opencl")
 RUNS = 3  # candidates of a case, or one of each sketch
 
 NHWC: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -106,19 +105,19 @@ DTYPES: tuple[tuple[str, tuple[int, ...], str], ...] = (
 )  # fmt: skip
 
 
-def check(name: str, shape: tuple[int, ...], **settings: str) -> None:
+def check(dialect: str, name: str, shape: tuple[int, ...], **settings: str) -> None:
     """Runs one candidate of every sketch, more where there are few sketches, and compares with the reference."""
-    check_dag(build(name, shape, settings)[0])
+    check_dag(dialect, build(name, shape, settings)[0])
 
 
-def check_dag(dag: ComputeDAG) -> None:
+def check_dag(dialect: str, dag: ComputeDAG) -> None:
     slim = collapse(dag)
     inputs, references = make_inputs(dag, 0, "normal"), evaluate(dag, make_inputs(dag, 0, "normal"))
-    found = list(draw(slim, TARGET))
+    found = list(draw(slim, TARGETS[dialect]))
     for drawn in found:
         assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
         for values in drawn.candidates(max(1, RUNS // len(found))):
-            outputs = opencl.run(build_source(drawn.func, values, parse_target("opencl")), drawn.func, inputs)
+            outputs = run(build_source(drawn.func, values, TARGETS[dialect]), drawn.func, inputs)
             for got, reference in zip(outputs.values(), references, strict=True):
                 wrong = ~within(reference, got.reshape(reference.value.shape))
                 assert not wrong.any(), f"{drawn.sketch.name} {values}: {wrong.sum()} of {wrong.size} are wrong"
@@ -128,30 +127,36 @@ _LISTED = {name for name, _ in NHWC}
 OTHERS = tuple((w.name, tuple(small_numbers(w).values())) for w in WORKLOADS.values() if w.name not in _LISTED)
 
 
+@dialects
 @pytest.mark.parametrize(("name", "shape"), [*NHWC, *OTHERS])
-def test_operator(name: str, shape: tuple[int, ...]) -> None:
-    check(name, shape)
+def test_operator(dialect: str, name: str, shape: tuple[int, ...]) -> None:
+    check(dialect, name, shape)
 
 
+@dialects
 @pytest.mark.parametrize(("name", "shape"), NCHW)
-def test_channels_first(name: str, shape: tuple[int, ...]) -> None:
-    check(name, shape, layout="NCHW")
+def test_channels_first(dialect: str, name: str, shape: tuple[int, ...]) -> None:
+    check(dialect, name, shape, layout="NCHW")
 
 
+@dialects
 @pytest.mark.parametrize(("name", "shape", "dtype"), DTYPES)
-def test_dtype(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    check(name, shape, dtype=dtype)
+def test_dtype(dialect: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    check(dialect, name, shape, dtype=dtype)
 
 
+@dialects
 @pytest.mark.parametrize("case", CASES)
-def test_lookups(case: str) -> None:
-    check_dag(ComputeDAG(CASES[case]()))
+def test_lookups(dialect: str, case: str) -> None:
+    check_dag(dialect, ComputeDAG(CASES[case]()))
 
 
+@dialects
 @pytest.mark.parametrize(("shape", "axis"), [((3, 70), 1), ((70, 3), 0)])
-def test_running_sums(shape: tuple[int, ...], axis: int) -> None:
-    check_dag(ComputeDAG(running(shape, axis)))
+def test_running_sums(dialect: str, shape: tuple[int, ...], axis: int) -> None:
+    check_dag(dialect, ComputeDAG(running(shape, axis)))
 
 
-def test_long_windows() -> None:
-    check_dag(ComputeDAG(window((60, 3), (31,))))
+@dialects
+def test_long_windows(dialect: str) -> None:
+    check_dag(dialect, ComputeDAG(window((60, 3), (31,))))

@@ -25,7 +25,7 @@ from cost_model.gpu.latency import kernel_cost
 from cost_model.gpu.machine import gpu_machine
 from search_spaces.gpu import domains, sketches
 from search_spaces.space import Population, Sketch, sample, unique
-from tests.codegen import opencl
+from tests.codegen.gpu import TARGETS, dialects, run
 from tests.helpers import exact
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
@@ -83,9 +83,12 @@ def candidates(
     return tuple(found)
 
 
+@dialects
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize(("name", "shape"), CASES)
-def test_candidates_compute_what_the_operator_says(name: str, shape: tuple[int, ...], stages: int) -> None:
+def test_candidates_compute_what_the_operator_says(
+    dialect: str, name: str, shape: tuple[int, ...], stages: int
+) -> None:
     """Sketches for compute capability 8.0; OpenCL C has plain copies in the places of asynchronous ones."""
     dag = build(name, shape)[0]
     inputs = make_inputs(dag, 0, "integers")
@@ -94,9 +97,9 @@ def test_candidates_compute_what_the_operator_says(name: str, shape: tuple[int, 
     assert found
     for sketch, values in found[:: 1 + len(found) // 3]:
         func = lower(sketch.state)
-        source = build_source(func, values, parse_target("opencl"))
+        source = build_source(func, values, TARGETS[dialect])
         assert sum(x.shared_bytes for x in source.launches) > 0
-        outputs = opencl.run(source, func, inputs)
+        outputs = run(source, func, inputs)
         for got, reference in zip(outputs.values(), references, strict=True):
             assert within(reference, got.reshape(reference.value.shape)).all(), f"{sketch.name} {values}"
 

@@ -1,4 +1,4 @@
-"""Sketches for CUDA share reductions by shuffles; as OpenCL C the very same nests run here."""
+"""Sketches for CUDA share reductions by shuffles; as OpenCL C the very same nests run without them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cost_model.analysis.statements import analyse
 from cost_model.gpu.kernels import kernels
 from search_spaces.gpu import sketches
 from search_spaces.space import Sketch
+from tests.codegen.gpu import TARGETS, dialects, run
 from tests.search_spaces.gpu_candidates import draw
 
 CUDA, OPENCL = parse_target("cuda -arch=sm_80"), parse_target("opencl")
@@ -29,13 +30,12 @@ def crossings(sketch: Sketch) -> list[CrossThread]:
     return [step for step in sketch.state.steps if isinstance(step, CrossThread)]
 
 
+@dialects
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("sfm", (5, 300)), ("nrm", (1, 33, 65)), ("layer_norm", (5, 100))],
 )  # fmt: skip
-def test_sketches_with_shuffles_compute_what_the_operator_says(name: str, shape: tuple[int, ...]) -> None:
-    from tests.codegen import opencl
-
+def test_sketches_with_shuffles_compute_what_the_operator_says(dialect: str, name: str, shape: tuple[int, ...]) -> None:
     dag = build(name, shape)[0]
     slim, inputs = collapse(dag), make_inputs(dag, 0, "normal")
     references = evaluate(dag, inputs)
@@ -45,7 +45,7 @@ def test_sketches_with_shuffles_compute_what_the_operator_says(name: str, shape:
         assert {step.warp for step in found} <= {32}
         for values in drawn.candidates(1 if found else 0):
             done += 1
-            results = opencl.run(build_source(drawn.func, values, parse_target("opencl")), drawn.func, inputs)
+            results = run(build_source(drawn.func, values, TARGETS[dialect]), drawn.func, inputs)
             for tensor, reference in zip(slim.outputs, references, strict=True):
                 got = results[tensor.name].reshape(reference.value.shape)
                 assert within(reference, got).all(), (drawn.sketch.name, values)
