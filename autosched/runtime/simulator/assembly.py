@@ -149,8 +149,8 @@ def _call(instruction: Instruction, words: Sequence[str], operands: Sequence[str
     kinds = instruction.operands[: len(flat)]
     arguments = [_argument(kind, text, bound, before) for kind, text in zip(kinds, flat, strict=True)]
     name = instruction.function.format(*words)
-    after = "".join(before)
-    return f"{after}simulator::{name}({', '.join(a for a in arguments if a)});"
+    result = f"{_value(flat[0], bound)} = " if kinds[:1] == (Operand.RESULT,) else ""
+    return f"{''.join(before)}{result}simulator::{name}({', '.join(a for a in arguments if a)});"
 
 
 def _flattened(operand: str) -> list[str]:
@@ -161,7 +161,7 @@ def _flattened(operand: str) -> list[str]:
 
 def _argument(kind: Operand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
     match kind:
-        case Operand.NONE:
+        case Operand.NONE | Operand.RESULT:
             return ""
         case Operand.PREDICATE | Operand.VALUE:
             return _value(text, bound)

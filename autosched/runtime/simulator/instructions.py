@@ -14,6 +14,7 @@ class Operand(Enum):
     """How an operand becomes an argument."""
 
     VALUE = "a register or a number"
+    RESULT = "the register that the function's value goes to"
     PREDICATE = "what setp made"
     VALUES = "registers in braces, which are read: an array"
     PLACES = "registers in braces, which are written, now or later: an array of pointers"
@@ -38,9 +39,14 @@ class Instruction:
         return tuple(range(most - self.optional, most + 1))
 
 
-V = Operand.VALUE
+V, R = Operand.VALUE, Operand.RESULT
 
 INSTRUCTIONS: tuple[Instruction, ...] = (
+    # numbers
+    Instruction(r"(min|max)\.NaN\.f32", "{}_nan", (R, V, V)),
+    Instruction(r"cvt\.f32\.f16", "float_of_half", (R, V)),
+    Instruction(r"cvt\.rn\.f16\.f32", "half_of_float", (R, V)),
+    Instruction(r"cvt\.rn\.bf16\.f32", "bfloat_of_float", (R, V)),
     # copies of single threads
     Instruction(r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", "cp_async", (V, V, V, V), optional=1),
     Instruction(r"cp\.async\.commit_group", "cp_async_commit_group"),
