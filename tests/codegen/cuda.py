@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen.c.source import GpuSource
+from autosched.ir.dtype import numpy_dtype
 from autosched.ir.stmt import Func
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import Execution, Mode, Simulated, build, execute
@@ -34,7 +35,7 @@ def built(text: str) -> Simulated:
 class Guarded:
     """A buffer between two regions that no kernel may write, all of it poisoned; it begins as a GPU's memory does."""
 
-    def __init__(self, nbytes: int, dtype: str, content: Array | None = None) -> None:
+    def __init__(self, nbytes: int, dtype: npt.DTypeLike, content: Array | None = None) -> None:
         raw = np.full(nbytes + 3 * GUARD, POISON, np.uint8)
         begin = -raw.ctypes.data % GUARD
         self.whole = raw[begin : begin + nbytes + 2 * GUARD]
@@ -63,7 +64,8 @@ def _once(source: GpuSource, func: Func, inputs: Mapping[str, Array], mode: Mode
     outputs = func.params[len(func.params) - func.n_outputs :]
     shapes = {b.name: tuple(int(e.value) for e in b.shape) for b in func.params}  # type: ignore[attr-defined]
     buffers = {
-        b.name: Guarded(int(np.prod(shapes[b.name])) * b.itemsize, b.dtype, inputs.get(b.name)) for b in func.params
+        b.name: Guarded(int(np.prod(shapes[b.name])) * b.itemsize, numpy_dtype(b.dtype), inputs.get(b.name))
+        for b in func.params
     }
     buffers |= {name: Guarded(nbytes, "uint8") for name, nbytes in source.workspace}
     memory = {name: buffer.array for name, buffer in buffers.items()}

@@ -238,20 +238,19 @@ def test_shared_memory_beyond_the_static_limit_is_taken_at_the_launch() -> None:
         assert source_of(case)[1].text.count("__local float") == 2
 
 
-def test_places_of_a_pipeline_are_carried_where_a_remainder_is_not_one_instruction() -> None:
+@dialects
+def test_places_of_a_pipeline_are_carried_where_a_remainder_is_not_one_instruction(dialect: str) -> None:
     """Also through two loops: the place at the beginning of the inner one."""
-    from tests.codegen.opencl import run
-
     dag = conv(1, 6, 7, 9, 5, 3, pad=1)
     state, values = conv_state(dag, inline=False), parameters(conv_state(dag, inline=False))
     for stages in (2, 3, 4, 5):
         piped = state.apply(Pipeline("Y.acc", "rc.0", stages))
-        f, source = source_of((dag, piped, random_values(1, values) | {"rc1": 1}), "opencl")
+        f, source = source_of((dag, piped, random_values(1, values) | {"rc1": 1}), dialect)
         assert ("int place" in source.text) == (stages in (3, 5)), source.text
         assert (f"% {stages}]" in source.text) == (stages in (2, 4))
         inputs = make_inputs(dag, 0, "integers")
         (reference,) = evaluate(dag, inputs)
-        assert within(reference, run(source, f, inputs, ())["Y"]).all()
+        assert within(reference, run(source, f, inputs, optimised=True)["Y"]).all()
 
 
 def test_shared_arrays_start_where_vectors_do() -> None:

@@ -1,4 +1,4 @@
-"""Small types in C: conversions bit by bit on an OpenCL device, vectors of them, what NVIDIA's compiler makes of both."""
+"""Small types in C: conversions bit by bit, vectors of them, what NVIDIA's compiler makes of both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from autosched.ir.expr import INDEX, Expr, Var, binary, cast, select
 from autosched.ir.stmt import ForKind, Func
 from autosched.lower import concretise, lower
 from autosched.schedule import Pipeline
+from tests.codegen.gpu import dialects, run
 from tests.codegen.nvcc import ptx
 from tests.codegen.test_c_kernels import agrees, plain
 from tests.codegen.test_halves import EVERY, HALVES, _floats
@@ -28,10 +29,9 @@ def _mapped(value: Expr, source: str, count: int) -> Func:
     return func([buffer("A", (count,), source)], [buffer("C", (count,), value.dtype)], body)
 
 
+@dialects
 @pytest.mark.parametrize("dtype", HALVES)
-def test_conversions_are_numpys(dtype: str) -> None:
-    from tests.codegen.opencl import run
-
+def test_conversions_are_numpys(dialect: str, dtype: str) -> None:
     numbers, kind, count = _floats(), DTYPES[dtype].numpy_dtype, 256
     given = np.resize(numbers, -(-len(numbers) // count) * count).reshape(-1, count)
     bits = np.resize(EVERY, given.size).reshape(given.shape)
@@ -40,7 +40,7 @@ def test_conversions_are_numpys(dtype: str) -> None:
     wide = store("D", (row, t), cast(load("B", row, t, dtype=dtype), F32))
     nest = loop(row, shape[0], loop(t, count, narrow, wide, kind=ForKind.THREAD_X), kind=ForKind.BLOCK_X)
     f = func([buffer("A", shape), buffer("B", shape, dtype)], [buffer("C", shape, dtype), buffer("D", shape)], nest)
-    found = run(plain(f), f, {"A": given, "B": bits.view(kind)}, ())
+    found = run(plain(f, dialect), f, {"A": given, "B": bits.view(kind)}, optimised=True)
     with np.errstate(all="ignore"):
         expected = given.astype(kind)
     same = found["C"].view(np.uint16) == expected.view(np.uint16)
@@ -49,10 +49,11 @@ def test_conversions_are_numpys(dtype: str) -> None:
     np.testing.assert_array_equal(found["D"], bits.view(kind).astype(np.float32))
 
 
+@dialects
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_constant_and_a_choice_keep_their_bits(dtype: str) -> None:
+def test_a_constant_and_a_choice_keep_their_bits(dialect: str, dtype: str) -> None:
     f = _mapped(select(t < 3, load("A", t, dtype=dtype), 1.5), dtype, 5)
-    agrees(f, A=np.array([1.0, -0.0, np.inf, 3.0, 4.0]).astype(DTYPES[dtype].numpy_dtype))
+    agrees(dialect, f, A=np.array([1.0, -0.0, np.inf, 3.0, 4.0]).astype(DTYPES[dtype].numpy_dtype))
 
 
 WIDE = (  # source, result, vector loads and stores of 16 lanes in CUDA C
@@ -66,8 +67,11 @@ WIDE = (  # source, result, vector loads and stores of 16 lanes in CUDA C
 )
 
 
+@dialects
 @pytest.mark.parametrize(("source", "result", "n_loads", "n_stores"), WIDE)
-def test_elements_of_each_size_move_16_bytes_at_a_time(source: str, result: str, n_loads: int, n_stores: int) -> None:
+def test_elements_of_each_size_move_16_bytes_at_a_time(
+    dialect: str, source: str, result: str, n_loads: int, n_stores: int
+) -> None:
     """Where sizes differ, the larger elements take several accesses."""
     read = load("A", t * 16 + lane, dtype=source)
     value = read if source == "bool" else cast(binary("max", read, binary("mul", read, 3)), result)
@@ -76,7 +80,9 @@ def test_elements_of_each_size_move_16_bytes_at_a_time(source: str, result: str,
     text = plain(f, "cuda").text
     assert (text.count(" = *(const "), text.count("  *(")) == (n_loads, n_stores), text
     rng = np.random.default_rng(0)
-    agrees(f, A=rng.integers(0 if source in ("uint8", "bool") else -40, 40, 64).astype(DTYPES[source].numpy_dtype))
+    agrees(
+        dialect, f, A=rng.integers(0 if source in ("uint8", "bool") else -40, 40, 64).astype(DTYPES[source].numpy_dtype)
+    )
 
 
 @pytest.mark.parametrize(("dtype", "vector", "copies"), [
