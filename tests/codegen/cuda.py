@@ -51,9 +51,9 @@ class Guarded:
 def run(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs by name. Nothing may be found wrong, inputs must be left alone, buffers not be overrun."""
     first, ran = _once(source, func, inputs, CHECKED)
-    assert not ran.findings, f"{'; '.join(map(str, ran.findings))}\n{source.text}"
+    assert not ran.mistakes, f"{'; '.join(map(str, ran.mistakes))}\n{source.text}"
     again, ran = _once(source, func, inputs, HASTY)
-    assert not ran.findings, f"{'; '.join(map(str, ran.findings))}\n{source.text}"
+    assert not ran.mistakes, f"{'; '.join(map(str, ran.mistakes))}\n{source.text}"
     if "atomic" not in source.text:
         for name, array in first.items():
             assert array.tobytes() == again[name].tobytes(), f"{name} depends on when copies are made\n{source.text}"

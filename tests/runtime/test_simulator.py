@@ -36,7 +36,7 @@ def run(
 
 
 def kinds(execution: Execution) -> list[str]:
-    return [finding.kind for finding in execution.findings]
+    return [mistake.kind for mistake in execution.mistakes]
 
 
 def ramp(n: int = 64) -> Array:
@@ -61,14 +61,14 @@ REVERSED = """
 @pytest.mark.parametrize("mode", [*EXTREMES, CHECKED])
 def test_a_barrier_is_for_all(mode: Mode) -> None:
     a, c = ramp(), zeros()
-    assert not run(kernel(REVERSED), {"A": a, "c": c}, mode=mode).findings
+    assert not run(kernel(REVERSED), {"A": a, "c": c}, mode=mode).mistakes
     assert c.tolist() == a[::-1].tolist()
 
 
 def test_threads_that_have_ended_are_not_waited_for() -> None:
     c = zeros()
     body = "if (threadIdx.x >= 32) return;\n__syncthreads();\nC[threadIdx.x] = A[threadIdx.x];"
-    assert not run(kernel(body), {"A": ramp(), "c": c}).findings
+    assert not run(kernel(body), {"A": ramp(), "c": c}).mistakes
     assert c[:32].tolist() == ramp()[:32].tolist()
 
 
@@ -86,7 +86,7 @@ def test_shuffles(kind: str) -> None:
     for by, width in ((0, 32), (1, 32), (7, 32), (16, 32), (31, 32), (3, 8), (5, 16), (1, 2)):
         c = zeros()
         body = f"C[threadIdx.x] = __shfl{kind}_sync(0xffffffff, A[threadIdx.x], {by}, {width});"
-        assert not run(kernel(body), {"A": ramp(), "c": c}).findings
+        assert not run(kernel(body), {"A": ramp(), "c": c}).mistakes
         assert c.tolist() == [n // 32 * 32 + expected_shuffle(kind, n % 32, by, width) for n in range(64)]
 
 
@@ -105,13 +105,13 @@ def test_shuffles_of_8_bytes(dtype: str) -> None:
     numpy = {"double": np.float64, "long long": np.int64}[dtype]
     a, c = np.arange(32).astype(numpy) << 40 if dtype != "double" else np.arange(32) / 3, np.zeros(32, numpy)
     body = "C[threadIdx.x] = __shfl_xor_sync(0xffffffff, A[threadIdx.x], 1);"
-    assert not run(kernel(body, f"const {dtype}* A, {dtype}* C"), {"A": a, "c": c}, threads=32).findings
+    assert not run(kernel(body, f"const {dtype}* A, {dtype}* C"), {"A": a, "c": c}, threads=32).mistakes
     assert (c == a[np.arange(32) ^ 1]).all()
 
 
 def test_updates_of_several_blocks_meet() -> None:
     c = zeros(1)
-    assert not run(kernel("atomicAdd(&C[0], A[threadIdx.x]);"), {"A": ramp(), "C": c}, blocks=3).findings
+    assert not run(kernel("atomicAdd(&C[0], A[threadIdx.x]);"), {"A": ramp(), "C": c}, blocks=3).mistakes
     assert c[0] == 3 * sum(range(64))
 
 
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_0() { asm volatil
 @pytest.mark.parametrize("mode", [*EXTREMES, CHECKED])
 def test_copies_arrive_and_are_zero_elsewhere(mode: Mode) -> None:
     c = zeros()
-    assert not run(HELPERS + kernel(COPIES), {"A": ramp(), "c": c}, mode=mode).findings
+    assert not run(HELPERS + kernel(COPIES), {"A": ramp(), "c": c}, mode=mode).mistakes
     assert c.tolist() == [n if n % 3 else 0 for n in range(63, -1, -1)]
 
 
@@ -179,9 +179,9 @@ FAULTS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_mistakes_are_found(name: str) -> None:
     kind, text = FAULTS[name]
-    found = run(text, {"A": ramp(), "c": zeros()}).findings
-    assert kind in [finding.kind for finding in found]
-    assert all(finding.first.startswith("thread (") for finding in found)
+    found = run(text, {"A": ramp(), "c": zeros()}).mistakes
+    assert kind in [mistake.kind for mistake in found]
+    assert all(mistake.first.startswith("thread (") for mistake in found)
 
 
 def test_blocks_must_not_meet_in_memory() -> None:
@@ -197,7 +197,7 @@ def test_launches_come_one_after_the_other() -> None:
     memory = {"a": ramp(), "c": zeros(), "d": zeros()}
     kernels = build(text, checked=True)
     again = Launch("k", (1, 1, 1), (64, 1, 1), ("c", "d"), 0)
-    assert not execute(kernels, [launch, again], memory, frozenset("a"), CHECKED).findings
+    assert not execute(kernels, [launch, again], memory, frozenset("a"), CHECKED).mistakes
     assert memory["d"].tolist() == ramp().tolist()
     assert kinds(execute(kernels, [again, launch], memory, frozenset("a"), CHECKED)) == ["unwritten"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.errors import UsageError
-from autosched.runtime.simulator.instructions import INSTRUCTIONS, Instruction, Operand
+from autosched.runtime.simulator.instructions import INSTRUCTIONS, Instruction, PtxOperand
 
 TYPES = {"r": "unsigned", "l": "unsigned long long", "f": "float", "h": "unsigned short", "d": "double"}
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
@@ -149,7 +149,7 @@ def _call(instruction: Instruction, words: Sequence[str], operands: Sequence[str
     kinds = instruction.operands[: len(flat)]
     arguments = [_argument(kind, text, bound, before) for kind, text in zip(kinds, flat, strict=True)]
     name = instruction.function.format(*words)
-    result = f"{_value(flat[0], bound)} = " if kinds[:1] == (Operand.RESULT,) else ""
+    result = f"{_value(flat[0], bound)} = " if kinds[:1] == (PtxOperand.RESULT,) else ""
     return f"{''.join(before)}{result}simulator::{name}({', '.join(a for a in arguments if a)});"
 
 
@@ -159,22 +159,22 @@ def _flattened(operand: str) -> list[str]:
     return _split(operand[1:-1], ",") if operand.startswith("[") else [operand]
 
 
-def _argument(kind: Operand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
+def _argument(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
     match kind:
-        case Operand.NONE | Operand.RESULT:
+        case PtxOperand.NONE | PtxOperand.RESULT:
             return ""
-        case Operand.PREDICATE | Operand.VALUE:
+        case PtxOperand.PREDICATE | PtxOperand.VALUE:
             return _value(text, bound)
-        case Operand.VALUES | Operand.PLACES:
+        case PtxOperand.VALUES | PtxOperand.PLACES:
             return _list(kind, text, bound, before)
 
 
-def _list(kind: Operand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
+def _list(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[str]) -> str:
     """A group of registers as an array: of what they hold, or of where they are."""
     inner = [x.strip() for x in text.strip()[1:-1].split(",")] if text.strip().startswith("{") else [text.strip()]
     registers = [bound[int(x[1:])] if x.startswith("%") else Bound("r", x) for x in inner]
     name, count, form = f"group_{len(before)}", len(inner), registers[0].type
-    if kind is Operand.VALUES:
+    if kind is PtxOperand.VALUES:
         before.append(f"const {form} {name}[{count}] = {{{', '.join(f'({r.expression})' for r in registers)}}}; ")
     else:
         before.append(f"{form}* const {name}[{count}] = {{{', '.join(f'&({r.expression})' for r in registers)}}}; ")

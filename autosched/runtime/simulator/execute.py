@@ -38,7 +38,7 @@ EXTREMES = (Mode(late=True, backward=False), Mode(late=False, backward=True))
 
 
 @dataclass(frozen=True)
-class Finding:
+class Mistake:
     """Something wrong: a `kind` ("race", "unwritten", "under way", "misaligned", "outside", "deadlock", "diverged"),
     how often, and the first of them in words."""
 
@@ -54,7 +54,7 @@ class Finding:
 class Execution:
     """`numbers`: what was counted, by the names of COUNTED. `is_whole`: it was not broken off."""
 
-    findings: tuple[Finding, ...]
+    mistakes: tuple[Mistake, ...]
     numbers: Mapping[str, int]
     is_whole: bool
 
@@ -121,8 +121,8 @@ def execute(
     library.simulator_numbers.restype = ctypes.POINTER(_Numbers)
     lines = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
     numbers = library.simulator_numbers().contents
-    findings = tuple(Finding(kind, int(times), first) for kind, times, first in lines)
-    return Execution(findings, {name: int(getattr(numbers, name)) for name in COUNTED}, is_whole)
+    mistakes = tuple(Mistake(kind, int(times), first) for kind, times, first in lines)
+    return Execution(mistakes, {name: int(getattr(numbers, name)) for name in COUNTED}, is_whole)
 
 
 def _launch(library: ctypes.CDLL, kernels: Simulated, launch: Launch, memory: Mapping[str, Array]) -> bool:

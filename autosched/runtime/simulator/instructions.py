@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Operand(Enum):
+class PtxOperand(Enum):
     """How an operand becomes an argument."""
 
     VALUE = "a register or a number"
@@ -30,7 +30,7 @@ class Instruction:
 
     pattern: str
     function: str
-    operands: tuple[Operand, ...] = ()
+    operands: tuple[PtxOperand, ...] = ()
     optional: int = 0
 
     @property
@@ -39,7 +39,7 @@ class Instruction:
         return tuple(range(most - self.optional, most + 1))
 
 
-V, R = Operand.VALUE, Operand.RESULT
+V, R = PtxOperand.VALUE, PtxOperand.RESULT
 
 INSTRUCTIONS: tuple[Instruction, ...] = (
     # numbers
