@@ -3,25 +3,28 @@
     Group(nodes, inputs, outputs)      one kernel: the stages of its nodes as one graph of `te`
     Alias(output, base, offset)        a part of what is stored, in another shape: the same elements, at no cost
 
-A node is computed in one of three places.
+A node is computed in one of four places.
 
     joined       to the group that makes an operand, where nobody else reads that: an elementwise node over the results
                  of a reduction, a transposition of them
     taken in     by each group that reads it, where that is cheaper than storing it (`fusion_cost`): movements where
                  their elements lie well for the reader, elementwise nodes where little is computed again
+    given out    by the first group that reads it, which stores it beside its own result: where both are elementwise
+                 and of one shape, as the states of a cell are
     on its own   else: it begins a group
 
 A reshape of a value that is stored is an alias, and so is a slice whose elements lie behind each other; one of a value
-that is taken in is an index in the reader. Only the
-last node of a group is read outside of it, and what is taken in has no readers but groups that come later, so no group
-depends on itself. What kind a node is follows from its expression (`node_facts`).
+that is taken in is an index in the reader. What others read of a group is its last node and what it gives out, and they
+all come later, as do the groups that take a node in, so no group depends on itself. What kind a node is follows from
+its expression (`node_facts`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
@@ -85,16 +88,20 @@ def partition(
         work.take_in(node)
     for node in graph.nodes:
         work.join_movement(node)
+    for node in graph.nodes:
+        work.give_out(node)
     return tuple(work.steps())
 
 
 @dataclass(eq=False)
 class _Open:
-    """A group in the making: the nodes that no other group computes, the last of which is read outside."""
+    """A group in the making: the nodes that no other group computes, the last of which is read outside, as is what is
+    `given_out`."""
 
     nodes: list[Node]
     kind: Kind
     taken_in: set[int] = field(default_factory=set)  # nodes, by identity
+    given_out: list[str] = field(default_factory=list)
 
     @property
     def last(self) -> Node:
@@ -121,6 +128,11 @@ class _Partition:
     alone: frozenset[str]
     homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
     ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """Of each node, by identity, its place in the graph."""
+        return {id(node): n for n, node in enumerate(self.graph.nodes)}
 
     def facts(self, node: Node) -> NodeFacts:
         return facts_of(node, self.graph)
@@ -274,6 +286,59 @@ class _Partition:
     def _nbytes(self, name: str) -> int:
         return self.graph_size(name) * DTYPES[self.graph.values[name].dtype].nbytes
 
+    # Given out
+
+    def give_out(self, node: Node) -> None:
+        """An elementwise group becomes part of the first that reads it, if that goes on with it at the same place."""
+        group = self.homes.get(id(node))
+        if group is None or group.kind is not Kind.ELEMENTWISE or group.last is not node or self._is_alone(node):
+            return
+        readers = {x: self._readers(x) for x in (*group.given_out, *node.outputs)}
+        each = [reader for found in readers.values() for reader in found]
+        first = min(each, key=lambda reader: reader[0])[1] if each else None
+        if first is None or not self._goes_on_with(first, node):
+            return
+        if len(group.nodes) + len(group.taken_in) + len(first.nodes) + len(first.taken_in) <= MOST_NODES:
+            first.nodes[:0] = group.nodes
+            first.taken_in |= group.taken_in
+            for x, found in readers.items():
+                if x in self.graph.outputs or any(reader is not first for _, reader in found):
+                    first.given_out.append(x)
+            self.homes.update((id(inner), first) for inner in group.nodes)
+
+    def _readers(self, name: str) -> list[tuple[int, _Open | None]]:
+        """Who reads a value that is stored, with its place among the nodes; a view of it is None."""
+        found: list[tuple[int, _Open | None]] = []
+        for user in self.graph.users[name]:
+            if self.facts(user).kind is Kind.VIEW:
+                found.append((self.places[id(user)], None))
+            else:
+                home = self.homes.get(id(user))
+                takers = [g for g in dict.fromkeys(self.homes.values()) if id(user) in g.taken_in]
+                found += [(self.places[id(g.last)], g) for g in ([home] if home is not None else takers)]
+        return found
+
+    def _goes_on_with(self, group: _Open, node: Node) -> bool:
+        """Whether a group reads a node's results, and all that it makes of them is elementwise and of their shape."""
+        if group.kind is not Kind.ELEMENTWISE or self._is_alone(group.last):
+            return False
+        shape, inside = self.graph.values[node.outputs[0]].shape, {*group.taken_in, *map(id, group.nodes)}
+        waiting, is_read = [*node.outputs], False
+        while waiting:
+            name = waiting.pop()
+            for user in self.graph.users[name]:
+                if id(user) in inside:
+                    if self.facts(user).kind is not Kind.ELEMENTWISE or self._shapes(user) != {shape}:
+                        return False
+                    waiting += user.outputs if user is not group.last else ()
+                    is_read = True
+                elif self.facts(user).kind is Kind.VIEW and name not in node.outputs:
+                    return False
+        return is_read
+
+    def _shapes(self, node: Node) -> set[Shape]:
+        return {self.graph.values[name].shape for name in node.outputs}
+
     # Closed
 
     def steps(self) -> Iterator[Group | Alias]:
@@ -296,7 +361,7 @@ class _Partition:
         made = {name for node in inside for name in node.outputs}
         read = dict.fromkeys(name for node in inside for name in node.used if name not in made)
         needed = (x for x in group.last.outputs if x in self.graph.outputs or self.graph.users[x])
-        return Group(tuple(inside), tuple(sorted(read, key=self.graph.is_constant)), tuple(needed))
+        return Group(tuple(inside), tuple(sorted(read, key=self.graph.is_constant)), (*needed, *group.given_out))
 
     def _in_order_of_use(self, last: Node, own: set[int]) -> list[Node]:
         """The nodes that `last` is computed from within a group, each before its readers: the same for equal groups."""

@@ -133,6 +133,49 @@ def test_a_reshape_that_is_an_output_has_memory():
     assert kernels(d.graph(y, d.relu(y))) == ["transpose", "relu"]
 
 
+def cell(d: Draft, x: str, state: str) -> tuple[str, str]:
+    """The output and the state of a step, of the elements at the same place."""
+    state = d.add(d.mul(d.sigmoid(x), state), d.tanh(x))
+    return d.mul(d.sigmoid(x), d.tanh(state)), state
+
+
+def test_a_state_is_given_out_by_its_first_reader():
+    d = Draft()
+    state, w = d.input(1, 17), d.random(17, 17)
+    h, state = cell(d, d.softmax(d.input(1, 17)), state)
+    h, state = cell(d, d.linear(h, w), state)
+    h, state = cell(d, d.linear(h, w), state)
+    graph = d.graph(d.linear(h, w), state)
+    words = ["sigmoid", "mul", "tanh", "add", "tanh", "sigmoid", "mul"]
+    found = kernels(graph)
+    assert found[::2] == ["softmax", "linear", "linear", "linear"]
+    assert [sorted(found[n].split()) for n in (1, 3, 5)] == [sorted(words)] * 3
+    assert [len(step.outputs) for step in partition(graph) if isinstance(step, Group)] == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_what_is_read_at_other_places_first_is_not_given_out():
+    """By a reduction, by a movement, or in another shape."""
+    d = Draft()
+    x = d.tanh(d.input(3, 5))
+    sums = d.reduce_sum(x, axes=(0,), keepdims=True)
+    assert kernels(d.graph(sums, d.sigmoid(d.add(x, sums)))) == ["tanh", "reduce_sum", "add sigmoid"]
+    d = Draft()
+    x = d.tanh(d.input(3, 5))
+    wide = d.sigmoid(d.add(x, d.input(2, 3, 5)))
+    assert kernels(d.graph(wide, d.softmax(x))) == ["tanh", "add sigmoid", "softmax"]
+    d = Draft()
+    x = d.tanh(d.input(3, 5))
+    turned = d.sigmoid(d.reshape(x, shape=(5, 3)))
+    assert kernels(d.graph(turned, d.neg(x))) == ["tanh", "sigmoid", "neg"]
+
+
+def test_a_result_and_what_is_computed_of_it_are_outputs_of_one_kernel():
+    d = Draft()
+    x = d.tanh(d.input(3, 5))
+    y = d.sigmoid(x)
+    assert kernels(d.graph(y, d.reduce_sum(y, axes=(1,)), x)) == ["tanh sigmoid", "reduce_sum"]
+
+
 def test_nodes_that_are_to_be_alone_are():
     d = Draft()
     a = d.linear(d.input(3, 5), d.random(7, 5))
