@@ -114,7 +114,7 @@ def can_tile(state: State, stage: Stage, context: SketchContext) -> bool:
     if stage.op.reducer is None:
         return False
     reads = reads_of(state, stage)
-    axes = vector_axes(stage, reads, context.lanes_of(stage)) if stage.op.axes else ()
+    axes = _vectorised(state, stage, reads, context.lanes_of(stage))
     if not axes:
         return False
     lane = lane_reduction(stage, reads)
@@ -127,7 +127,7 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
     """The plans for each axis to vectorise over; blocks of the reduction and inner products where they suit."""
     reads = reads_of(sketch.state, stage)
     lanes = context.lanes_of(stage)
-    axes = vector_axes(stage, reads, lanes)
+    axes = _vectorised(sketch.state, stage, reads, lanes)
     most = 1 if extent(axes[0]) >= FULL_VECTORS * lanes else MAX_VECTOR_AXES + any(extent(a) < lanes for a in axes)
     axes = axes[:most]
     short = short_last_axis(stage, reads, lanes)
@@ -153,6 +153,19 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
     more = [blocked_reduction(sketch, stage, a, context) for a in paneled[:1]]
     more += [*skinny, inner_products(sketch, stage, context)]
     return [*partials, *(d for d in more if d is not None)]
+
+
+def _vectorised(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
+    """The axes to vectorise over. The last one is among them if only weights stand in the way, which are prepared in
+    any order, as those of few channels in many groups; beside others, if it fills at least half of a vector."""
+    if not stage.op.axes:
+        return ()
+    found, last = vector_axes(stage, reads, lanes), stage.op.axes[-1]
+    if last in found or extent(last) == 1 or (found and 2 * extent(last) < lanes):
+        return found
+    prepared = constant_panels(state, stage, reads, last)
+    fits = all(r.load.buffer in prepared or r.fills_lanes(last) for r in reads)
+    return (*found, last) if fits else found
 
 
 def _deferred(context: SketchContext, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:

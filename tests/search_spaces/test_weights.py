@@ -164,3 +164,21 @@ def test_compiled_the_kernel_needs_no_weight(name: str) -> None:
     sketch = cpu.sketches(dag, TARGET, 2)[0]
     values = {p.name: p.domain[0] for p in sketch.params}
     check_kernel(dag, replay(dag, steps_to_json(sketch.state, values)))
+
+
+def test_few_channels_of_many_groups_are_lanes() -> None:
+    """No axis fills a vector, and only weights, W[g * 5 + c, ..], have the channels of a group apart."""
+    size, groups, members, few = 2, 3, 5, 9
+    x, w = te.placeholder((size + 2, groups * few), name="x"), te.placeholder((groups * members, few, 3), name="w")
+    k, ci = te.reduce_axis(3, name="k"), te.reduce_axis(few, name="ci")
+    conv = te.compute(
+        (size, groups, members),
+        lambda i, g, c: te.sum(x[i + k, g * few + ci] * w[g * members + c, ci, k], axis=[k, ci]),
+        name="conv",
+    )
+    out = te.compute(conv.shape, lambda i, g, c: te.max(conv[i, g, c], 0.0), name="out")
+    dag = ComputeDAG(out, weights=["w"])
+    found = cpu.sketches(dag, TARGET, 1)
+    assert any(s.name.startswith("conv:v2") for s in found)
+    for n, sketch in enumerate(found):
+        check_nest(concrete(sketch, n), dag, seed=n)

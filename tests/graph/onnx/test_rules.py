@@ -181,6 +181,14 @@ def test_what_is_new_is_written_into_a_cache(axis, mode, first):
     np.testing.assert_array_equal(computed(model([one], {"x": x.shape}, constants=given, opset=24), x), want)
 
 
+def test_one_scale_needs_no_axis():
+    """Of a vector there is no axis 1, which is the default."""
+    nodes = [node("Cast", ["x"], ["q"], to=6), node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]
+    constants = {"scale": np.float32([0.5]), "zero": np.int32([0])}
+    y = computed(model(nodes, {"x": [3]}, constants=constants, opset=21), np.float32([4, -2, 6]))
+    np.testing.assert_array_equal(y, [2, -1, 3])
+
+
 @pytest.mark.parametrize("zeros", [None, np.array([[3, 0, 9], [7, 1, 4]], np.uint8)])
 def test_each_block_has_a_scale(zeros):
     """Of five elements the last block has one. What is quantised and back is as near as half a step."""

@@ -66,7 +66,7 @@ def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:
 def quantised_axis(site: Site, x: str, scale: str) -> int:
     """The axis that has a scale for each index; of one scale for all, any."""
     axis = site.attribute("axis", 1)
-    return site.axis(axis, site.rank(x)) if site.rank(scale) else 0
+    return site.axis(axis, site.rank(x)) if site.shape(scale) not in ((), (1,)) else 0
 
 
 @rule("MatMulInteger")
