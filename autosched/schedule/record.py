@@ -49,7 +49,7 @@ STEPS: dict[str, type[Any]] = {
 _FACTORS = {
     ("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor"),
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
-    ("Pipeline", "stages"), ("LaunchBounds", "blocks"),
+    ("Pipeline", "stages"), ("LaunchBounds", "blocks"), ("CrossThread", "vector"),
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.

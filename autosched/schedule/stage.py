@@ -135,6 +135,7 @@ class Stage:
     ahead: tuple[AheadHint, ...] = ()
     cross: str | None = None  # the reduction axis that the threads of a block share
     warp: int = 0  # threads that exchange their values of it by shuffles
+    adjacent: Num = 1  # elements of it that a thread takes at a time
     into: str | None = None  # the stage whose result it updates with its values, which are not kept
     resident: Num | None = None  # blocks of its kernel that a multiprocessor should keep at a time
     starts: bool = False  # its loops only write the start values of its reduction

@@ -364,23 +364,20 @@ def merged(work: Work, access: Access) -> Expr:
         return UNIT
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
     run, row = contiguous(work, access), product(shape[-1:])
-    most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
-    result, width = UNIT, 2
-    while width <= most_elements:
-        if width * access.buffer.itemsize < g.COPIED_BYTES:  # as the emitter has no such vectors
-            width *= 2
-            continue
+    size, result = access.buffer.itemsize, UNIT
+    for width in [n for n in (2, 4, 8, 16) if g.COPIED_BYTES <= n * size <= g.VECTOR_BYTES]:
         wide: Expr = Const(width, INDEX)
         even = divides(wide, run) & divides(wide, row)
         for stride in work.strides(access):
             even = even & divides(wide, stride)
         result = select(even, wide, result)
-        width *= 2
     return result
 
 
 def _emitted_as_vector(work: Work, access: Access) -> bool:
-    if access.buffer.scope not in OUTSIDE or work.statement.updates:
+    if access.buffer.scope not in OUTSIDE or not work.own:
+        return False
+    if work.statement.updates and (access is work.statement.write or work.statement.write.moves(work.last - 1)):
         return False
     return bool(work.own) and unrolls(work.own[-1]) and is_one(access.stride[work.last - 1])
 

@@ -56,6 +56,12 @@ def copied_vector(name: str, copy: Stage) -> SketchParam:
     return SketchParam(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
 
 
+def row_vector(name: str, length: int, itemsize: int) -> SketchParam:
+    """Adjacent elements of a row of `length` that a thread takes at once: whole vectors fill the row."""
+    most = VECTOR_BYTES // itemsize
+    return SketchParam(name, tuple(v for v in VECTORS if v <= most and length % v == 0), "vector")
+
+
 def team(name: str, length: int) -> SketchParam:
     """Threads that share a reduction of `length`: whole warps, no more than twice its length."""
     counts = tuple(t for t in (32, 64, 128, 256, 512, MOST_TEAM) if t <= max(32, next_power_of_two(length)))

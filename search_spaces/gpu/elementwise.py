@@ -126,7 +126,7 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     group = f"{name}.{last.name}"
     params = [
         domains.threads(f"{group}.t", size(last), group, domains.MOST_X),
-        domains.vector(f"{group}.w", size(last), group, _narrowest(sketch.state, stage)),
+        domains.vector(f"{group}.w", size(last), group, narrowest(stage)),
     ]
     steps: list[Step] = [Split(name, last.name, tuple(p.name for p in params))]
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
@@ -145,10 +145,9 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     return sketch.with_params(params).apply(*steps)
 
 
-def _narrowest(state: State, stage: Stage) -> int:
+def narrowest(stage: Stage) -> int:
     """Bytes of the smallest elements that the stage writes or reads."""
-    kinds = {*stage.op.dtypes, *(r.load.dtype for r in reads_of(state, stage))}
-    return min(DTYPES[d].nbytes for d in kinds)
+    return min(DTYPES[d].nbytes for d in (*stage.op.dtypes, *(x.dtype for x in stage.op.loads)))
 
 
 def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:

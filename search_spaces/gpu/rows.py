@@ -33,13 +33,14 @@ from autosched.schedule import (
     State,
     Step,
     Team,
+    Vectorize,
 )
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.elementwise import shares_leading_axes
+from search_spaces.gpu.elementwise import narrowest, shares_leading_axes
 from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 from search_spaces.space import SketchParam
@@ -124,14 +125,15 @@ def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool
     params = [domains.team(f"{name}.{last.name}.t", size(last))]
     rows = [a.name for a in consumer.op.axes[:lead]]
     beside: list[str] = []
-    steps: list[Step] = [Split(name, last.name, (params[0].name,))]
+    params.append(domains.row_vector(_row_vector(name), size(last), narrowest(consumer)))
+    steps: list[Step] = [Split(name, last.name, (params[0].name, params[1].name))]
     if several:
         row = consumer.op.axes[lead - 1]
         params.append(domains.rows(f"{name}.{row.name}.t", size(row), size(last), 2))
-        steps.append(Split(name, row.name, (params[1].name,)))
+        steps.append(Split(name, row.name, (params[-1].name,)))
         rows, beside = [*rows[:-1], f"{row.name}.0"], [f"{row.name}.1"]
-    rest = [f"{last.name}.1", *(a.name for a in others), f"{last.name}.0"]
-    steps.append(Reorder(name, (*rows, *beside, *rest)))
+    rest = [f"{last.name}.1", *(a.name for a in others), f"{last.name}.0", f"{last.name}.2"]
+    steps += [Reorder(name, (*rows, *beside, *rest)), Vectorize(name, f"{last.name}.2")]
     if rows:
         steps += bind_blocks(name, rows, [size(a) for a in consumer.op.axes[:lead]])
     steps += bind_threads(name, [*beside, f"{last.name}.1"])
@@ -169,8 +171,15 @@ def _in_row(
         return None  # a row needs several values
     if _block_has_row(sketch.state.stage(consumer), loop):
         axis = lane_reduction(stage, reads_of(sketch.state, stage)) or max(stage.op.reduce_axes, key=size)
-        sketch = sketch.apply(CrossThread(stage.name, axis.name, context.warp))
+        width = _row_vector(consumer)
+        same = size(axis) == size(sketch.state.stage(consumer).op.axes[-1])
+        sketch = sketch.apply(CrossThread(stage.name, axis.name, context.warp, width if same else 1))
     return sketch.finish(stage.name)
+
+
+def _row_vector(consumer: str) -> str:
+    """The parameter that says how many neighbours a thread takes of a row of `consumer`."""
+    return f"{consumer}.w"
 
 
 def _block_has_row(consumer: Stage, loop: str) -> bool:
@@ -245,17 +254,19 @@ def reduce_by_team(
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     axes = sketch.state.stage(consumer).op.axes
     length = size(stage.op.axis(axis))
-    params = [domains.team(f"{consumer}.team", length)]
+    width = domains.row_vector(f"{consumer}.w", length, narrowest(sketch.state.stage(acc)))
+    params = [domains.team(f"{consumer}.team", length), width]
     blocks = [a.name for a in axes]
     steps: list[Step] = []
     if axes and size(axes[-1]) > 1 and length <= domains.SHORT_ROWS:
         last = axes[-1].name
         params.append(domains.rows(f"{consumer}.{last}.t", size(axes[-1]), length))
-        steps += [Split(consumer, last, (params[1].name,)), Bind(consumer, f"{last}.1", "threadIdx.y")]
+        steps += [Split(consumer, last, (params[-1].name,)), Bind(consumer, f"{last}.1", "threadIdx.y")]
         blocks[-1] = f"{last}.0"
     if axes:
         steps = [*steps[:1], *bind_blocks(consumer, blocks, [size(a) for a in axes]), *steps[1:]]
-    steps += [Team(consumer, params[0].name), ComputeAt(acc, consumer, "team"), CrossThread(acc, axis, context.warp)]
+    shared = CrossThread(acc, axis, context.warp, width.name)
+    steps += [Team(consumer, params[0].name), ComputeAt(acc, consumer, "team"), shared]
     return sketch.with_params(params).apply(*steps).finish(consumer, acc, note=note)
 
 

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from autosched.codegen import build_source
 from autosched.lower import lower
 from autosched.target import parse_target
@@ -17,9 +19,11 @@ from tests.codegen.nvcc import ptx
 OPCODE = re.compile(r"^\s*(?:@!?%p\d+ )?([a-z][\w.:]*)\s", re.MULTILINE)
 
 
-def instructions(workload: str, shape: tuple[int, ...], sketch: str, tmp_path: Path, **values: int) -> Counter[str]:
+def instructions(
+    workload: str, shape: tuple[int, ...], sketch: str, tmp_path: Path, dtype: str = "float32", **values: int
+) -> Counter[str]:
     """PTX opcodes of the candidate of a sketch, by count; parameters that are not named have their smallest value."""
-    found = sketches(collapse(build(workload, shape)[0]), parse_target("cuda"))
+    found = sketches(collapse(build(workload, shape, dtype=dtype)[0]), parse_target("cuda"))
     chosen = next(s for s in found if s.name == sketch)
     assert values.keys() <= {p.name for p in chosen.params}
     whole = {p.name: p.domain[0] for p in chosen.params} | values
@@ -42,6 +46,18 @@ def test_a_matrix_product_is_multiply_adds_and_vectors(tmp_path: Path) -> None:
     assert not any(op.startswith(("div", "rem")) for op in found)
     assert all(".v4" in op for op in found if op.startswith(("ld.global", "st.global")))
     assert found["fma.rn.f32"] > 0.7 * sum(n for op, n in found.items() if not op.startswith("mov"))
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 4), ("bfloat16", 8)])
+def test_rows_are_read_and_written_as_vectors(dtype: str, lanes: int, tmp_path: Path) -> None:
+    """By all passes over them: the maxima, the sums, the result. The compiler keeps what a thread has read of a row."""
+    output = f"softmax{'_bfloat16' * (dtype == 'bfloat16')}"
+    values = {f"{output}.i1.t": 32, f"{output}.w": lanes}
+    found = instructions("softmax", (64, 1024), f"{output}:block-rows/power:again", tmp_path, dtype, **values)
+    for access in ("ld.global", "st.global"):
+        counts = {op: n for op, n in found.items() if op.startswith(access)}
+        assert sum(counts.values()) == 1024 // (32 * lanes)
+        assert all(".v4" in op for op in counts)
 
 
 def test_elementwise_kernels_move_vectors(tmp_path: Path) -> None:

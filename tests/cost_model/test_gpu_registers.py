@@ -151,7 +151,7 @@ def compare(candidates: Sequence[Candidate], taken: dict[str, Resources]) -> Agr
 
 @pytest.fixture(scope="module")
 def candidates() -> list[Candidate]:
-    return draw(N, parse_target("cuda"), seed=1)
+    return draw(N, parse_target("cuda"), seed=3)
 
 
 @pytest.mark.parametrize(("arch", "first"), [("sm_80", 0), ("sm_90", 1)])

@@ -168,6 +168,19 @@ def test_teams_beside_one_another(members: int, teams: int, warp: int) -> None:
         state.apply(Team("R", members))
 
 
+@pytest.mark.parametrize(("vector", "length"), [(4, 101), (4, 64), (8, 1), (2, 7), (3, 100)])
+def test_threads_take_neighbours(vector: int, length: int) -> None:
+    """The last vector may be cut off; the number may be a parameter."""
+    dag = one_reduction("sum", 3, length)
+    state = initial_state(dag).apply(CacheWrite("R"), Bind("R", "i", "blockIdx.x"), Team("R", 8))
+    state = state.apply(ComputeAt("R.acc", "R", "team", "register"))
+    exact(dag, state.apply(CrossThread("R.acc", "k", 8, vector)))
+    open_number = lower(state.apply(CrossThread("R.acc", "k", 8, "v")))
+    assert emit(*concretise(open_number, {"v": vector}), "cuda").text.count("float4*)") == (
+        vector == 4 and length == 64
+    )
+
+
 def test_teams_along_z() -> None:
     dag = one_reduction("sum", 5, 60)
     state = initial_state(dag).apply(CacheWrite("R"), Split("R", "i", (2,)), Bind("R", "i.0", "blockIdx.x"))
@@ -204,8 +217,8 @@ def test_several_points_of_a_block() -> None:
 def test_records_from_before_there_were_shuffles() -> None:
     dag = one_reduction("sum", 3, 100)
     text = steps_to_json(team_state(dag, 64, 0), {})
-    assert '["CrossThread","R.acc","k",0]' in text
-    old = replay(dag, text.replace('["CrossThread","R.acc","k",0]', '["CrossThread","R.acc","k"]'))
+    assert '["CrossThread","R.acc","k",0,1]' in text
+    old = replay(dag, text.replace('["CrossThread","R.acc","k",0,1]', '["CrossThread","R.acc","k"]'))
     assert steps_to_json(old, {}) == text
     new = steps_to_json(team_state(dag, 64, 32), {})
     assert replay(dag, new).stage("R.acc").warp == 32

@@ -224,11 +224,11 @@ class _Kernel:
             name = self.text.name(f"{load.start.buffer}_{form.count}")
             self.c.variables.update({v: form.lane(name, n) for n, v in enumerate(load.lanes)})
             self.line(f"const {form.type} {name} = {self._vector_load(load)};")
-        targets = [self.c.element(step.buffer, x) for x in step.indices]
         if not step.width:
-            for target, value in zip(targets, step.values, strict=True):
-                self.line(f"{target} = {self.c.text(value)};")
+            for place, value in zip(step.indices, step.values, strict=True):
+                self._store(Store((step.buffer,), place, (value,), step.reducer))
             return
+        targets = [self.c.element(step.buffer, x) for x in step.indices]
         indent = "\n" + "  " * (self.text.depth + 1)
         form = Lanes(self.c, self._placed(step.buffer).dtype, step.width)
         for n in range(0, len(targets), step.width):

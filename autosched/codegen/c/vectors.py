@@ -1,7 +1,8 @@
 """Loops over adjacent elements as vector accesses of 2 elements up to 16 bytes.
 
 A loop becomes vector operations where what it stores, or something that it loads, are whole vectors: neighbours, and
-aligned because everything else that moves the address does so in multiples of the vector. Where types of several sizes
+aligned because everything else that moves the address does so in multiples of the vector. A reduction reads vectors,
+and combines their elements one by one. Where types of several sizes
 meet, the smallest says how many elements are a step, and the others take several accesses. Conditions must be the same
 for all lanes; a vector is loaded only where the conditions around the load hold, and is zero elsewhere. What is no
 vector stays an access of each lane: a store along a column, an operand of another layout.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import For, If, Stmt, Store
+from autosched.ir.stmt import For, If, Reducer, Stmt, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 
 TRUE: Expr = Const(True, "bool")
@@ -33,7 +34,8 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class VectorStep:
-    """Lane n writes `values[n]` to `buffer[indices[n]]`, `width` of them in one access, or each alone if that is 0."""
+    """Lane n writes `values[n]` to `buffer[indices[n]]`, `width` of them in one access, or each alone if that is 0; it
+    combines it with what is there where there is a `reducer`."""
 
     buffer: str
     indices: tuple[tuple[Expr, ...], ...]
@@ -42,6 +44,7 @@ class VectorStep:
     condition: Expr | None
     loads: tuple[VectorLoad, ...]
     asynchronous: bool
+    reducer: Reducer | None
 
     @property
     def is_copy(self) -> bool:
@@ -63,15 +66,15 @@ class Vectors:
         """The loop over `extent` elements as vector operations, none if it is not made of them."""
         body: Stmt = loop.body
         condition: Expr | None = None
-        if isinstance(body, If) and body.otherwise is None:
-            condition, body = body.cond, body.then
-        if not isinstance(body, Store) or body.reducer is not None or len(body.values) != 1:
+        while isinstance(body, If) and body.otherwise is None:
+            condition, body = body.cond if condition is None else condition & body.cond, body.then
+        if not isinstance(body, Store) or len(body.values) != 1 or not _can_have_vectors(body, loop.var):
             return []
         for lanes in self._counts(body):
             if extent % lanes or not (condition is None or self._is_uniform(condition, loop.var, lanes)):
                 continue
             found = self._vector_loads(body.values[0], loop.var, lanes)
-            is_whole = self._is_vector(body.buffers[0], body.indices, loop.var, lanes)
+            is_whole = body.reducer is None and self._is_vector(body.buffers[0], body.indices, loop.var, lanes)
             if not (is_whole or found):
                 continue
             numbers = [range(n, n + lanes) for n in range(0, extent, lanes)]
@@ -119,6 +122,7 @@ class Vectors:
             first(TRUE if condition is None else condition),
             tuple(wide),
             store.asynchronous and self.copies,
+            store.reducer,
         )
 
     def _vector_loads(self, value: Expr, lane: Var, lanes: int) -> list[Found]:
@@ -171,6 +175,11 @@ class Vectors:
         if cond.op not in ("lt", "ge") or cond.a.dtype != INDEX:
             return False
         return _is_aligned(self.simplify(cond.a - cond.b), lane, lanes, self.simplify)
+
+
+def _can_have_vectors(store: Store, lane: Var) -> bool:
+    """Whether lanes write by themselves, or are all combined with one value."""
+    return store.reducer is None or not (store.atomic or any(lane in free_vars(i) for i in store.indices))
 
 
 def _is_zero(e: Expr) -> bool:

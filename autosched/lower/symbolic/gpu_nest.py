@@ -204,11 +204,13 @@ class GpuNest(NestBuilder):
         return several
 
     def _own_part(self, axis: str, covered: Mapping[str, Expr], crossing: Crossing) -> Stmt:
-        """The elements member, member + n, member + 2n, .. of the shared axis; other reduction axes whole."""
-        op, team = self.stage.op, crossing.team
-        each = Var(f"{op.name}.{axis}.each")
+        """The elements member, member + n, member + 2n, .. of the shared axis, or so many vectors of neighbours; other
+        reduction axes whole."""
+        op, team, vector = self.stage.op, crossing.team, closed(self.stage.adjacent)
+        each, lane = Var(f"{op.name}.{axis}.each"), Var(f"{op.name}.{axis}.lane")
         inside = dict(covered)
-        inside[axis] = each * team.members + team.member
+        first = (each * team.members + team.member) * vector
+        inside[axis] = first if vector is ONE else first + lane
         rest = [a for a in op.reduce_axes if a.name != axis]
         for a in rest:
             inside[a.name] = Var(f"{op.name}.{a.name}")
@@ -218,11 +220,14 @@ class GpuNest(NestBuilder):
             body = _guarded(_inside(self._value(a.name, inside), a.extent), body)
         for form, limit in op.guards:
             body = _guarded(binary("lt", substitute(form, values), limit), body)
+        extent = op.axis(axis).extent
+        if vector is not ONE:
+            body = For(lane, vector, vector, ForKind.UNROLL, If(binary("lt", inside[axis], extent), body), True)
         for a in reversed(rest):
             body = For(Var(f"{op.name}.{a.name}"), a.extent, a.extent, ForKind.SERIAL, body, True)
-        extent = op.axis(axis).extent
-        body = If(binary("lt", inside[axis], extent), body)
-        trips = ceildiv(extent, team.members)
+        if vector is ONE:
+            body = If(binary("lt", inside[axis], extent), body)
+        trips = ceildiv(extent, team.members * vector)
         return For(each, trips, trips, ForKind.SERIAL, body, True)
 
     def _team(self) -> ThreadTeam:

@@ -162,8 +162,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class CrossThread:
-    """The block's threads that have the same point share its reduction over `axis`: each combines every n-th element in
-    a register, then they combine what they have, and every one of them gets the result.
+    """The block's threads that have the same point share its reduction over `axis`: each combines every n-th element,
+    or `vector` adjacent ones at a time, in a register, then they combine what they have, and every one of them gets the
+    result.
 
     Each `warp` neighbouring threads do so by shuffles (a power of two, at most CUDA's 32), and the results of the
     warps meet in shared memory; with 0 all threads meet there, pairwise. Refused unless the stage is a reduction with
@@ -173,6 +174,7 @@ class CrossThread:
     stage: str
     axis: str
     warp: int = 0
+    vector: Num = 1
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -182,4 +184,5 @@ class CrossThread:
         check(stage.op.axis(self.axis).reduce, f"{where}: it is not a reduction axis")
         check(not stage.splits and not state.attached(self.stage), f"{where}: do it before splitting the stage")
         check(stage.at is not None and state.on_gpu(stage), f"{where}: compute the stage inside bound loops first")
-        return state.with_stage(replace(stage, cross=self.axis, warp=self.warp))
+        check_factor(where, self.vector)
+        return state.with_stage(replace(stage, cross=self.axis, warp=self.warp, adjacent=self.vector))
