@@ -2,6 +2,7 @@
 
 python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
 python -m tests.fuzz --target opencl [...]       on a GPU, or on the processor with PoCL
+python -m tests.fuzz --target "cuda -arch=sm_80" [...]       as CUDA C, in the simulator
 python -m tests.fuzz --hostile 1000 --seed 0     schedules with huge numbers, each refused or right (`hostile.py`)
 """
 
@@ -32,7 +33,7 @@ def main() -> int:
     if options.hostile:
         return _hostile(int(options.seed), options.hostile)
     targets = (options.target,) if options.target else target_texts()
-    threads = (options.threads,) if options.threads else (1,) if targets == ("opencl",) else (1, 2)
+    threads = (options.threads,) if options.threads else (1,) if is_gpu(targets[0]) else (1, 2)
     workers = options.workers or usable_cores()
     begin = time.monotonic()
     end = begin + options.seconds if options.seconds else float("inf")

@@ -21,6 +21,7 @@ from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
+from autosched.measure.simulated import SimulatedData
 from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import load_object
 from autosched.runtime.spec import ArraySpec
@@ -168,8 +169,7 @@ class Subject:
                 arrays = make_inputs(dag, seed, name)
                 expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
                 write_data_set(directory, name, inputs, outputs, arrays, expected)
-            self._place: Processor | OpenCl
-            self._place = (OpenCl if is_gpu(target) else Processor)(directory, inputs, outputs)
+            self._place: Processor | OpenCl | Simulator = _PLACES[parse_target(target).kind](directory, inputs, outputs)
 
     def sketch(self, candidate: Candidate) -> Sketch | None:
         """The sketch of that name, None when there is none now."""
@@ -236,6 +236,26 @@ class OpenCl:
                 device.run(device.prepare(kernels, source, self._data.buffers(source, number, memory)))
                 device.synchronise()
             self._data.examine(number, workspace)
+
+
+class Simulator:
+    """Runs candidates as CUDA C on the processor."""
+
+    def __init__(self, directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> None:
+        self._data = SimulatedData(directory, inputs, outputs)
+
+    def run(self, func: Func, values: dict[str, int], candidate: Candidate) -> None:
+        with step("build"):
+            source = build_source(func, values, parse_target(candidate.target))
+        with step("simulate"):
+            self._data.check(source)
+
+
+_PLACES: dict[str, type[Processor] | type[OpenCl] | type[Simulator]] = {
+    "cpu": Processor,
+    "opencl": OpenCl,
+    "cuda": Simulator,
+}
 
 
 @lru_cache(maxsize=1)

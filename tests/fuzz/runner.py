@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autosched.runtime.jit import load_object
+from autosched.runtime.simulator.build import runtime
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from tests.codegen.elsewhere import compile_here
@@ -70,6 +71,8 @@ class Plan:
 def warm(targets: tuple[str, ...]) -> None:
     """Everything that children need before their first kernel, made once before they are forked."""
     for text in targets:
+        if parse_target(text).kind == "cuda":
+            runtime()
         if is_gpu(text):  # its driver has threads
             continue
         load_object(compile_here(_EMPTY, parse_target(text)), "empty", 1)
