@@ -198,11 +198,11 @@ class Site:
 
     def part(self, name: str, axis: int, start: int, stop: int) -> str:
         """Elements `start` to `stop` of an axis."""
+        if (start, stop) == (0, self.shape(name)[axis]):
+            return name
         found = self.builder.constants.get(name)
         if found is not None:
             return self.constant(found[(slice(None),) * axis + (slice(start, stop),)])
-        if (start, stop) == (0, self.shape(name)[axis]):
-            return name
         return self.emit("slice", name, starts=(start,), stops=(stop,), axes=(axis,), steps=(1,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from autosched.graph.graph import Array, Graph, Node
@@ -18,14 +19,26 @@ def fold_constants(graph: Graph) -> Graph:
     """Nodes of which all inputs are constants become constants.
 
     Not where that makes a constant that is much larger than what it is made of, nor where it only moves a large one.
+    What is computed twice is one constant: the steps of a loop have the same weights.
     """
     known = dict(graph.constants)
     changes: dict[int, Change] = {}
+    first: dict[tuple[object, ...], Node] = {}
+    same: dict[str, str] = {}
     for n, node in enumerate(graph.nodes):
-        if all(name in known for name in node.used) and _is_worth_it(graph, node, known):
+        if not all(name in known for name in node.used) or not _is_worth_it(graph, node, known):
+            continue
+        inputs = (None if name is None else same.get(name, name) for name in node.inputs)
+        twin = first.setdefault((node.operator, *inputs, json.dumps(sorted(node.attributes.items()))), node)
+        if twin is node or not set(graph.outputs).isdisjoint(node.outputs):
             made = dict(zip(node.outputs, evaluate_node(node, graph, known), strict=True))
-            known.update(made)
             changes[n] = Change(constants=made)
+        else:
+            aliases = dict(zip(node.outputs, twin.outputs, strict=True))
+            made = {old: known[new] for old, new in aliases.items()}
+            same |= aliases
+            changes[n] = Change(aliases=aliases)
+        known |= made
     return apply(graph, changes)
 
 

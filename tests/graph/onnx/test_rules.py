@@ -80,6 +80,19 @@ def test_constants_are_sliced_while_importing():
     assert not read & set(graph.constants)
 
 
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_steps_of_a_recurrent_network_have_the_same_weights(name, before):
+    hidden, width, gates = 3, 5, {"LSTM": 4, "GRU": 3, "RNN": 1}[name]
+    shapes = {"w": (1, gates * hidden, width), "r": (1, gates * hidden, hidden), "b": (1, 2 * gates * hidden)}
+    constants = {k: np.random.default_rng(1).normal(size=s).astype(np.float32) for k, s in shapes.items()}
+    attributes = {"linear_before_reset": before} if name == "GRU" else {}
+    nodes = [node(name, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **attributes)]
+    graph = compare(model(nodes, {"x": [7, 2, width]}, constants=constants, opset=14), [7, 2, width])
+    read = Counter(n.inputs[1] for n in graph.nodes if n.operator == "linear")
+    assert sorted(read.values()) == ([1, 7, 7] if name == "GRU" and not before else [1, 7])
+
+
 def compare(made: onnx.ModelProto, shape: list[int]) -> Graph:
     """The graph of a model with an input x, whose results are those of ONNX's reference."""
     graph = import_model(made, {}, {})

@@ -25,6 +25,16 @@ def test_what_constants_make_is_a_constant():
     assert len(after.constants) == 2
 
 
+def test_what_is_computed_twice_is_one_constant():
+    """But for outputs, which are two."""
+    d = Draft()
+    x, w = d.input(2, 3), d.random(3, 3)
+    halves = [d.mul(d.tanh(w), d.constant([0.5])) for _ in range(2)] + [d.neg(d.tanh(w)) for _ in range(2)]
+    after = checked(fold_constants, d.graph(*(d.matmul(x, half) for half in halves), d.neg(w), d.neg(w)))
+    assert operators_of(after) == ["matmul"] * 4
+    assert len({node.inputs[1] for node in after.nodes}) == 3
+
+
 def test_large_results_are_left_to_the_program():
     d = Draft()
     y = d.add(d.input(200, 100), d.expand(d.random(1, 100), shape=(200, 100)))

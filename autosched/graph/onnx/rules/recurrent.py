@@ -5,7 +5,7 @@ Gates lie behind each other in the weights: input, output, forget, cell of LSTM;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,13 +29,15 @@ Activation = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One direction. Values: recurrent weights [gates * H, H], biases [gates * H], peepholes [3 * H]."""
+    """One direction. Values: recurrent weights [gates * H, H], biases [gates * H], peepholes [3 * H].
+
+    `products`: weights and bias of the products with a state, by their first and last gate; each step has the same.
+    """
 
     site: Site
     hidden: int
-    weights: str
+    products: Mapping[tuple[int, int], tuple[str, str | None]]
     input_bias: str | None
-    hidden_bias: str | None
     peepholes: str | None
     activations: tuple[Activation, ...]
     clip: float | None
@@ -46,11 +48,9 @@ class Cell:
     def gate(self, x: str, n: int) -> str:
         return self.site.part(x, self.site.rank(x) - 1, n * self.hidden, (n + 1) * self.hidden)
 
-    def product(self, h: str, first: int, last: int, bias: str | None) -> str:
-        """h @ weights.T of gates `first` to `last`."""
-        rows = (first * self.hidden, last * self.hidden)
-        part = None if bias is None else self.site.part(bias, 0, *rows)
-        return self.site.emit("linear", h, self.site.part(self.weights, 0, *rows), part)
+    def product(self, h: str, first: int, last: int) -> str:
+        """h @ weights.T + bias of gates `first` to `last`."""
+        return self.site.emit("linear", h, *self.products[first, last])
 
     def add(self, a: str, b: str) -> str:
         return self.site.emit("add", a, b)
@@ -68,25 +68,22 @@ class Cell:
 
 
 def rnn_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-    return (cell.activate(0, cell.add(x, cell.product(state[0], 0, 1, cell.hidden_bias))),)
+    return (cell.activate(0, cell.add(x, cell.product(state[0], 0, 1))),)
 
 
 def gru_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
     (h,) = state
     linear = bool(cell.site.attribute("linear_before_reset", 0))
-    sums = cell.gates(cell.product(h, 0, 2, cell.hidden_bias))
+    sums = cell.gates(cell.product(h, 0, 3 if linear else 2))
     update, reset = (cell.activate(0, cell.add(cell.gate(x, n), sums[n])) for n in (0, 1))
-    if linear:
-        inner = cell.mul(reset, cell.product(h, 2, 3, cell.hidden_bias))
-    else:
-        inner = cell.product(cell.mul(reset, h), 2, 3, cell.hidden_bias)
+    inner = cell.mul(reset, sums[2]) if linear else cell.product(cell.mul(reset, h), 2, 3)
     new = cell.activate(1, cell.add(cell.gate(x, 2), inner))
     return (cell.add(cell.mul(cell.complement(update), new), cell.mul(update, h)),)
 
 
 def lstm_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
     h, c = state
-    i, o, f, g = cell.gates(cell.add(x, cell.product(h, 0, 4, cell.hidden_bias)))
+    i, o, f, g = cell.gates(cell.add(x, cell.product(h, 0, 4)))
 
     def peek(gate: str, n: int, at: str) -> str:
         return gate if cell.peepholes is None else cell.add(gate, cell.mul(cell.gate(cell.peepholes, n), at))
@@ -165,7 +162,20 @@ def cell_of(site: Site, own: Callable[[str | None], str | None], n: int) -> Cell
     of_input, of_hidden = (None if biases is None else site.part(biases, 0, k * size, (k + 1) * size) for k in (0, 1))
     peepholes = own(site.optional(7)) if site.operator == "LSTM" else None
     activations, bound = activations_of(site, n), site.attribute("clip")
-    return Cell(site, hidden, weights, of_input, of_hidden, peepholes, activations, bound)
+    products = {gates: product_of(site, weights, of_hidden, gates) for gates in products_of(site)}
+    return Cell(site, hidden, products, of_input, peepholes, activations, bound)
+
+
+def products_of(site: Site) -> tuple[tuple[int, int], ...]:
+    """The products with a state in a step, by their first and last gate."""
+    is_apart = site.operator == "GRU" and not site.attribute("linear_before_reset", 0)
+    return ((0, 2), (2, 3)) if is_apart else ((0, GATES[site.operator]),)
+
+
+def product_of(site: Site, weights: str, bias: str | None, gates: tuple[int, int]) -> tuple[str, str | None]:
+    """Weights and bias of some gates."""
+    first, last = (n * site.shape(weights)[1] for n in gates)
+    return site.part(weights, 0, first, last), None if bias is None else site.part(bias, 0, first, last)
 
 
 def activations_of(site: Site, direction: int) -> tuple[Activation, ...]:
