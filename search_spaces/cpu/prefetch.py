@@ -17,7 +17,8 @@ for. So it asks for some of the operand in each step of its reduction:
                    where the second level cache holds two. Weights of a network come from memory in each call; so asked
                    for, they come while all tiles of rows compute and not only the first. On a Xeon with AMX, beside
                    other work, the kernels of ResNet-50 take 0.90 of the processor time that they take with rows asked
-                   for some steps ahead, those of BERT 0.84
+                   for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, where
+                   panels of weights are asked for that are small, but that few rows use
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
@@ -52,6 +53,7 @@ SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
 TILES_AHEAD = 2  # a tile takes about as long as the memory
 ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
 VECTORS_OF_PANEL = 3  # in a row of a panel, as most candidates have
+FEW_ROWS = 512  # that use a weight: below, its 4 bytes from memory take 5 % of the time of its products, or more
 PANEL_AHEAD = 32  # steps: lines of a panel come in order, and a core has prefetched the next few by itself
 FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
 LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
@@ -121,7 +123,7 @@ def _prefetch_panels(state: State, tile: Stage, context: SketchContext) -> State
         else:
             whole = state.stage(copy.at.stage).loop(copy.at.loop).reduce
             step = None if whole else _for_source(state, tile, last, copy)
-        if step is not None and _n_bytes(state, step.buffer) >= _large(context):
+        if step is not None and _n_bytes(state, step.buffer) >= _least_bytes(state, tile, step, context):
             state = state.apply(step)
     return state
 
@@ -147,13 +149,27 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
         step = None if read.is_indirect else choose(state, TileRead(tile, steps[-1], read, reads), context)
-        if step is None or _n_bytes(state, step.buffer) < _large(context):
+        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, tile, step, context):
             continue
         try:
             state = state.apply(step)
         except ScheduleError:  # the copy is made elsewhere
             continue
     return state
+
+
+def _least_bytes(state: State, tile: Stage, step: Prefetch | FetchAhead, context: SketchContext) -> float:
+    """The bytes from which an operand is worth asking for.
+
+    Those of a large one. Panels of weights that few rows use come from memory in each call of a network, whatever their
+    size, and that takes as long as a good part of the arithmetic.
+    """
+    copy = state.producer(step.buffer)
+    if copy is None or copy.layout is None or not state.is_constant(copy) or not isinstance(step, FetchAhead):
+        return _large(context)
+    n_columns = math.prod(extent(copy.op.axes[d]) for d, _ in copy.layout.tiles)
+    few = points(state.root(tile)) <= FEW_ROWS * n_columns
+    return context.target.l1_bytes if few else _large(context)
 
 
 def _prefetch_output(state: State, tile: Stage, context: SketchContext) -> State:

@@ -143,6 +143,15 @@ def test_the_next_panel_of_weights_is_asked_for(l2_bytes, ahead):
     assert asked == {("matmul.acc", "B.pack", way), ("matmul.acc.rf", "B.pack", "ahead")}
 
 
+@pytest.mark.parametrize(("rows", "asked"), [(5, True), (600, False)])
+def test_panels_of_weights_that_few_rows_use_are_asked_for_whatever_their_size(rows, asked):
+    dag = product(rows, 67, 300, "float32").with_weights(["B"])
+    target = replace(WIDE, l1_bytes=32 << 10)
+    names = {h.buffer for s in sketches(dag, target, 1) for stage in s.state.stages for h in stage.ahead}
+    assert ("B.pack" in names) == asked
+    assert not any(stage.ahead for s in sketches(dag, replace(WIDE, l1_bytes=1 << 20), 1) for stage in s.state.stages)
+
+
 @pytest.mark.parametrize("columns", [67, 64])
 def test_the_next_place_in_sums_of_blocks_is_asked_for(columns):
     """Where the second level cache holds the sums it is not."""
