@@ -18,6 +18,7 @@ from autosched.graph.passes.complete_norms import complete_norms
 from autosched.graph.passes.compose_parts import compose_parts
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
+from autosched.graph.passes.known_powers import know_powers
 from autosched.graph.passes.merge_layouts import merge_layouts
 from autosched.graph.passes.merge_siblings import merge_siblings
 from autosched.graph.passes.multiply_integers import multiply_integers
@@ -52,6 +53,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("recognise_composites", recognise_composites, "An operator as a whole is computed wide and in one pass."),
     GraphPass("complete_norms", complete_norms, "Scale and bias are applied while a row is at hand."),
     GraphPass("recognise_attention", recognise_attention, "The scores of attention need not be kept."),
+    GraphPass("know_powers", know_powers, "A product takes a tenth of the time of a power."),
     GraphPass("assign_layouts", assign_layouts, "Vectors of a convolution lie along its channels."),
     GraphPass("share_common", share_common, "The same value is not computed twice."),
     GraphPass("merge_siblings", merge_siblings, "Q, K and V, gate and up: one pass over what they read."),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.graph.passes.fold_constants import fold_constants
+from autosched.graph.passes.known_powers import know_powers
 from autosched.graph.passes.merge_layouts import merge_layouts
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
@@ -236,3 +237,33 @@ def test_what_no_output_needs_goes():
     after = checked(remove_dead_code, d.graph(y))
     assert operators_of(after) == ["relu"]
     assert not after.constants
+
+
+# Powers
+
+
+@pytest.mark.parametrize(
+    ("exponent", "operators"),
+    [(2, ["mul"]), (3, ["mul"] * 2), (4, ["mul"] * 2), (0.5, ["sqrt"]), (-0.5, ["rsqrt"]), (-1, ["reciprocal"])],
+)
+def test_known_powers_are_no_powers(exponent, operators):
+    d = Draft()
+    x = d.input(5, 3)
+    base = x if isinstance(exponent, int) else d.exp(x)
+    found = operators_of(checked(know_powers, d.graph(d.pow(base, float(exponent)))))
+    assert found[-len(operators) :] == operators
+    assert "pow" not in found
+
+
+def test_other_powers_stay():
+    d = Draft()
+    x = d.input(5, 3)
+    for exponent in (d.constant([2.0, 3.0, 2.0]), d.constant(1.7), d.input(3)):
+        graph = d.graph(d.pow(d.exp(x), exponent))
+        assert know_powers(graph) is graph
+
+
+def test_a_square_that_is_stretched_stays():
+    d = Draft()
+    graph = d.graph(d.pow(d.input(3), d.constant([[2.0]])))
+    assert know_powers(graph) is graph
