@@ -23,6 +23,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, For, Func, Seq, Stmt, walk
 from autosched.lower.limits import check_nest
 from autosched.lower.passes.compute_in_place import compute_in_place
+from autosched.lower.passes.divide_once import divide_once
 from autosched.lower.passes.fuse_passes import fuse_passes
 from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
@@ -85,6 +86,8 @@ PASSES: tuple[Pass, ...] = (
     # Constant extents for unrolled and vectorised loops.
     Pass("specialise_tails", lambda body, c: specialise_tails(body, c.simplify)),
     Pass("simplify", lambda body, c: simplify_stmt(body, c.simplify) or Seq(())),
+    # On GPUs a division by what a thread's loop does not change is a product.
+    Pass("divide_once", lambda body, c: divide_once(body), lambda body: not is_for_processors(body)),
     # Register tiles away from borders lose their conditions; at a border what lies outside is left out of reductions.
     Pass("partition_interior", lambda body, c: partition_interior(body, c.simplify)),
     Pass("check_limits", _checked),

@@ -1,0 +1,74 @@
+"""A divisor that all iterations of a thread's loop share is divided by once, before the loop.
+
+    for j: y[i, j] = x[i, j] / total[0]   ->   t = 1 / total[0]; for j: y[i, j] = x[i, j] * t
+
+A division that is right to the last bit takes a GPU about ten instructions, a product one. The bound of errors has room
+for it (`te/reference/error_bounds.py`), and so do vectors on processors (`codegen/llvm/arithmetic.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, binary, const
+from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, If, Scope, Seq, Stmt, Store, walk
+from autosched.ir.visit import bottom_up, exprs_of, free_vars, loads, map_exprs, subexpressions
+
+MOST = 4  # registers that a loop may take for it
+FIRST = (Const(0, INDEX),)
+NEAR = (Scope.REGISTER, Scope.LOCAL, Scope.SHARED)
+
+
+def divide_once(stmt: Stmt, near: frozenset[str] = frozenset()) -> Stmt:
+    """`stmt` with such reciprocals in registers. `near`: buffers of the thread and the block."""
+    match stmt:
+        case Seq(stmts=stmts):
+            return Seq(tuple(divide_once(s, near) for s in stmts))
+        case If(then=then, otherwise=other):
+            return replace(
+                stmt, then=divide_once(then, near), otherwise=None if other is None else divide_once(other, near)
+            )
+        case Allocate(buffer=buffer, body=body):
+            inside = near | {buffer.name} if buffer.scope in NEAR else near
+            return replace(stmt, body=divide_once(body, inside))
+        case For(body=body):
+            divisors = () if stmt.kind in BLOCKS or stmt.kind in THREADS else tuple(_standing(stmt, near))
+            if 0 < len(divisors) <= MOST:
+                return _with_reciprocals(stmt, divisors)
+            return replace(stmt, body=divide_once(body, near))
+    return stmt
+
+
+def _standing(loop: For, near: frozenset[str]) -> Iterator[Expr]:
+    """The divisors that are the same in all iterations and known before the first one."""
+    inside = list(walk(loop))
+    if any(isinstance(s, Barrier) for s in inside):
+        return
+    moving = {s.var for s in inside if isinstance(s, For)}
+    written = {b for s in inside if isinstance(s, Store) for b in s.buffers}
+    own = {s.buffer.name for s in inside if isinstance(s, Allocate)}
+    known = near - written - own
+    found = (e.b for s in inside for e in _divisions(s) if not free_vars(e.b) & moving)
+    yield from dict.fromkeys(b for b in found if loads(b) and all(x.buffer in known for x in loads(b)))
+
+
+def _divisions(stmt: Stmt) -> Iterator[Binary]:
+    if isinstance(stmt, Store):
+        parts = (e for value in exprs_of(stmt) for e in subexpressions(value))
+        yield from (e for e in parts if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype].is_float)
+
+
+def _with_reciprocals(loop: For, divisors: tuple[Expr, ...]) -> Stmt:
+    held = {b: Load(f"{loads(b)[0].buffer}.reciprocal{n or ''}", FIRST, b.dtype) for n, b in enumerate(divisors)}
+
+    def product(e: Expr) -> Expr:
+        return e.a * held[e.b] if isinstance(e, Binary) and e.op == "div" and e.b in held else e
+
+    result: Stmt = map_exprs(loop, lambda e: bottom_up(e, product))
+    before = (Store((x.buffer,), FIRST, (binary("div", const(1.0, b.dtype), b),)) for b, x in held.items())
+    result = Seq((*before, result))
+    for x in held.values():
+        result = Allocate(Buffer(x.buffer, (Const(1, INDEX),), x.dtype, Scope.REGISTER), result)
+    return result
