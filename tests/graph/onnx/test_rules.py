@@ -194,6 +194,19 @@ def test_what_is_new_is_written_into_a_cache(axis, mode, first):
     np.testing.assert_array_equal(computed(model([one], {"x": x.shape}, constants=given, opset=24), x), want)
 
 
+@pytest.mark.parametrize("shapes", [([2, 3, 5], [5]), ([5], [5, 4]), ([5], [2, 5, 4]), ([5], [5])])
+def test_quantised_vectors_are_matrices(shapes):
+    a, b = (np.random.default_rng(n).integers(0, 200, shape).astype(np.uint8) for n, shape in enumerate(shapes))
+    nodes = [
+        node("Cast", ["x"], ["a"], to=2),
+        node("MatMulInteger", ["a", "b", "za", "zb"], ["sums"]),
+        node("Cast", ["sums"], ["y"], to=1),
+    ]
+    constants = {"b": b, "za": np.asarray(7, np.uint8), "zb": np.asarray(100, np.uint8)}
+    y = computed(model(nodes, {"x": a.shape}, constants=constants), a.astype(np.float32))
+    np.testing.assert_array_equal(y, (a.astype(int) - 7) @ (b.astype(int) - 100))
+
+
 def test_one_scale_needs_no_axis():
     """Of a vector there is no axis 1, which is the default."""
     nodes = [node("Cast", ["x"], ["q"], to=6), node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]

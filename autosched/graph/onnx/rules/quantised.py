@@ -71,14 +71,24 @@ def quantised_axis(site: Site, x: str, scale: str) -> int:
 
 @rule("MatMulInteger")
 def matmul_integer(site: Site) -> Results:
-    return site.emit("matmul_integer", site.input(0), site.input(1), site.optional(2), site.optional(3))
+    return integer_product(site, site.input(0), site.input(1), site.optional(2), site.optional(3))
+
+
+def integer_product(site: Site, a: str, b: str, za: str | None, zb: str | None) -> str:
+    """(a - za) @ (b - zb) in 32 bits; a vector is a matrix of one row, or of one column."""
+    row, column = site.rank(a) == 1, site.rank(b) == 1
+    left = site.reshape(a, (1, *site.shape(a))) if row else a
+    right = site.reshape(b, (*site.shape(b), 1)) if column else b
+    sums = site.emit("matmul_integer", left, right, za, zb)
+    *lead, m, n = site.shape(sums)
+    return site.reshape(sums, (*lead, *(() if row else (m,)), *(() if column else (n,))))
 
 
 @rule("QLinearMatMul")
 def linear_matmul(site: Site) -> Results:
     """a, its scale and zero, b, its scale and zero, those of the result."""
     a, sa, za, b, sb, zb, sy, zy = (site.input(n) for n in range(8))
-    sums = site.emit("matmul_integer", a, b, za, zb)
+    sums = integer_product(site, a, b, za, zb)
     return requantised(site, sums, site.emit("mul", sa, sb), sy, zy)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosched.graph.onnx.rules.microsoft import DOMAIN
-from autosched.graph.onnx.rules.quantised import requantised
+from autosched.graph.onnx.rules.quantised import integer_product, requantised
 from autosched.graph.onnx.rules.windows import window_of
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
@@ -109,7 +109,7 @@ def turned(site: Site, x: str, attribute: str) -> str:
 @rule("MatMulIntegerToFloat", domain=DOMAIN)
 def matmul_to_float(site: Site) -> Results:
     """a, b, their scales, their zeros, a bias."""
-    sums = site.emit("matmul_integer", site.input(0), site.input(1), site.optional(4), site.optional(5))
+    sums = integer_product(site, site.input(0), site.input(1), site.optional(4), site.optional(5))
     return with_scale(site, sums, [site.input(2), site.input(3)], site.optional(6))
 
 
@@ -125,7 +125,7 @@ def dynamic_matmul(site: Site) -> Results:
     shift = site.emit("round", site.emit("div", site.emit("neg", low), scale))
     own = site.cast(site.emit("clip", shift, low=0.0, high=255.0), "uint8")
     bytes_ = site.emit("quantize", a, scale, own, axis=0, dtype="uint8")
-    sums = site.emit("matmul_integer", bytes_, site.input(1), own, site.optional(3))
+    sums = integer_product(site, bytes_, site.input(1), own, site.optional(3))
     return with_scale(site, sums, [scale, site.input(2)], site.optional(4))
 
 
