@@ -24,9 +24,11 @@ Both ask line by line, in the steps of a reduction. A core waits for ten or twen
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
 cache only, because many of them conflict in the first.
 
-Three more places are asked for in the same way. In blocks of a reduction: the source of the panels that are made for
-each tile of columns. Where a reduction has few steps: the next tile's place in a large output. A store to a line that
-no cache has waits for it, and a short tile has as many such stores as a core keeps waiting. Where blocks of a reduction
+More places are asked for in the same way. In blocks of a reduction: the source of the panels that are made for each
+tile of columns. Where a reduction has few steps: the next tile's place in a large output, and in an input that is read
+there point by point, as a residual connection's. A store to a line that no cache has waits for it, and a short tile has
+as many such stores as a core keeps waiting. The layers of ResNet-50 that add 56 x 56 x 256 inputs, with 64 steps, take
+0.88 of the time on the Xeon above. Where blocks of a reduction
 are added to a large tile in memory (`prefetch_sums`): the next register tile's place in it, which is read and written
 once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256 steps, its sums 2 MB, takes 0.91
 to 0.96 of the time.
@@ -72,7 +74,7 @@ def prefetch_operands(sketch: PartialSketch, context: SketchContext) -> PartialS
     state = sketch.state
     for stage in sketch.state.stages:
         if _is_tile(stage):
-            state = _prefetch_output(_prefetch(state, stage, _for_operand, context), stage, context)
+            state = _prefetch_points(_prefetch(state, stage, _for_operand, context), stage, context)
         elif _is_tile_of_block(stage):
             state = _prefetch_panels(state, stage, context)
     return sketch if state is sketch.state else replace(sketch, state=state)
@@ -172,8 +174,9 @@ def _least_bytes(state: State, tile: Stage, step: Prefetch | FetchAhead, context
     return context.target.l1_bytes if few else _large(context)
 
 
-def _prefetch_output(state: State, tile: Stage, context: SketchContext) -> State:
-    """The schedule, the tile prefetching the next one's place in what the stage around it writes."""
+def _prefetch_points(state: State, tile: Stage, context: SketchContext) -> State:
+    """The schedule, the tile prefetching the next one's place in what the stage around it writes and, point by point,
+    reads."""
     assert tile.at is not None
     consumer = state.stage(tile.at.stage)
     n_steps = math.prod(extent(a) for a in tile.op.reduce_axes)
@@ -184,6 +187,11 @@ def _prefetch_output(state: State, tile: Stage, context: SketchContext) -> State
     for name, dtype in zip(consumer.op.buffers, consumer.op.dtypes, strict=True):
         if n_points * DTYPES[dtype].nbytes >= _large(context):
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
+    for tensor in state.inputs:
+        n_elements = math.prod(tensor.shape)
+        beside = tensor.name in consumer.op.reads - tile.op.reads and n_elements == n_points
+        if beside and n_elements * DTYPES[tensor.dtype].nbytes >= _large(context):
+            state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, tensor.name, 1))
     return state
 
 

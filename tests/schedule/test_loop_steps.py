@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from autosched import te
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import For, ForKind, Func, Prefetch, walk
 from autosched.lower import concretise, lower
@@ -267,6 +268,23 @@ def test_a_tile_asks_for_the_next_place_in_a_buffer_of_its_own():
     check_nest(func, dense_relu(5, 96, 7))
     (hint,) = prefetches(func)
     assert str(hint) == "prefetch D.acc[min(1, C.k//2), (D.acc.j.0 + 1)%3*32 + C.k%2*16] to write"
+
+
+@pytest.mark.parametrize(("columns", "line"), [(96, "C.k%2*16"), (97, "min(31, C.k%3*16)")])
+def test_a_tile_asks_for_what_is_read_with_the_next_one(columns, line):
+    """2 x 32 floats of a residual: 4 lines of rows of 96; rows of 97 begin anywhere."""
+    a, b = te.placeholder((5, 7), name="A"), te.placeholder((7, columns), name="B")
+    x = te.placeholder((5, columns), name="X")
+    k = te.reduce_axis(7, "k")
+    c = te.compute((5, columns), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="C")
+    dag = ComputeDAG(te.compute((5, columns), lambda i, j: c[i, j] + x[i, j], name="D"))
+    tiles = Split("D", "i", (2,)), Split("D", "j", (32,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
+    tile = ComputeAt("C", "D", "j.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "X", 1)
+    (hint,) = prefetches(check(dag, *tiles, *tile))
+    n_tiles = -(-columns // 32)
+    assert str(hint.indices[0]).startswith(f"D.i.0*2 + (D.j.0 + 1)//{n_tiles}*2")
+    assert str(hint.indices[1]) == f"(D.j.0 + 1)%{n_tiles}*32 + {line}"
+    assert not hint.writes
 
 
 def test_an_output_that_goes_around_the_caches_is_not_fetched():

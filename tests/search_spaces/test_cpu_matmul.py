@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build
@@ -150,6 +151,23 @@ def test_panels_of_weights_that_few_rows_use_are_asked_for_whatever_their_size(r
     names = {h.buffer for s in sketches(dag, target, 1) for stage in s.state.stages for h in stage.ahead}
     assert ("B.pack" in names) == asked
     assert not any(stage.ahead for s in sketches(dag, replace(WIDE, l1_bytes=1 << 20), 1) for stage in s.state.stages)
+
+
+def test_what_is_added_to_short_sums_is_asked_for():
+    """A residual, but no bias."""
+    a, b = te.placeholder((5, 37), name="A"), te.placeholder((37, 67), name="B")
+    x, bias = te.placeholder((5, 67), name="X"), te.placeholder((67,), name="bias")
+    k = te.reduce_axis(37, "k")
+    c = te.compute((5, 67), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="C")
+    dag = ComputeDAG(te.compute((5, 67), lambda i, j: c[i, j] + x[i, j] + bias[j], name="D"))
+    rng = np.random.default_rng(2)
+    names = set()
+    for sketch in sketches(dag, replace(WIDE, l2_bytes=256), 1):
+        names |= {h.buffer for stage in sketch.state.stages for h in stage.ahead}
+        for values in space.sample(sketch, 1, rng):
+            check(sketch, dag, values)
+    assert "X" in names
+    assert "bias" not in names
 
 
 @pytest.mark.parametrize("columns", [67, 64])

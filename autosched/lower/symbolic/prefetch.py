@@ -9,7 +9,8 @@ loop around it, and all the iterations inside share its lines. What lies beyond 
 cannot fault.
 
 The stage around a tile writes what belongs to it. The box of an output, or of a buffer of its own, that it writes with
-a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more.
+a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more. So is
+the box of an input that it reads with a later one, as that of a residual connection.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from autosched.ir.visit import free_vars, substitute
 from autosched.lower.symbolic.domains import Domain
 from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
+from autosched.schedule.steps.stages import shape_of_buffer
 from autosched.target import LINE_BYTES
 
 MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
@@ -45,12 +47,15 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
         counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
         name = f"{stage.name}.{loop.name}.ahead{number}"
         tile = _Tile(_around(state, domains, reader), counters, name)
+        producer = state.producer(hint.buffer)
         if reader.at is not None and hint.buffer in state.stage(reader.at.stage).op.buffers:
             boxes = _written(state, domains, reader, hint.buffer)
-        elif (producer := state.producer(hint.buffer)) is None or producer.at is None:
-            boxes = _read(state, domains[reader.name], hint.buffer)
-        else:  # computed somewhere inside since
+        elif producer is not None and producer.at is not None:  # computed somewhere inside since
             continue
+        elif hint.buffer in reader.op.reads:
+            boxes = _read(state, domains[reader.name], hint.buffer)
+        else:
+            boxes = _read_around(state, domains, reader, hint.buffer)
         found += [tile.fetch(box, hint.distance, hint.level) for box in boxes]
     return found
 
@@ -109,9 +114,25 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
     ranging = {domain.loop_var(x): domain.bounds[x.name] for x in inside}
     places = [(domain.regions[a.name], domain.values[a.var]) for a in host.op.axes]
     sides = [interval(place if host.at is None else region.local(place), ranging) for region, place in places]
-    row = host.op.axes[-1].extent
-    whole = isinstance(row, Const) and int(row.value) * DTYPES[dtype].nbytes % LINE_BYTES == 0
-    return [Box(buffer, dtype, sides, writes=True, shifted=not whole)]
+    return [Box(buffer, dtype, sides, writes=True, shifted=_is_shifted(host.op.axes[-1].extent, dtype))]
+
+
+def _is_shifted(row: Expr, dtype: str) -> bool:
+    """Whether rows do not all begin where a line does."""
+    return not isinstance(row, Const) or int(row.value) * DTYPES[dtype].nbytes % LINE_BYTES != 0
+
+
+def _read_around(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
+    """What the stage that the tile is computed in reads of an input, for each of its loads."""
+    assert tile.at is not None
+    host = state.stage(tile.at.stage)
+    domain = domains[host.name]
+    ranging = {domain.loop_var(x): domain.bounds[x.name] for x in host.loops[host.position(tile.at.loop) + 1 :]}
+    values: dict[Expr, Expr] = dict(domain.values)
+    same = host.op.loads_from(buffer)
+    sides = [[interval(substitute(i, values), ranging) for i in x.indices] for x in same]
+    row = shape_of_buffer(state, buffer)[-1]
+    return [Box(buffer, x.dtype, s, shifted=_is_shifted(row, x.dtype)) for x, s in zip(same, sides, strict=True)]
 
 
 class CountedLoop(NamedTuple):

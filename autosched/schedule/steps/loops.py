@@ -261,8 +261,8 @@ class Prefetch:
 @dataclass(frozen=True)
 class FetchAhead:
     """While one tile is computed, ask for what the next one reads of `buffer`, an input or a copy made at the root, to
-    be in the cache of `level`, 1 or 2; or, where that is what the stage writes that `reader` is computed in, for what
-    is written with the next one.
+    be in the cache of `level`, 1 or 2; or, where only the stage that `reader` is computed in has to do with the buffer,
+    for what that one writes of it, or reads of it as an input, with the next tile.
 
     `reader` is computed inside a loop, once a tile; `distance` iterations of that loop later, or of the innermost one
     around it that moves what it reads, it reads other lines of `buffer`. Before every iteration of `loop` of stage
@@ -282,7 +282,8 @@ class FetchAhead:
         stage, reader = state.stage(self.stage), state.stage(self.reader)
         where = f"fetch_ahead({self.reader}, {self.buffer})"
         host = None if reader.at is None else state.stage(reader.at.stage)
-        if host is None or self.buffer not in host.op.buffers:
+        around = () if host is None else (*host.op.buffers, *host.op.reads.intersection(t.name for t in state.inputs))
+        if self.buffer not in around:
             check(self.buffer in reader.op.reads, f"{where}: the stage does not read {self.buffer}")
             producer = state.producer(self.buffer)
             there = producer is None or producer.at is None
