@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -19,9 +18,10 @@ from autosched.errors import UsageError
 from autosched.network.tuned import Effort, check_tuning
 from autosched.session import records as recorded
 from autosched.session.device import find_device
+from autosched.session.estimate import estimate
 from autosched.session.records import export, stored_kernel
 from autosched.session.request import Request
-from autosched.session.sources import WRITTEN, writable, write_fastest, write_sources
+from autosched.session.sources import writable, write_fastest
 from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
@@ -156,7 +156,7 @@ def tune(
     request.check()
     directory = None if out_dir is None else writable(out_dir)
     if not setup.measure:
-        return _estimate(request, Space(tuple(rules), setup.narrow), directory, begun)
+        return estimate(request, Space(tuple(rules), setup.narrow), directory, begun, setup.simulate)
 
     space = Space(tuple(rules), setup.narrow, setup.policy.draft)
     return _search(request, space, settings, db, resume, callbacks, directory)
@@ -463,25 +463,8 @@ def _search(
                     read_peak=lambda: device.hardware.peak(device, problem.dtype, measurer),
                 )
     if directory is not None:
-        write_fastest(directory, task, result, db)
+        write_fastest(directory, task, result, request.problem.spec, db)
     return result
-
-
-def _estimate(request: Request, space: Space, directory: Path | None, begun: float) -> Result:
-    """The best of the analytic draft as a Result without measurements; its sources go to `directory`."""
-    import numpy as np
-
-    from autosched.tuner.result import Result
-
-    task, _ = make_task(request, space)
-    search_begun = time.monotonic()
-    drafted = analytic_best(task, WRITTEN)
-    best, _ = drafted[0]
-    seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
-    if directory is not None:
-        write_sources(directory, task, [source for _, source in drafted])
-    now = time.monotonic()
-    return replace(Result.of(task, best, seconds), wall_s=now - begun, search_s=now - search_begun, verified=False)
 
 
 # Records and kernels

@@ -57,6 +57,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="search by the cost model alone, for any device: nothing is measured, verified or recorded",
     )
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="like --no-run, but kernels for CUDA are executed on the processor (by g++), and only right ones kept",
+    )
     parser.add_argument("--out-dir", type=Path, metavar="DIR", help="write the sources of the best candidates there")
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -76,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.size:
         raise UsageError(f"--size says what symbolic dimensions of a network are, and {args.workload} is none")
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
+    without_device = args.no_run or args.simulate
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(
             args.workload,
@@ -87,12 +93,12 @@ def run(args: argparse.Namespace) -> int:
             resume=args.resume,
             out_dir=args.out_dir,
             callbacks=callbacks,
-            search=SearchSetup(measure=not args.no_run, started=args.started),
+            search=SearchSetup(measure=not without_device, simulate=args.simulate, started=args.started),
         )
     if args.json:
         print_json(result.to_json())
     else:
-        print(estimate(result, args.out_dir) if args.no_run else summary(result, args.db))
+        print(estimate(result, args.out_dir) if without_device else summary(result, args.db))
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -139,9 +145,11 @@ def estimate(result: Result, out_dir: Path | None) -> str:
     from autosched.cli.output import device_text, rate_text, time_text
 
     values = ", ".join(f"{name}={value}" for name, value in result.values.items())
+    wrong = f" ({result.failed} of {result.trials} candidates are wrong)" if result.failed else ""
+    verified = f"verified in the simulator{wrong}" if result.verified else "NOT verified"
     lines = [
         f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
-        f"  estimate  {time_text(result.best_s)}, {rate_text(result.gflops)} by the cost model, NOT verified",
+        f"  estimate  {time_text(result.best_s)}, {rate_text(result.gflops)} by the cost model, {verified}",
         f"  sketch    {result.sketch}",
         f"  values    {values or 'none'}",
         f"  sources   {'not written; --out-dir DIR writes them' if out_dir is None else out_dir}",

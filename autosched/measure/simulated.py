@@ -1,13 +1,13 @@
 """A kernel for CUDA checked where there is no GPU: in the simulator, on the data sets of a problem.
 
-Each data set goes another way through the kernel: copies late and threads forward, with every access examined; copies
-at once and threads backward; copies late and threads backward.
+Each data set goes another way through the kernel: copies late and threads forward, and copies at once and threads
+backward. On the first way every access is examined, unless that would take too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from autosched.measure.buffers import POISON_FLOAT, GuardedBuffer
 from autosched.measure.check import Array, CandidateError, Expected, clobbered, compare, open_array, open_expected
 from autosched.measure.problem import DATA_SETS
 from autosched.runtime.gpu.compile import CompileError
-from autosched.runtime.simulator.execute import Mode, Simulated, build, execute
+from autosched.runtime.simulator.execute import EXTREMES, Mode, Simulated, build, execute
 from autosched.runtime.spec import ArraySpec
 
-MODES = (Mode(checked=True), Mode(late=False, backward=True), Mode(backward=True))
+HASTY = EXTREMES
+EXAMINING = (Mode(checked=True), EXTREMES[1])
 # What the simulator finds -> the class of the failure; the rest makes results wrong, sooner or later.
 FAULTS_OF = {"misaligned": "misaligned_address", "outside": "illegal_address", "deadlock": "hang", "diverged": "hang"}
 
@@ -49,16 +50,22 @@ class SimulatedData:
             for name in DATA_SETS
         ]
 
-    def check(self, source: GpuSource) -> None:
-        """Raises CandidateError for what is wrong with a source, DeviceError where there is no compiler."""
+    def check(self, source: GpuSource, modes: Sequence[Mode] = EXAMINING, counted: bool = False) -> Mapping[str, int]:
+        """What was counted on the first data set, if `counted` wavefronts and sectors as well.
+
+        Raises CandidateError for what is wrong with the source, DeviceError where there is no compiler.
+        """
         try:
-            kernels = build(source.text, checked=True)
+            kernels = build(source.text, checked=counted or any(mode.checked for mode in modes))
         except CompileError as error:
             raise CandidateError("build_error", str(error)) from None
-        for data, mode in zip(self._sets, cycle(MODES), strict=False):
+        first, *rest = zip(self._sets, cycle(modes), strict=False)
+        numbers = self._check(source, kernels, first[0], replace(first[1], counted=counted))
+        for data, mode in rest:
             self._check(source, kernels, data, mode)
+        return numbers
 
-    def _check(self, source: GpuSource, kernels: Simulated, data: SimulatedSet, mode: Mode) -> None:
+    def _check(self, source: GpuSource, kernels: Simulated, data: SimulatedSet, mode: Mode) -> Mapping[str, int]:
         given = [GuardedBuffer(spec.nbytes, POISON_FLOAT) for spec in self._inputs]
         made = [GuardedBuffer(spec.nbytes) for spec in self._outputs]
         workspace = {name: GuardedBuffer(nbytes) for name, nbytes in source.workspace}
@@ -84,3 +91,4 @@ class SimulatedData:
         for buffer, spec, expected in zip(made, self._outputs, data.expected, strict=True):
             if message := compare(spec, buffer.bytes.view(spec.numpy_dtype), expected):
                 raise CandidateError("wrong_result", f"{message} (data set {data.name})")
+        return execution.numbers

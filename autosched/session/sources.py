@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
+from autosched.session.simulation import beside, description
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -31,23 +32,30 @@ def writable(out_dir: Path | str) -> Path:
     return directory
 
 
-def write_fastest(directory: Path, task: Task, result: Result, db: Path | str | None) -> None:
+def write_fastest(directory: Path, task: Task, result: Result, spec: str, db: Path | str | None) -> None:
     """The sources of the WRITTEN fastest candidates of a search, the best of the final comparison first."""
     from autosched.store import command
 
     timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
     timed.sort(key=lambda t: t.record_id != result.record_id)
     try:
-        write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]])
+        write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]], spec)
     except UsageError as error:
         found = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
         raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
 
 
-def write_sources(directory: Path, task: Task, sources: Sequence[Source]) -> None:
-    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`."""
+def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: str) -> None:
+    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`.
+
+    Beside a GPU's, `.json` says how it is launched and what it computes: `spec`.
+    """
+    from autosched.codegen.c.source import GpuSource
     from autosched.session.linking import write_whole
 
     name = task.subject.workload.rpartition(":")[2]
     for rank, source in enumerate(sources, start=1):
-        write_whole(directory / f"{name}-{rank}{source.suffix}", source.text.encode())
+        path = directory / f"{name}-{rank}{source.suffix}"
+        write_whole(path, source.text.encode())
+        if isinstance(source, GpuSource):
+            write_whole(beside(path), description(source, spec).encode())

@@ -73,13 +73,15 @@ class SearchSetup:
     """What experiments change of a search, and what needs no device; the defaults are what tuning does.
 
     `narrow` makes of the sketches those that are searched. `measure` False: the cost model alone decides, for any
-    processor or GPU, and nothing runs or is recorded. `started`: when the command began, on `time.monotonic`; None is
+    processor or GPU, and nothing runs or is recorded; with `simulate` its best candidates for CUDA are verified on the
+    processor, and those that are wrong left out. `started`: when the command began, on `time.monotonic`; None is
     now. Raises UsageError for what is of another kind.
     """
 
     policy: Policy = FULL
     narrow: Narrow | None = None
     measure: bool = True
+    simulate: bool = False
     started: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +89,7 @@ class SearchSetup:
             ("policy", isinstance(self.policy, Policy), "a Policy (autosched.tuner.policy)"),
             ("narrow", self.narrow is None or callable(self.narrow), "a function of sketches"),
             ("measure", isinstance(self.measure, bool), "True or False"),
+            ("simulate", isinstance(self.simulate, bool) and not (self.simulate and self.measure), "False if measure"),
             ("started", isinstance(self.started, Real | None), "seconds on time.monotonic"),
         ):
             if not is_right:

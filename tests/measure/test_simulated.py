@@ -67,5 +67,5 @@ def test_what_is_wrong_has_its_class(tmp_path: Path, before: str, after: str, fa
 
 def test_an_input_that_is_written(tmp_path: Path) -> None:
     with pytest.raises(CandidateError) as caught:
-        problem(DAG, tmp_path).check(changed("    C[", "    ((float*)A)[0] = 9; C["))
+        problem(DAG, tmp_path).check(changed("= blockIdx.x;", "= blockIdx.x; ((float*)A)[0] = 9;"))
     assert caught.value.fault == "clobbered_input"
