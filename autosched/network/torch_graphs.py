@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from autosched.graph.torch.load import can_load, drop_empty_parts
+from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
 from autosched.network.torch_options import BackendOptions, warn_once
 from autosched.network.torch_part import Part
 
@@ -102,6 +102,7 @@ def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: Backend
     """The graph with a part for each partition, as few as possible; one that computes nothing is none."""
     frozen = {node.name for n, node in enumerate(graph.graph.find_nodes(op="placeholder")) if n in weights}
     drop_empty_parts(graph.graph)
+    drop_restrides(graph.graph)
     _set_views_apart(graph)
     partitioner = CapabilityBasedPartitioner(graph, _Supported(), allows_single_node_partition=True)
     found = [p for p in partitioner.propose_partitions() if not all(is_free(node) for node in p.nodes)]

@@ -243,6 +243,21 @@ def test_what_a_cache_without_elements_is_joined_with_is_one_program(compiled):
     assert len(compiled) == 1
 
 
+def test_pools_over_images_with_channels_last_are_in_one_program(compiled):
+    """torch says other strides of what such a pool leaves; where that is a result, they are kept."""
+    x = torch.randn(1, 5, 3, 4).to(memory_format=torch.channels_last)
+
+    def function(a):
+        pooled = nn.functional.adaptive_avg_pool2d(torch.relu(a), 1)
+        return pooled, torch.flatten(pooled * 2.0, 1) + 1.0
+
+    with torch.no_grad():
+        made, wanted = torch.compile(function, backend=backend)(x), function(x)
+    assert_close(values(made), wanted)
+    assert made[0].stride() == wanted[0].stride()
+    assert len(compiled) == 1
+
+
 def test_arguments_that_are_changed_or_views_of_one_another(compiled):
     def function(a, b):
         b.mul_(2.0)

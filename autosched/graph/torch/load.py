@@ -89,6 +89,19 @@ def drop_empty_parts(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def drop_restrides(graph: fx.Graph) -> None:
+    """Leaves out views that only say other strides of dimensions of one element, as pools over whole images make of
+    channels that lie last."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
+        source: Any = node.args[0]
+        x, y = source.meta.get("val"), node.meta.get("val")
+        if x is None or y is None or x.shape != y.shape or x.storage_offset() != y.storage_offset():
+            continue
+        if all(size == 1 or old == new for size, old, new in zip(x.shape, x.stride(), y.stride(), strict=True)):
+            node.replace_all_uses_with(source, delete_user_cb=lambda user: user.op != "output")
+    graph.eliminate_dead_code()
+
+
 def can_load(node: fx.Node) -> bool:
     """Whether a node of an fx graph of ATen operators can be one of a Graph, results that are read included."""
     if node.op != "call_function":
