@@ -2,6 +2,7 @@
 
     Group(nodes, inputs, outputs)      one kernel: the stages of its nodes as one graph of `te`
     Alias(output, base, offset)        a part of what is stored, in another shape: the same elements, at no cost
+    Join(output, parts)                values that are stored behind each other, as one: they are written there
 
 A node is computed in one of four places.
 
@@ -22,15 +23,19 @@ its expression (`node_facts`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias, cast
+
+import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Array, Graph, Node, Shape
 from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
 from autosched.graph.operators import build, own_result
+from autosched.graph.operators.index_maps import axis_of
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
 
@@ -64,7 +69,22 @@ class Alias:
         return array.reshape(-1)[self.offset : self.offset + math.prod(shape)].reshape(shape)
 
 
-def views_of(steps: Iterable[Group | Alias]) -> dict[str, Alias]:
+@dataclass(frozen=True)
+class Join:
+    """`output` is its `parts`, results of groups, behind each other."""
+
+    output: str
+    parts: tuple[str, ...]
+
+    def of(self, arrays: Sequence[Array], shape: Shape) -> Array:
+        """`output`, of this `shape`, from the arrays of its parts."""
+        return np.concatenate([array.reshape(-1) for array in arrays]).reshape(shape)
+
+
+NetworkStep: TypeAlias = Group | Alias | Join
+
+
+def views_of(steps: Iterable[NetworkStep]) -> dict[str, Alias]:
     """Of each value that is a view, where it lies in one that is none."""
     views: dict[str, Alias] = {}
     for step in steps:
@@ -76,7 +96,7 @@ def views_of(steps: Iterable[Group | Alias]) -> dict[str, Alias]:
 
 def partition(
     graph: Graph, rates: FusionRates = GENERIC, alone: frozenset[str] = frozenset()
-) -> tuple[Group | Alias, ...]:
+) -> tuple[NetworkStep, ...]:
     """The steps of a network, in an order in which each value is made before it is read.
 
     Nodes that make a value of `alone` are on their own.
@@ -128,6 +148,7 @@ class _Partition:
     alone: frozenset[str]
     homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
     ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
+    joins: dict[int, Join] = field(default_factory=dict)  # by identity of nodes
 
     @cached_property
     def places(self) -> Mapping[int, int]:
@@ -191,6 +212,11 @@ class _Partition:
     def take_in(self, node: Node) -> None:
         """Decides for a node whose readers are decided whether they compute it."""
         facts = self.facts(node)
+        if (join := self._join_of(node)) is not None:
+            self.joins[id(node)] = join
+            self.ends[join.output] = None
+            del self.homes[id(node)]
+            return
         ends = self._ends_of(node)
         if facts.kind is not Kind.VIEW:
             group = self.homes[id(node)]
@@ -264,6 +290,41 @@ class _Partition:
         reads = [max(1, sum(e.reads for e in ends if e.group is g)) for g in groups.values()]
         return pays_to_take_in(self._work(node, facts), reads, self.rates)
 
+    def _join_of(self, node: Node) -> Join | None:
+        """What a concatenation becomes whose parts lie behind each other, if most of these are stored in any case."""
+        output = node.outputs[0]
+        shape = self.graph.values[output].shape
+        if node.operator != "concat" or self.homes[id(node)].nodes != [node] or self._is_alone(node):
+            return None
+        axis = axis_of(cast("int", node.attributes["axis"]), len(shape))
+        parts = [self._stored_as(name) for name in node.inputs if name is not None]
+        makers = [self.graph.producers.get(part) for part in parts]
+        taken = {part for join in self.joins.values() for part in join.parts} | {*self.graph.outputs}
+        if math.prod(shape[:axis]) > 1 or len(set(parts)) < len(parts) or not taken.isdisjoint(parts):
+            return None
+        if any(maker is None or id(maker) not in self.homes for maker in makers):
+            return None
+        stored = [maker is not None and self._is_stored(maker) for maker in makers]
+        copied = self.rates.begin_cycles + 2 * self._nbytes(output) / self.rates.bytes_per_cycle
+        return Join(output, tuple(parts)) if stored.count(False) * self.rates.begin_cycles <= copied else None
+
+    def _stored_as(self, name: str) -> str:
+        """The value that `name` is all of, in another shape perhaps."""
+        maker = self.graph.producers.get(name)
+        while maker is not None and self.facts(maker).kind is Kind.VIEW:
+            (source,) = maker.used
+            if self.graph_size(source) != self.graph_size(name):
+                break
+            name, maker = source, self.graph.producers.get(source)
+        return name
+
+    def _is_stored(self, maker: Node) -> bool:
+        """Whether a node's result has memory whatever one of its readers does."""
+        home = self.homes.get(id(maker))
+        if home is None or home.kind is Kind.GENERAL:
+            return home is not None
+        return len(self.graph.users[maker.outputs[0]]) > 1 and self._has_functions(maker)
+
     def _lies_well(self, facts: NodeFacts, end: _End) -> bool:
         """Whether a reader that reads each element often finds the elements of a movement in a good order."""
         if end.reads <= FEW_READS or self.facts(end.reader).kind is not Kind.GENERAL:
@@ -310,7 +371,7 @@ class _Partition:
         """Who reads a value that is stored, with its place among the nodes; a view of it is None."""
         found: list[tuple[int, _Open | None]] = []
         for user in self.graph.users[name]:
-            if self.facts(user).kind is Kind.VIEW:
+            if self.facts(user).kind is Kind.VIEW or id(user) in self.joins:
                 found.append((self.places[id(user)], None))
             else:
                 home = self.homes.get(id(user))
@@ -341,7 +402,7 @@ class _Partition:
 
     # Closed
 
-    def steps(self) -> Iterator[Group | Alias]:
+    def steps(self) -> Iterator[NetworkStep]:
         """Groups where their last node stands; aliases, of those views that are read as such, where they do."""
         groups = {id(group.last): self._closed(group) for group in {id(g): g for g in self.homes.values()}.values()}
         read = {name for group in groups.values() for name in group.inputs} | set(self.graph.outputs)
@@ -352,6 +413,8 @@ class _Partition:
             closed = groups.get(id(node))
             if closed is not None and closed.outputs:
                 yield closed
+            elif id(node) in self.joins:
+                yield self.joins[id(node)]
             elif self.facts(node).kind is Kind.VIEW and node.outputs[0] in read:
                 yield Alias(node.outputs[0], node.used[0], self.facts(node).offset)
 
@@ -380,7 +443,7 @@ class _Partition:
     def _is_taken_in(self, node: Node) -> bool:
         """Whether no memory has the results of a node."""
         if self.facts(node).kind is not Kind.VIEW:
-            return id(node) not in self.homes
+            return id(node) not in self.homes and id(node) not in self.joins
         producer = self.graph.producers.get(node.used[0])
         return producer is not None and self._is_taken_in(producer)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
-from autosched.graph.partition import Alias, Group, dag_of
+from autosched.graph.partition import Alias, Group, Join, dag_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
 from autosched.network.inputs import InputSet
@@ -158,16 +158,20 @@ class _KernelWalk:
         self._terms = {n: longest_sum(task.request.problem.dag) for task in model.tasks for n in task.steps}
         self._last: dict[str, int] = {}
         for n, step in enumerate(self._program.steps):
-            if isinstance(step, Group):
-                self._last.update((self._base(name), n) for name in step.inputs)
+            if not isinstance(step, Alias):
+                self._last.update((self._base(name), n) for name in _read(step))
         self._kept = {self._base(name) for name in graph.outputs}
 
     def checks(self) -> Iterator[KernelCheck]:
         for n, step in enumerate(self._program.steps):
-            if not isinstance(step, Group):
+            if isinstance(step, Alias):
                 continue
-            yield self._check(n, step)
-            for name in {self._base(name) for name in step.inputs}:
+            if isinstance(step, Join):
+                parts = [self._value(name) for name in step.parts]
+                self._values[step.output] = step.of(parts, self._program.graph.values[step.output].shape)
+            else:
+                yield self._check(n, step)
+            for name in {self._base(name) for name in _read(step)}:
                 if self._last[name] == n and name not in self._kept:
                     self._values.pop(name, None)
 
@@ -202,6 +206,10 @@ class _KernelWalk:
     def _value(self, name: str) -> Array:
         view = self._program.views.get(name, Alias(name, name))
         return view.part_of(self._values[view.base], self._program.graph.values[name].shape)
+
+
+def _read(step: Group | Join) -> tuple[str, ...]:
+    return step.inputs if isinstance(step, Group) else step.parts
 
 
 def longest_sum(dag: ComputeDAG) -> int:

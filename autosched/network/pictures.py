@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autosched.graph.graph import Graph
 from autosched.graph.liveness import Tenant
 from autosched.graph.memory import ArenaPlan
-from autosched.graph.partition import Alias, Group
+from autosched.graph.partition import Alias, Group, Join, NetworkStep
 from autosched.network.program import NetworkProgram
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
@@ -24,7 +24,7 @@ class Steps:
     """A graph after passes, and the steps that it is computed in."""
 
     graph: Graph
-    steps: tuple[Group | Alias, ...]
+    steps: tuple[NetworkStep, ...]
 
 
 def graph_text(found: Steps) -> str:
@@ -35,7 +35,9 @@ def groups_text(found: Steps) -> str:
     """A line for each kernel in the order in which they run, and one for each view."""
     lines = []
     for n, step in enumerate(found.steps):
-        if isinstance(step, Alias):
+        if isinstance(step, Join):
+            lines.append(f"{n:4}  {found.graph.values[step.output]} is {', '.join(step.parts)} behind each other")
+        elif isinstance(step, Alias):
             start = f" from element {step.offset} on" if step.offset else ""
             lines.append(f"{n:4}  {found.graph.values[step.output]} is {step.base}{start}")
         else:
@@ -57,9 +59,9 @@ def dot_text(found: Steps) -> str:
     lines = [f"digraph {_quoted(found.graph.name)} {{", "  node [shape=box];"]
     lines += [f"  {ends[name]} [shape=oval, label={_quoted(str(found.graph.values[name]))}];" for name in ends]
     for n, step in enumerate(found.steps):
-        words = "view" if isinstance(step, Alias) else " ".join(node.operator for node in step.nodes)
+        words = " ".join(node.operator for node in step.nodes) if isinstance(step, Group) else "view"
         lines.append(f"  k{n} [label={_quoted(words)}];")
-        read = (step.base,) if isinstance(step, Alias) else step.inputs
+        read = _read(step)
         lines += _arrows({**ends, **makers}, read, f"k{n}", found.graph)
     for n, name in enumerate(found.graph.outputs):
         lines.append(f"  o{n} [shape=oval, label={_quoted(name)}];")
@@ -67,8 +69,14 @@ def dot_text(found: Steps) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _made(step: Group | Alias) -> Sequence[str]:
-    return (step.output,) if isinstance(step, Alias) else step.outputs
+def _made(step: NetworkStep) -> Sequence[str]:
+    return step.outputs if isinstance(step, Group) else (step.output,)
+
+
+def _read(step: NetworkStep) -> Sequence[str]:
+    if isinstance(step, Join):
+        return step.parts
+    return step.inputs if isinstance(step, Group) else (step.base,)
 
 
 def _arrows(makers: Mapping[str, str], read: Sequence[str], reader: str, graph: Graph) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.graph.fusion_cost import rates_of
@@ -14,7 +15,7 @@ from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.order import order
-from autosched.graph.partition import Alias, Group, partition, views_of
+from autosched.graph.partition import Alias, Group, Join, NetworkStep, partition, views_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.build import UnbuiltKernel
 from autosched.network.recipe import KernelObject
@@ -35,7 +36,7 @@ class NetworkProgram:
     """
 
     graph: Graph
-    steps: tuple[Group | Alias, ...]
+    steps: tuple[NetworkStep, ...]
     tasks: tuple[NetworkTask, ...]
     kernels: Mapping[int, KernelObject]
     memory: ArenaPlan
@@ -50,8 +51,13 @@ class NetworkProgram:
 
     @cached_property
     def bases(self) -> Mapping[str, str]:
-        """Of each value that is a view of another the one whose memory it is."""
+        """Of each value that is a view of another that one."""
         return _bases(self.steps)
+
+    @cached_property
+    def places(self) -> Mapping[str, Alias]:
+        """Of each value that lies in the memory of another, as views and parts do, where."""
+        return _places(self.graph, self.steps)
 
     @property
     def tenants(self) -> tuple[Tenant, ...]:
@@ -60,10 +66,10 @@ class NetworkProgram:
 
     def launches(self) -> Iterator[KernelCall]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
-        numbers = {self.bases.get(name, name): n for n, name in enumerate(arguments)}
+        numbers = {self._home(name): n for n, name in enumerate(arguments)}
 
         def pointer(name: str) -> Pointer | None:
-            base = self.bases.get(name, name)
+            base = self._home(name)
             if base in numbers:
                 return Pointer(ARGUMENT, numbers[base], self._start(name))
             if self.graph.is_constant(base):
@@ -79,13 +85,16 @@ class NetworkProgram:
 
     def constant(self, name: str) -> Pointer | None:
         """Where a constant lies, or a view of one; None where kernels have it packed alone."""
-        base = self.bases.get(name, name)
+        base = self._home(name)
         return Pointer(WEIGHTS, self.raw[base] + self._start(name)) if base in self.raw else None
 
     def _start(self, name: str) -> int:
         """The byte at which a value begins in the memory that it is a view of."""
-        view = self.views.get(name)
-        return 0 if view is None else view.offset * DTYPES[self.graph.values[name].dtype].nbytes
+        place = self.places.get(name)
+        return 0 if place is None else place.offset * DTYPES[self.graph.values[name].dtype].nbytes
+
+    def _home(self, name: str) -> str:
+        return self.places[name].base if name in self.places else name
 
 
 def with_own_outputs(graph: Graph) -> Graph:
@@ -132,7 +141,18 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     return NetworkProgram(graph, steps, tasks, kernels, memory, raw, packed, size)
 
 
-def _bases(steps: Sequence[Group | Alias]) -> dict[str, str]:
+def _places(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, Alias]:
+    """Where views and parts lie in values that are neither."""
+    parts: dict[str, Alias] = {}
+    for step in steps:
+        if isinstance(step, Join):
+            ends = accumulate(math.prod(graph.values[name].shape) for name in step.parts)
+            starts = [0, *ends]
+            parts |= {name: Alias(name, step.output, at) for name, at in zip(step.parts, starts, strict=False)}
+    return views_of([*parts.values(), *(step for step in steps if isinstance(step, Alias))])
+
+
+def _bases(steps: Sequence[NetworkStep]) -> dict[str, str]:
     return {name: view.base for name, view in views_of(steps).items()}
 
 
@@ -141,25 +161,30 @@ def _workspace(step: int) -> str:
     return f"workspace of step {step}"
 
 
-def _sizes(graph: Graph, steps: Sequence[Group | Alias]) -> dict[str, int]:
-    """Bytes of the values that neither the caller nor the weights hold."""
+def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
+    """Bytes of the values that neither the caller nor the weights hold, nor another value."""
     bases = _bases(steps)
     held = {bases.get(name, name) for name in (*graph.inputs, *graph.outputs, *graph.constants)}
     made = [name for step in steps if isinstance(step, Group) for name in step.outputs]
-    return {name: array_spec(graph, name).nbytes for name in made if name not in held}
+    joins = [step for step in steps if isinstance(step, Join)]
+    held.update(name for join in joins for name in join.parts)
+    return {name: array_spec(graph, name).nbytes for name in (*made, *(j.output for j in joins)) if name not in held}
 
 
-def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[Group | Alias, ...]:
+def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[NetworkStep, ...]:
     """The steps of a network, so that few bytes are alive at once; views cost nothing and go first. The nodes that make
     values of `alone` are kernels of their own."""
     steps = partition(graph, rates_of(device.target, device.threads), alone)
-    groups = [step for step in steps if isinstance(step, Group)]
-    runs = [KernelRun(group.inputs, group.outputs) for group in groups]
+    found = [step for step in steps if not isinstance(step, Alias)]
+    runs = [
+        KernelRun(step.inputs, step.outputs) if isinstance(step, Group) else KernelRun(step.parts, (step.output,))
+        for step in found
+    ]
     numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
-    return (*(step for step in steps if isinstance(step, Alias)), *(groups[n] for n in numbers))
+    return (*(step for step in steps if isinstance(step, Alias)), *(found[n] for n in numbers))
 
 
-def _tenants(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]) -> tuple[Tenant, ...]:
+def _tenants(graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject]) -> tuple[Tenant, ...]:
     """Values and the workspaces of kernels, with the kernels from and to which they are needed."""
     sizes = _sizes(graph, steps)
     runs = []
@@ -167,11 +192,12 @@ def _tenants(graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int,
         if isinstance(step, Group):
             sizes[_workspace(n)] = kernels[n].workspace_bytes
             runs.append(KernelRun(step.inputs, (*step.outputs, _workspace(n))))
-    return live(runs, sizes, aliases=_bases(steps)).tenants
+    homes = {name: place.base for name, place in _places(graph, steps).items()}
+    return live(runs, sizes, aliases=homes).tenants
 
 
 def _layout(
-    graph: Graph, steps: Sequence[Group | Alias], kernels: Mapping[int, KernelObject]
+    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject]
 ) -> tuple[dict[str, int], dict[int, int], int]:
     raw: dict[str, int] = {}
     packed: dict[int, int] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autosched.graph.description import describe
 from autosched.graph.graph import Graph
-from autosched.graph.partition import Alias, Group
+from autosched.graph.partition import Group, NetworkStep
 from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.request import Request
@@ -39,7 +39,7 @@ class NetworkTask:
 
 
 def tasks_of(
-    graph: Graph, steps: Sequence[Group | Alias], target_text: str, threads: int, choose: Choose | None = None
+    graph: Graph, steps: Sequence[NetworkStep], target_text: str, threads: int, choose: Choose | None = None
 ) -> tuple[NetworkTask, ...]:
     """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
     places: dict[Recipe, list[int]] = {}

@@ -14,7 +14,7 @@ import numpy as np
 from autosched.errors import AutoschedError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import exact, interpret
-from autosched.graph.partition import Alias, dag_of, partition
+from autosched.graph.partition import Alias, Join, dag_of, partition
 from autosched.graph.passes import run_passes
 from autosched.network.model import compile_graph
 from autosched.network.program import with_own_outputs
@@ -30,6 +30,9 @@ def run_steps(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     for step in partition(graph):
         if isinstance(step, Alias):
             values[step.output] = step.part_of(values[step.base], graph.values[step.output].shape)
+            continue
+        if isinstance(step, Join):
+            values[step.output] = step.of([values[name] for name in step.parts], graph.values[step.output].shape)
             continue
         assert not set(step.outputs) & values.keys(), f"{step} makes a value again"
         found = exact(dag_of(graph, step), {f"x{n}": values[name] for n, name in enumerate(step.inputs)})

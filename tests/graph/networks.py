@@ -106,6 +106,18 @@ def loop(steps: int = 5, batch: int = 2, hidden: int = 5) -> Graph:
     return b.graph(b.add("concat", *ends, axis=0))
 
 
+def joined() -> Graph:
+    """Results of odd sizes behind each other, read whole, in part and by themselves; and some as an output."""
+    b = Builder(x=(3, 5))
+    rows = [b.add("softmax", b.add("matmul", b.constant(n, 3), "x"), axis=-1) for n in (1, 4, 2)]
+    whole = b.add("concat", *rows, axis=0)
+    middle = b.add("slice", whole, starts=(2,), stops=(6,), axes=(0,))
+    last = [
+        b.add("linear", b.add("reshape", y, shape=(1, 20)), b.constant(n, 20)) for n, y in ((7, rows[1]), (3, middle))
+    ]
+    return b.graph(b.add("softmax", whole, axis=0), b.add("concat", *last, axis=1))
+
+
 def views_out() -> Graph:
     """Outputs without memory of their own: the input, one result twice, another shape of it."""
     b = Builder(x=(2, 6))

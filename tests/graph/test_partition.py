@@ -8,7 +8,7 @@ import pytest
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import exact, interpret
-from autosched.graph.partition import Alias, Group, partition, views_of
+from autosched.graph.partition import Alias, Group, Join, partition, views_of
 from tests.graph.drafts import Draft, some_inputs
 from tests.graph.fuzz import faults_of, run_steps
 
@@ -124,6 +124,26 @@ def test_columns_of_one_row_are_free():
     graph = d.graph(d.softmax(d.slice(one, starts=(1,), stops=(4,), axes=(-1,)), axis=-1))
     assert kernels(graph) == ["softmax", "softmax"]
     assert views_of(partition(graph))[graph.nodes[-1].used[0]].offset == 16 * 5 + 1
+
+
+@pytest.mark.parametrize(("axis", "is_join"), [(0, True), (1, True), (2, False)], ids=str)
+def test_parts_that_lie_behind_each_other_are_written_so(axis, is_join):
+    d = Draft()
+    parts = [d.softmax(d.input(1, 3, 5), axis=-1) for _ in range(3)]
+    graph = d.graph(d.softmax(d.concat(*parts, axis=axis), axis=0))
+    assert kernels(graph) == ["softmax"] * 3 + ["softmax" if is_join else "concat softmax"]
+    assert [step.parts for step in partition(graph) if isinstance(step, Join)] == [tuple(parts)] * is_join
+
+
+def test_parts_that_lie_elsewhere_are_copied():
+    """Inputs, outputs, what comes twice, and what would be computed by the copy."""
+    for case in range(4):
+        d = Draft()
+        x, y = d.softmax(d.input(3, 5), axis=-1), d.input(3, 5)
+        other = (y, d.softmax(y), x, None)[case]
+        parts = [x, other] if other else [d.tanh(d.input(3, 5)) for _ in range(9)]
+        graph = d.graph(d.softmax(d.concat(*parts, axis=0), axis=0), *([other] if case == 1 else []))
+        assert "concat" in kernels(graph)[-1]
 
 
 def test_a_reshape_that_is_an_output_has_memory():

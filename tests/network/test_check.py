@@ -19,6 +19,7 @@ from tests.graph import networks
 from tests.graph.networks import Builder
 
 NETWORKS = {
+    "joined": networks.joined,
     "residual": networks.residual,
     "perceptron": lambda: networks.perceptron((3, 17, 17, 1)),
     "attention": networks.attention_block,

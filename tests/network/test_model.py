@@ -9,7 +9,7 @@ import pytest
 
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.graph.partition import Alias, Group, partition
+from autosched.graph.partition import Alias, Group, Join, partition
 from autosched.network.kernel_table import HEAD
 from autosched.network.model import compile_graph
 from autosched.network.program import with_own_outputs
@@ -22,6 +22,7 @@ NETWORKS = {
     "views": networks.views_out,
     "parts": networks.parts,
     "loop": networks.loop,
+    "joined": networks.joined,
 }
 
 
@@ -63,6 +64,13 @@ def test_steps_with_the_same_weights_have_them_once():
     assert [count for _, count in Counter(places).most_common(2)] >= [4, 4]
 
 
+def test_parts_are_written_where_the_whole_lies():
+    for make, count in ((networks.loop, 1), (networks.joined, 2)):
+        program = compile_graph(make(), threads=1).program
+        assert sum(isinstance(step, Join) for step in program.steps) == count
+        assert not any(task.name.endswith("concat") for task in program.tasks)
+
+
 def test_movement_goes_into_the_reader_or_the_writer():
     found = operators(networks.attention_block())
     assert sum("transpose" in words for words in found) == 3
@@ -88,9 +96,15 @@ def test_each_value_is_made_before_it_is_read():
         graph = with_own_outputs(make())
         known = {*graph.inputs, *graph.constants}
         for step in partition(graph):
-            read = {step.base} if isinstance(step, Alias) else set(step.inputs)
+            match step:
+                case Alias():
+                    read, made = {step.base}, {step.output}
+                case Join():
+                    read, made = set(step.parts), {step.output}
+                case Group():
+                    read, made = set(step.inputs), set(step.outputs)
             assert read <= known
-            known |= {step.output} if isinstance(step, Alias) else set(step.outputs)
+            known |= made
         assert set(graph.outputs) <= known
 
 
