@@ -265,6 +265,8 @@ def _for_line(s: For) -> str:
         notes.append("reduce")
     if s.resident is not None:
         notes.append(f"{expr_text(s.resident)} blocks resident")
+    if s.raster is not None:
+        notes.append(f"{expr_text(s.raster)} rows together")
     if s.overlap is not None:
         notes.append(f"{expr_text(s.overlap.stages)} stages{', asynchronous' * s.overlap.asynchronous}")
     if s.bound is not s.extent:

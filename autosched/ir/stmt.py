@@ -148,7 +148,8 @@ class Overlap:
 
 @dataclass(frozen=True)
 class For(Stmt):
-    """`resident`, of a kernel's outermost loop: blocks that a multiprocessor should have registers for at a time."""
+    """`resident`, of a kernel's outermost loop: blocks that a multiprocessor should have registers for at a time;
+    `raster`: rows of blocks that are started together, see `raster.py`."""
 
     var: Var
     extent: Expr
@@ -158,6 +159,7 @@ class For(Stmt):
     reduce: bool = False  # iterates over a reduction axis
     overlap: Overlap | None = None
     resident: Expr | None = None
+    raster: Expr | None = None
 
     @property
     def body_stmts(self) -> tuple[Stmt, ...]:

@@ -170,8 +170,12 @@ class _Checker:
         self.stmt(s.body, inner, s)
 
     def residents(self, s: For, place: _Place) -> None:
-        if s.resident is not None and (s.kind not in BOUND or place.loops):
-            self.report(s, place, "only a kernel's outermost loop says how many of its blocks are resident")
+        for number, what in (
+            (s.resident, "how many of its blocks are resident"),
+            (s.raster, "in which order they come"),
+        ):
+            if number is not None and (s.kind not in BOUND or place.loops):
+                self.report(s, place, f"only a kernel's outermost loop says {what}")
 
     def parallel(self, s: For, place: _Place, parent: Stmt | None) -> None:
         if place.inside(ForKind.UNROLL):
@@ -389,6 +393,8 @@ def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
         yield "number of stages", s.overlap.stages
     if s.resident is not None:
         yield "number of resident blocks", s.resident
+    if s.raster is not None:
+        yield "number of rows that are started together", s.raster
 
 
 def _is_unrolled(v: Var, place: _Place) -> bool:

@@ -225,8 +225,10 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             overlap = None if stmt.overlap is None else changed(stmt.overlap, stages=fn(stmt.overlap.stages))
             body = map_exprs(stmt.body, fn)
             resident = None if stmt.resident is None else fn(stmt.resident)
+            raster = None if stmt.raster is None else fn(stmt.raster)
             extent, bound = fn(stmt.extent), fn(stmt.bound)
-            return changed(stmt, extent=extent, bound=bound, body=body, overlap=overlap, resident=resident)
+            usual = {"extent": extent, "bound": bound, "body": body, "overlap": overlap}
+            return changed(stmt, **usual, resident=resident, raster=raster)
         case Seq(stmts=stmts):
             return Seq(tuple(map_exprs(s, fn) for s in stmts))
         case If(cond=c, then=t, otherwise=o):

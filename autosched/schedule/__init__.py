@@ -2,7 +2,7 @@
 
 loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  FetchAhead  Stream (steps/loops.py)
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (steps/stages.py)
-GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds    (steps/gpu.py)
+GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster    (steps/gpu.py)
          Atomic                                                             (steps/atomic.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
@@ -17,7 +17,7 @@ from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten, can_flatten
-from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
+from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
 from autosched.schedule.steps.loops import (
     FetchAhead,
     Fuse,
@@ -37,10 +37,57 @@ from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeate
 from autosched.schedule.steps.winograd import Winograd
 
 __all__ = [
-    "At", "Atomic", "Bind", "CacheRead", "CacheWrite", "ComputeAt", "ComputeInline", "Cooperate", "CrossThread",
-    "Factor", "FetchAhead", "Flatten", "Fuse", "LaunchBounds", "Loop", "NarrowPlaces", "Num", "Once", "Pack", "Pad",
-    "Parallel", "Pipeline", "Prefetch", "Reindex", "Reorder", "Rfactor", "Separate", "Split", "Stage", "StageAxis",
-    "StageOp", "State", "Step", "Stream", "Team", "Tensorize", "Unroll", "Vectorize", "Widen", "Winograd",
-    "can_flatten", "check_target", "factors", "initial_state", "largest_tile", "repeated_parts", "replay",
-    "steps_from_json", "steps_text", "steps_to_json", "widened", "window_axes",
+    "At",
+    "Atomic",
+    "Bind",
+    "CacheRead",
+    "CacheWrite",
+    "ComputeAt",
+    "ComputeInline",
+    "Cooperate",
+    "CrossThread",
+    "Factor",
+    "FetchAhead",
+    "Flatten",
+    "Fuse",
+    "LaunchBounds",
+    "Loop",
+    "NarrowPlaces",
+    "Num",
+    "Once",
+    "Pack",
+    "Pad",
+    "Parallel",
+    "Pipeline",
+    "Prefetch",
+    "Raster",
+    "Reindex",
+    "Reorder",
+    "Rfactor",
+    "Separate",
+    "Split",
+    "Stage",
+    "StageAxis",
+    "StageOp",
+    "State",
+    "Step",
+    "Stream",
+    "Team",
+    "Tensorize",
+    "Unroll",
+    "Vectorize",
+    "Widen",
+    "Winograd",
+    "can_flatten",
+    "check_target",
+    "factors",
+    "initial_state",
+    "largest_tile",
+    "repeated_parts",
+    "replay",
+    "steps_from_json",
+    "steps_text",
+    "steps_to_json",
+    "widened",
+    "window_axes",
 ]  # fmt: skip

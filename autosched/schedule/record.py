@@ -15,7 +15,7 @@ from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten
-from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Team
+from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
 from autosched.schedule.steps.loops import (
     FetchAhead,
     Fuse,
@@ -41,7 +41,7 @@ STEPS: dict[str, type[Any]] = {
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
-        Flatten, Widen, Separate, Factor, Once,
+        Flatten, Widen, Separate, Factor, Once, Raster,
     )
 }  # fmt: skip
 
@@ -50,10 +50,11 @@ _FACTORS = {
     ("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor"),
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
     ("Pipeline", "stages"), ("LaunchBounds", "blocks"), ("CrossThread", "vector"),
+    ("Raster", "rows"),
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.
-_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds)
+_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Tensorize, Winograd)
 
 

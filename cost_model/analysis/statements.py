@@ -219,6 +219,7 @@ class Analysis:
     shuffles: tuple[Synchronisation, ...] = ()
     parameter_bytes: int = 0  # inputs and outputs
     resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
+    raster: Mapping[int, Expr] = field(default_factory=dict)  # nest -> rows of blocks that are started together
 
 
 def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
@@ -238,7 +239,8 @@ def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
     shuffles = tuple(replace(s, nest=number) for number, n in enumerate(nests) for s in n.shuffles)
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
     resident = {number: n.resident for number, n in enumerate(nests) if n.resident is not None}
-    return Analysis(statements, tuple(allocations), barriers, shuffles, parameters, resident)
+    raster = {number: n.raster for number, n in enumerate(nests) if n.raster is not None}
+    return Analysis(statements, tuple(allocations), barriers, shuffles, parameters, resident, raster)
 
 
 def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
@@ -263,6 +265,7 @@ class _Nest:
     barriers: tuple[Synchronisation, ...]
     shuffles: tuple[Synchronisation, ...]
     resident: Expr | None
+    raster: Expr | None
 
 
 @lru_cache(maxsize=KNOWN_NESTS)
@@ -281,7 +284,9 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> _Nest:
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
         statements.append(replace(statement, rolling=tile, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
-    return _Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident)
+    return _Nest(
+        tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident, walked.raster
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,13 +310,15 @@ class _Walk:
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
     resident: Expr | None = None
+    raster: Expr | None = None
     hints: list[tuple[tuple[AnalysedLoop, ...], Prefetch]] = field(default_factory=list)
     n_loops: int = 0
 
     def visit(self, stmt: Stmt, loops: tuple[AnalysedLoop, ...], weight: Expr, scopes: dict[str, int]) -> None:
         """`scopes`: buffer name -> number of loops around its allocation."""
-        if isinstance(stmt, For) and stmt.resident is not None:
-            self.resident = stmt.resident
+        if isinstance(stmt, For) and not loops:
+            self.resident = stmt.resident if self.resident is None else self.resident
+            self.raster = stmt.raster if self.raster is None else self.raster
         match stmt:
             case For() if is_one(stmt.bound):
                 self.visit(stmt.body, loops, weight, scopes)

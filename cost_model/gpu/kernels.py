@@ -170,6 +170,7 @@ class KernelWork:
     barriers: Expr  # that a thread passes, real
     shuffles: Expr = ZERO  # values that a thread gets from others, real
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
+    raster: Expr = UNIT  # rows of blocks that are started together, integer
 
     @property
     def blocks(self) -> Expr:
@@ -220,6 +221,7 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
         sum_of(passed),
         sum_of(shuffled),
         analysis.resident.get(nest, UNIT),
+        analysis.raster.get(nest, UNIT),
     )
 
 

@@ -50,6 +50,7 @@ from autosched.ir.closed_forms.arithmetic import (
     where,
 )
 from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin
+from autosched.ir.raster import side_by_side
 from autosched.ir.stmt import BLOCKS, Scope
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
@@ -364,14 +365,14 @@ def _once(work: Work, access: Access) -> Expr:
 def _from_dram(kernel: KernelWork, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:
     """Bytes that waves of blocks fetch, none of which finds what the one before had."""
     concurrent = multiply(resident, float(machine.facts.multiprocessors))
-    side_by_side: dict[object, Expr] = {}
-    for kind, bound in zip(BLOCKS, kernel.grid, strict=True):
-        side_by_side[kind] = minimum(maximum(1.0, concurrent), bound)
-        concurrent = divide(concurrent, bound)
-    waves = maximum(1.0, divide(kernel.blocks, product_of(side_by_side.values())))
+    across, down, deep = kernel.grid
+    plane = side_by_side(maximum(1.0, concurrent), real(across), real(down), kernel.raster)
+    layers = minimum(maximum(1.0, divide(concurrent, across * down)), deep)
+    together = dict(zip(BLOCKS, (*plane, layers), strict=True))
+    waves = maximum(1.0, divide(kernel.blocks, product_of(together.values())))
     footprint = multiply(access.lines[work.first], float(access.line_bytes))
     for i in range(work.first):
         if access.moves(i):
-            footprint = multiply(footprint, side_by_side[work.statement.loops[i].kind])
+            footprint = multiply(footprint, together[work.statement.loops[i].kind])
     unique = _unique(access)
     return multiply(maximum(unique, multiply(waves, minimum(footprint, unique))), _ways(access))

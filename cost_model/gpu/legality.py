@@ -53,6 +53,8 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
     if not is_one(kernel.resident):
         enough = occupancy(kernel, register_estimate(kernel, machine), machine) >= kernel.resident
         rules.append(Rule("resident blocks", enough))
+    if not is_one(kernel.raster):
+        rules.append(Rule("rows together", kernel.raster <= imax(kernel.grid[1], Const(1, INDEX))))
     rules += [
         Rule(f"grid {axis}", size <= limit)
         for axis, size, limit in zip("xyz", kernel.grid, facts.max_grid, strict=True)

@@ -92,6 +92,11 @@ def stages(name: str, extent: int, group: str, asynchronous: bool) -> SketchPara
     return SketchParam(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
 
 
+def raster(name: str) -> SketchParam:
+    """Rows of blocks that are started together."""
+    return SketchParam(name, (1, 2, 4, 8, 16), "raster")
+
+
 def pad(name: str) -> SketchParam:
     """Elements between the rows of a shared buffer, whose number of columns is most often a multiple of the 32 banks.
 

@@ -12,13 +12,15 @@ the operand that is contiguous along the reduction is stored transposed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from autosched.ir.stmt import Scope
+from autosched.ir.dtype import DTYPES
+from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars
-from autosched.schedule import ComputeAt, ComputeInline, Reorder, Split, Stage, State, Step, Unroll
+from autosched.schedule import ComputeAt, ComputeInline, Raster, Reorder, Split, Stage, State, Step, Unroll
 from autosched.schedule.stage import StageAxis
-from search_spaces.access import Read, has_reuse, reads_of
+from search_spaces.access import Read, buffer_shape, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
@@ -95,6 +97,8 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     batch, uniform = (_on_consumer(sketch, consumer, stage, axes) for axes in (batch, _ends(stage)))
     sketch = bind_levels(sketch, tiled_levels(consumer, sketch.state.stage(consumer).op.axes, batch, uniform))
+    if _is_large(sketch.state, sketch.state.stage(acc), context):
+        sketch = _rastered(sketch, consumer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     sketch, loop = accumulate(sketch, sketch.state.stage(acc), chunks=bool(plan.shared))
     for buffer in plan.shared:
@@ -104,6 +108,23 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
     if plan.shared and plan.fold:
         sketch = _fold_all(sketch, sketch.state.stage(acc), reads)
     return sketch.finish(consumer, acc, note=f"{stage.name}:{plan.note}")
+
+
+def _is_large(state: State, stage: Stage, context: SketchContext) -> bool:
+    """Whether what the reduction reads and writes may be more than the cache that all blocks share."""
+    gpu = context.target.gpu
+    read = sum(math.prod(buffer_shape(state, x.buffer)) * DTYPES[x.dtype].nbytes for x in stage.op.loads)
+    written = math.prod(map(size, stage.op.axes)) * max(DTYPES[d].nbytes for d in stage.op.dtypes)
+    return gpu is not None and 2 * (read + written) > gpu.l2_bytes
+
+
+def _rastered(sketch: PartialSketch, consumer: str) -> PartialSketch:
+    """The order of its blocks as an open number, where they are in rows and columns."""
+    kinds = {x.kind for x in sketch.state.stage(consumer).loops}
+    if not {ForKind.BLOCK_X, ForKind.BLOCK_Y} <= kinds:
+        return sketch
+    rows = domains.raster(f"{consumer}.raster")
+    return sketch.with_params([rows]).apply(Raster(consumer, rows.name))
 
 
 def _ends(stage: Stage) -> frozenset[str]:

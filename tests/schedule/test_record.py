@@ -79,6 +79,7 @@ def test_every_step_goes_out_and_comes_back():
         "Once",
         "Pad",
         "Pipeline",
+        "Raster",
         "Separate",
         "Team",
         "Tensorize",

@@ -19,6 +19,7 @@ from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, select
+from autosched.ir.raster import block_of
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -169,11 +170,14 @@ class _Kernel:
         if stmt.kind in BLOCKS or stmt.kind in THREADS:
             if isinstance(stmt.resident, Const):
                 self.registers.asked = int(stmt.resident.value)
+            if isinstance(stmt.raster, Const):
+                self._raster(stmt, int(stmt.raster.value))
             number = self.threads.bind(stmt, self.dialect)
             if number is None:
                 self.c.variables[stmt.var] = "0"
             else:
-                self.line(f"const {kind} {name} = {number};")
+                rastered = self.threads.places.get(stmt.kind)
+                self.line(f"const {kind} {name} = {number if rastered is None else self.c.text(rastered)};")
             self._emit(stmt.body)
             return
         carried = carried_places(stmt, self._shared_places, self.simplify)
@@ -192,6 +196,22 @@ class _Kernel:
             for place in carried:
                 variable = self.c.places.pop(place.expr)
                 self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
+
+    def _raster(self, nest: For, group: int) -> None:
+        """The places of blocks that are started in bands of `group` rows."""
+        sizes = {s.kind: s.bound for s in walk(nest) if isinstance(s, For) and s.kind in BLOCKS}
+        across, down = (sizes[kind] for kind in BLOCKS[:2])
+        assert isinstance(across, Const)
+        assert isinstance(down, Const)
+        if group == 1 or 1 in (across.value, down.value):
+            return
+        number = Var(f"{self.name}.block", INDEX)
+        name = self.c.variables[number] = self.text.name("block")
+        x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
+        self.line(f"const {self.c.index_type} {name} = {y} * {across.value} + {x};")
+        self.simplify.ranges[number] = (0, int(across.value * down.value) - 1)
+        places = block_of(number, int(across.value), int(down.value), group)
+        self.threads.places = {kind: self.simplify(place) for kind, place in zip(BLOCKS, places, strict=False)}
 
     def _shared_places(self, buffer: str) -> int:
         """The places of a shared buffer that the iterations of a pipeline take in turn; 1 of any other."""

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.source import Triple
 from autosched.ir.expr import INDEX, Const, Expr, Var
-from autosched.ir.stmt import BLOCKS, THREADS, For
+from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind
 
 
 @dataclass
 class Threads:
-    """Sizes along x, y, z, and the variables of the loops that a block's threads stand for."""
+    """Sizes along x, y, z, the variables of the loops that a block's threads stand for, and the `places` of blocks that
+    are not started row by row."""
 
     grid: list[int] = field(default_factory=lambda: [1, 1, 1])
     block: list[int] = field(default_factory=lambda: [1, 1, 1])
     numbers: list[Var | None] = field(default_factory=lambda: [None, None, None])
+    places: dict[ForKind, Expr] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -29,10 +29,11 @@ class GpuNest(NestBuilder):
 
     def build(self) -> Stmt:
         nest = self._build()
-        if self.stage.resident is None or self.stage.at is not None:
+        if self.stage.at is not None or (self.stage.resident is None and self.stage.raster is None):
             return nest
         assert isinstance(nest, For)
-        return replace(nest, resident=closed(self.stage.resident))
+        resident, raster = (None if n is None else closed(n) for n in (self.stage.resident, self.stage.raster))
+        return replace(nest, resident=resident, raster=raster)
 
     def _build(self) -> Stmt:
         if self._is_copy():

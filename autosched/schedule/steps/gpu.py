@@ -1,5 +1,5 @@
 """Primitives for GPUs: Bind loops to blocks and threads, Team of threads for a point, Cooperate on shared buffers, Pad
-them, fill them ahead in a Pipeline, CrossThread reductions, LaunchBounds."""
+them, fill them ahead in a Pipeline, CrossThread reductions, LaunchBounds, Raster."""
 
 from __future__ import annotations
 
@@ -85,6 +85,28 @@ class LaunchBounds:
         check(stage.at is None and state.on_gpu(stage), f"{where}: bind the loops of a stage at the root first")
         check_factor(where, self.blocks)
         return state.with_stage(replace(stage, resident=self.blocks))
+
+
+@dataclass(frozen=True)
+class Raster:
+    """The blocks of the stage's kernel are started in bands of `rows` rows (blockIdx.y), column by column in each.
+
+    Those that run at a time then share more of what they read; see `ir/raster.py`. Refused unless loops of the stage
+    are bound to blockIdx.x and blockIdx.y.
+    """
+
+    stage: str
+    rows: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"raster({self.stage})"
+        plane = {ForKind.BLOCK_X, ForKind.BLOCK_Y}
+        check(
+            plane <= {x.kind for x in stage.loops}, f"{where}: bind two of its loops to blockIdx.x and blockIdx.y first"
+        )
+        check_factor(where, self.rows)
+        return state.with_stage(replace(stage, raster=self.rows))
 
 
 @dataclass(frozen=True)
