@@ -10,6 +10,7 @@ from autosched.errors import UsageError
 from autosched.runtime.simulator.instructions import INSTRUCTIONS, Instruction, PtxOperand
 
 TYPES = {"r": "unsigned", "l": "unsigned long long", "f": "float", "h": "unsigned short", "d": "double"}
+SPECIAL = {"cluster_ctarank": "simulator::simulator_rank()", "laneid": "threadIdx.x % 32"}  # registers of PTX
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _PLAIN = re.compile(r"(?:0x)?[0-9a-fA-F]+|-\d+")
@@ -111,7 +112,7 @@ def _statement(text: str, bound: Sequence[Bound]) -> str:
     return _call(instruction, words, operands, bound)
 
 
-def find(opcode: str) -> tuple[Instruction, tuple[str, ...]]:
+def find(opcode: str) -> tuple[Instruction, tuple[str | None, ...]]:
     """The row of an instruction, and what its pattern captures. Raises UsageError for one that is not in the table."""
     for instruction in INSTRUCTIONS:
         found = re.fullmatch(instruction.pattern, opcode)
@@ -132,6 +133,8 @@ def _comparison(opcode: str, operands: Sequence[str], bound: Sequence[Bound]) ->
 def _value(operand: str, bound: Sequence[Bound]) -> str:
     """A register, a number or a predicate as C."""
     operand = operand.strip()
+    if operand.startswith("%%"):
+        return SPECIAL[operand[2:]]
     if operand.startswith("%"):
         chosen = bound[int(operand[1:])]
         return f"({chosen.expression})" if chosen.is_written else f"({chosen.type})({chosen.expression})"
@@ -140,7 +143,9 @@ def _value(operand: str, bound: Sequence[Bound]) -> str:
     raise UsageError(f"an operand of inline PTX must be %N, a number or a predicate, got {operand!r}")
 
 
-def _call(instruction: Instruction, words: Sequence[str], operands: Sequence[str], bound: Sequence[Bound]) -> str:
+def _call(
+    instruction: Instruction, words: Sequence[str | None], operands: Sequence[str], bound: Sequence[Bound]
+) -> str:
     before: list[str] = []
     flat = [x for operand in operands for x in _flattened(operand)]
     if len(flat) not in instruction.counts:
@@ -148,8 +153,9 @@ def _call(instruction: Instruction, words: Sequence[str], operands: Sequence[str
         raise UsageError(f"{instruction.function} takes {wanted} operands in PTX, got {len(flat)}: {', '.join(flat)}")
     kinds = instruction.operands[: len(flat)]
     arguments = [_argument(kind, text, bound, before) for kind, text in zip(kinds, flat, strict=True)]
-    name = instruction.function.format(*words)
-    result = f"{_value(flat[0], bound)} = " if kinds[:1] == (PtxOperand.RESULT,) else ""
+    chosen = ["false" if w is None else "true" if w.startswith(".") else w for w in words]
+    name = instruction.function.format(*chosen)
+    result = f"{_value(flat[0].rpartition('|')[2], bound)} = " if kinds[:1] == (PtxOperand.RESULT,) else ""
     return f"{''.join(before)}{result}simulator::{name}({', '.join(a for a in arguments if a)});"
 
 
@@ -163,8 +169,11 @@ def _argument(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[
     match kind:
         case PtxOperand.NONE | PtxOperand.RESULT:
             return ""
-        case PtxOperand.PREDICATE | PtxOperand.VALUE:
+        case PtxOperand.VALUE:
             return _value(text, bound)
+        case PtxOperand.EITHER:
+            is_group = text.startswith("{")
+            return _argument(PtxOperand.VALUES if is_group else PtxOperand.VALUE, text, bound, before)
         case PtxOperand.VALUES | PtxOperand.PLACES:
             return _list(kind, text, bound, before)
 
@@ -175,7 +184,9 @@ def _list(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[str]
     registers = [bound[int(x[1:])] if x.startswith("%") else Bound("r", x) for x in inner]
     name, count, form = f"group_{len(before)}", len(inner), registers[0].type
     if kind is PtxOperand.VALUES:
-        before.append(f"const {form} {name}[{count}] = {{{', '.join(f'({r.expression})' for r in registers)}}}; ")
+        before.append(
+            f"const {form} {name}[{count}] = {{{', '.join(f'({form})({r.expression})' for r in registers)}}}; "
+        )
     else:
         before.append(f"{form}* const {name}[{count}] = {{{', '.join(f'&({r.expression})' for r in registers)}}}; ")
     return name

@@ -16,20 +16,16 @@ struct Cell {
   uint32_t write_era = 0, writer = NOBODY, write_time = 0;
   uint32_t read_era = 0, reader = NOBODY, read_time = 0;
   int32_t readers = -1;  // a row of `reads`, where several threads have read
-  bool is_written = false, by_update = false, under_way = false;
+  bool is_written = false, by_update = false, under_way = false, by_engine = false;
 };
 
 std::vector<Cell> shared_cells;
 std::vector<std::vector<Cell>> buffer_cells;
 std::vector<uint32_t> own, common;             // counts of the threads
 std::vector<std::vector<uint32_t>> known;      // by each thread, where that is more than `common`
+std::vector<uint32_t> fenced;                   // up to which counts the engine sees what threads wrote
 std::vector<uint32_t> reads;                   // rows of a count for each thread
 uint32_t era, launch_era;                      // number of this cluster, and of the launch's first
-
-bool knows(unsigned thread, unsigned other, uint32_t time)
-{
-  return thread == other || time <= common[other] || (!known[thread].empty() && time <= known[thread][other]);
-}
 
 struct Cells { Cell* first; unsigned n, granule; const unsigned char* start; bool is_shared; };
 
@@ -112,6 +108,7 @@ void note_write(Cell& cell, unsigned thread, bool is_update)
   cell.write_era = era;
   cell.writer = thread;
   cell.write_time = own[thread];
+  cell.by_engine = false;
   cell.reader = NOBODY;
   cell.readers = -1;
 }
@@ -149,25 +146,45 @@ void begin_cluster()
   own.assign(threads.size(), 1);
   common.assign(threads.size(), 0);
   known.assign(threads.size(), {});
+  fenced.assign(threads.size(), 0);
   reads.clear();
 }
 
-void meet_clocks(const std::vector<unsigned>& those)
+bool knows(unsigned thread, unsigned other, uint32_t time)
+{
+  return thread == other || time <= common[other] || (!known[thread].empty() && time <= known[thread][other]);
+}
+
+uint32_t count_of(unsigned thread) { return own[thread]; }
+
+void tell(Clock& clock, unsigned thread)
+{
+  if (clock.empty()) clock = common;
+  for (size_t n = 0; n < clock.size(); ++n) clock[n] = std::max(clock[n], common[n]);
+  for (size_t n = 0; n < known[thread].size(); ++n) clock[n] = std::max(clock[n], known[thread][n]);
+  clock[thread] = own[thread]++;
+}
+
+void listen(const Clock& clock, unsigned thread)
+{
+  if (clock.empty()) return;
+  if (known[thread].empty()) known[thread] = common;
+  for (size_t n = 0; n < clock.size(); ++n) known[thread][n] = std::max(known[thread][n], clock[n]);
+}
+
+void meet_clocks(const std::vector<unsigned>& givers, const std::vector<unsigned>& takers)
 {
   unsigned alive = 0;
   for (const Thread& thread : threads) alive += !thread.is_done;
-  if (those.size() == alive) {
+  if (givers.size() == alive && takers.size() == alive) {
     common = own;
     for (auto& row : known) row.clear();
-  } else {
-    std::vector<uint32_t> all = common;
-    for (unsigned t : those) {
-      for (size_t n = 0; n < known[t].size(); ++n) all[n] = std::max(all[n], known[t][n]);
-      all[t] = own[t];
-    }
-    for (unsigned t : those) known[t] = all;
+    for (unsigned t : givers) ++own[t];
+    return;
   }
-  for (unsigned t : those) ++own[t];
+  Clock all;
+  for (unsigned t : givers) tell(all, t);
+  for (unsigned t : takers) listen(all, t);
 }
 
 void check(const void* at, unsigned bytes, Kind kind, unsigned thread)
@@ -189,20 +206,35 @@ void check(const void* at, unsigned bytes, Kind kind, unsigned thread)
   }
 }
 
-void begin_copy(const void* to, unsigned bytes)
+void begin_copy(const void* to, unsigned bytes, unsigned thread)
 {
   const Cells cells = cells_of(to, bytes);
-  check(to, bytes, WRITE, current);
+  check(to, bytes, WRITE, thread);
   for (unsigned n = 0; n < cells.n; ++n) cells.first[n].under_way = true;
 }
 
-void end_copy(const void* to, unsigned bytes)
+void end_copy(const void* to, unsigned bytes, unsigned thread, bool by_engine)
 {
   const Cells cells = cells_of(to, bytes);
   for (unsigned n = 0; n < cells.n; ++n) {
     cells.first[n].under_way = false;
-    note_write(cells.first[n], current, false);
+    note_write(cells.first[n], thread, false);
+    cells.first[n].by_engine = by_engine;
   }
 }
+
+void check_engine(const void* at, unsigned bytes, unsigned thread)
+{
+  const Cells cells = cells_of(at, bytes);
+  for (unsigned n = 0; n < cells.n; ++n) {
+    const Cell& cell = cells.first[n];
+    if (!cell.is_written || cell.write_era != era || cell.by_engine || cell.write_time <= fenced[cell.writer]) continue;
+    find("unfenced", "%s wrote %s with no fence.proxy.async behind, and %s has it read asynchronously", where(cell.writer),
+         place_of(cells.start + n * cells.granule), where(thread));
+  }
+  check(at, bytes, READ, thread);
+}
+
+void fence(unsigned thread) { fenced[thread] = own[thread]++; }
 
 }  // namespace simulator

@@ -22,11 +22,11 @@ extern "C" void simulator_copy(unsigned to, const void* from, unsigned bytes, un
     return find("misaligned", "%s copies %u bytes from %s to %s", where(current), bytes, place_of(from), place_of(copy.to));
   if (options.checked) {
     if (given) check(from, given, READ, current);
-    begin_copy(copy.to, bytes);
+    begin_copy(copy.to, bytes, current);
   }
   if (options.counted) {
-    if (given) count(from, given, READ, site);
-    count(copy.to, bytes, WRITE, site);
+    if (given) count(from, given, READ, site, current);
+    count(copy.to, bytes, WRITE, site, current);
   }
   if (to + bytes > shared_bytes) stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), shared_bytes);
   if (options.late) memset(copy.to, POISON, bytes);
@@ -40,17 +40,21 @@ extern "C" void simulator_commit_copies()
   me().open.clear();
 }
 
-void finish_copies(Thread& thread, unsigned pending)
+void finish_copy(const Copy& copy, unsigned thread)
 {
+  if (options.late) move(copy);
+  if (options.checked) end_copy(copy.to, copy.bytes, thread, false);
+}
+
+void finish_copies(unsigned number, unsigned pending)
+{
+  Thread& thread = threads[number];
   while (thread.groups.size() > pending) {
-    for (const Copy& copy : thread.groups.front()) {
-      if (options.late) move(copy);
-      if (options.checked) end_copy(copy.to, copy.bytes);
-    }
+    for (const Copy& copy : thread.groups.front()) finish_copy(copy, number);
     thread.groups.erase(thread.groups.begin());
   }
 }
 
-extern "C" void simulator_wait_for_copies(unsigned pending) { finish_copies(me(), pending); }
+extern "C" void simulator_wait_for_copies(unsigned pending) { finish_copies(current, pending); }
 
 }  // namespace simulator

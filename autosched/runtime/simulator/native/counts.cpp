@@ -74,9 +74,9 @@ void add(const std::vector<Lane>& lanes)
 
 }  // namespace
 
-void count(const void* at, unsigned bytes, Kind kind, const void* site)
+void count(const void* at, unsigned bytes, Kind kind, const void* site, unsigned thread)
 {
-  const unsigned number = me().number, block = me().block - blocks.data();
+  const unsigned number = threads[thread].number, block = threads[thread].block - blocks.data();
   const uint16_t warp = block * MOST_WARPS + number / WARP;
   noted.push_back({site, (uint64_t)at, 0, warp, uint8_t(number % WARP), uint8_t(bytes), uint8_t(kind)});
   if (noted.size() >= MOST_NOTED) count_all();

@@ -1,6 +1,7 @@
 // The threads of a block as fibers of one thread of the processor: each runs until it must wait for others.
 #include "runtime.h"
 #include <cstdio>
+#include <string>
 #include <sys/mman.h>
 
 namespace simulator {
@@ -116,6 +117,10 @@ void run_cluster(Triple first, unsigned size)
     thread.is_done = false;
     thread.open.clear();
     thread.groups.clear();
+    thread.stores.clear();
+    thread.store_groups.clear();
+    thread.cluster_arrivals = 0;
+    thread.waits_for = nullptr;
     prepare(thread);
   }
   current = options.backward ? threads.size() - 1 : 0;
@@ -143,15 +148,44 @@ void leave()
   __builtin_unreachable();
 }
 
+namespace {
+
+std::string all_that_wait(const char* mine)
+{
+  std::map<std::string, unsigned> reasons;
+  unsigned ended = 0;
+  for (const Thread& thread : threads)
+    if (thread.is_done) ++ended;
+    else if (thread.waits_for) ++reasons[thread.waits_for];
+  std::string text = std::string(where(current)) + " waits for " + mine + "; of " + std::to_string(threads.size());
+  text += " threads " + std::to_string(ended) + " have ended";
+  for (const auto& [reason, n] : reasons) text += ", " + std::to_string(n) + " wait for " + reason;
+  return text;
+}
+
+}  // namespace
+
 void wait_for(const char* what, const std::function<bool()>& is_ready)
 {
   uint64_t seen = progress;
+  me().waits_for = what;
   for (unsigned idle = 0; !is_ready();) {
     yield();
     idle = progress == seen ? idle + 1 : 0;
     seen = progress;
-    if (idle > 2) stop("deadlock", "%s waits for %s, and so does or has ended every other thread", where(current), what);
+    if (idle > 2) stop("deadlock", "%s", all_that_wait(what).c_str());
   }
+  me().waits_for = nullptr;
+}
+
+void together(Group& group, unsigned count, const char* what, const void* site, void* mine,
+              const std::function<void(void* const* given)>& all)
+{
+  group.given[me().number % count] = mine;
+  if (!is_last(group.meeting, count, what, site)) return;
+  ++numbers.collectives;
+  all(group.given);
+  part(group.meeting);
 }
 
 bool is_last(Meeting& meeting, unsigned count, const char* what, const void* site)

@@ -74,7 +74,7 @@ extern "C" void simulator_access(const void* at, unsigned bytes, int kind, const
     stop("outside", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
   }
   if (options.checked) check(at, bytes, (Kind)kind, current);
-  if (options.counted) count(at, bytes, (Kind)kind, site);
+  if (options.counted) count(at, bytes, (Kind)kind, site, current);
 }
 
 extern "C" void simulator_open(const Options* wanted, const Buffer* given, unsigned n)

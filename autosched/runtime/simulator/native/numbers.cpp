@@ -1,12 +1,13 @@
 // Small floats and back, rounding to even.
 #include "runtime.h"
+#include <algorithm>
 #include <cmath>
 
 namespace simulator {
 
 namespace {
 
-uint32_t bits_of(float value)
+uint32_t word_of(float value)
 {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -32,17 +33,63 @@ extern "C" float simulator_float_of_half(uint16_t bits)
 
 extern "C" uint16_t simulator_half_of_float(float value)
 {
-  const uint32_t word = bits_of(value), sign = word >> 16 & 0x8000, size = word & 0x7fffffff;
+  const uint32_t word = word_of(value), sign = word >> 16 & 0x8000, size = word & 0x7fffffff;
   if (size > 0x7f800000) return 0x7fff;
-  if (size >= bits_of(65520.0f)) return sign | 0x7c00;
-  if (size < bits_of(0x1p-14f)) return sign | uint32_t(std::nearbyint(float_of(size) * 0x1p24f));
+  if (size >= word_of(65520.0f)) return sign | 0x7c00;
+  if (size < word_of(0x1p-14f)) return sign | uint32_t(std::nearbyint(float_of(size) * 0x1p24f));
   return sign | (size + 0xfff + (size >> 13 & 1) - (112u << 23)) >> 13;
 }
 
 extern "C" uint16_t simulator_bfloat_of_float(float value)
 {
-  const uint32_t word = bits_of(value);
+  const uint32_t word = word_of(value);
   return value == value ? (word + 0x7fff + (word >> 16 & 1)) >> 16 : 0x7fff;
+}
+
+unsigned bits_of(Number number)
+{
+  switch (number) {
+    case f32: case tf32: case s32: return 32;
+    case f16: case bf16: return 16;
+    default: return 8;
+  }
+}
+
+double value_of(Number number, uint32_t bits)
+{
+  switch (number) {
+    case f32: return float_of(bits);
+    case tf32: return float_of(bits & ~uint32_t(0x1fff));  // the rest is not looked at
+    case f16: return simulator_float_of_half(bits);
+    case bf16: return float_of(bits << 16);
+    case s8: return int8_t(bits);
+    case u8: return uint8_t(bits);
+    case s32: return int32_t(bits);
+    case e5m2: return simulator_float_of_half(bits << 8);
+    case e4m3: break;
+  }
+  const unsigned exponent = bits >> 3 & 15, fraction = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return NAN;
+  const double size = exponent ? std::ldexp(8 + fraction, int(exponent) - 10) : std::ldexp(fraction, -9);
+  return bits & 0x80 ? -size : size;
+}
+
+extern "C" uint16_t simulator_e4m3_of_float(float value)
+{
+  const unsigned sign = word_of(value) >> 24 & 0x80;
+  const double size = std::fabs(value);
+  if (size != size) return 0x7f;
+  if (size >= 448) return sign | 0x7e;
+  const int exponent = std::max(size > 0 ? std::ilogb(size) : -6, -6);
+  const unsigned fraction = unsigned(std::nearbyint(std::ldexp(size, 3 - exponent)));  // 8 to 16, less below 2^-6
+  return sign | (fraction + (unsigned(exponent + 7 - 1) << 3));
+}
+
+// Sums within an instruction are cut off, not rounded.
+float truncated(double value)
+{
+  const float near = value;
+  return std::isfinite(near) && std::fabs(near) > std::fabs(value) ? std::nextafter(near, 0.0f) : near;
 }
 
 }  // namespace simulator

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <vector>
 
 namespace simulator {
@@ -13,7 +14,7 @@ struct Place { Triple thread, block, block_size, grid_size; };
 enum Kind { READ, WRITE, BOTH };
 enum Shuffle { LANE, UP, DOWN, XOR };
 
-constexpr unsigned WARP = 32, MOST_WARPS = 32, NAMED_BARRIERS = 16;
+constexpr unsigned WARP = 32, GROUP = 128, MOST_WARPS = 32, NAMED_BARRIERS = 16;
 constexpr unsigned ARENA = 1 << 18;  // bytes from the shared memory of one block of a cluster to that of the next
 constexpr unsigned POISON = 0xff;    // a NaN in every width
 constexpr unsigned STACK = 64 << 10;
@@ -34,17 +35,51 @@ struct Numbers {
 // Threads that wait for each other. The last one to arrive does what is to be done for all.
 struct Meeting { unsigned arrived = 0; uint64_t generation = 0; const char* what = nullptr; const void* site = nullptr; };
 
-struct Warp { Meeting meeting; uint64_t given[WARP], taken[WARP]; uint32_t present = 0; };
+// Threads that do something together: what each of them gives is where `given` says.
+struct Group { Meeting meeting; void* given[GROUP]; };
+
+struct Warp { Meeting meeting; uint64_t given[WARP], taken[WARP]; uint32_t present = 0; Group together; };
+
+using Clock = std::vector<uint32_t>;  // what is known of each thread's count, see checks.cpp
+
+struct Named { Meeting meeting; std::vector<unsigned> givers, takers; };
+
+// An mbarrier: a phase ends when `pending` arrivals and `bytes` have come.
+struct Phase { uint32_t count, pending; int64_t bytes; uint64_t number; unsigned maker; uint32_t made; Clock coming, known; };
+
+// A product under way: where each of 128 threads has its results, and what the operands are.
+struct Product {
+  int kinds[3], n, k, adds, signs[2], transposed[2], in_registers;  // kinds: of the results, of both operands
+  uint64_t a, b;                                                    // descriptors
+  std::vector<void*> places;     // of thread t from t * results on
+  std::vector<uint32_t> held;    // A in registers: four of each thread
+  unsigned results;              // registers of a thread
+};
+
+// Results that are under way: what their registers will hold, while they hold nothing of use.
+struct Results { std::vector<uint32_t> values; unsigned under_way = 0; };
+
+struct Warpgroup {
+  Group together;
+  std::vector<Product> open;
+  std::vector<std::vector<Product>> groups;  // the oldest first
+  std::map<void*, Results> results;          // by the place of the first
+  bool is_fenced = false;
+};
 
 struct Block {
   Triple index;
   unsigned first;  // thread of the cluster
   unsigned char* shared;
-  Meeting named[NAMED_BARRIERS];  // number 0 is __syncthreads
+  Meeting whole;   // __syncthreads
+  Named named[NAMED_BARRIERS];
   Warp warps[MOST_WARPS];
+  Warpgroup warpgroups[MOST_WARPS / 4];
+  std::map<uint32_t, Phase> phases;  // by their places in shared memory
 };
 
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, given; };
+
 
 struct Thread {
   void* stack_pointer;
@@ -53,8 +88,12 @@ struct Thread {
   unsigned number;  // in its block
   Block* block;
   bool is_done;
+  const char* waits_for;  // nullptr: it runs
   std::vector<Copy> open;                // copies that no group holds yet
   std::vector<std::vector<Copy>> groups; // the oldest first
+  std::vector<std::function<void()>> stores;  // of the copy engine, that no group holds yet
+  std::vector<std::vector<std::function<void()>>> store_groups;  // the oldest first
+  unsigned cluster_arrivals;
 };
 
 extern Options options;
@@ -75,6 +114,9 @@ void wait_for(const char* what, const std::function<bool()>& is_ready);
 // Of `count` threads. Returns whether this one is the last; then it does what is to be done, and calls `part`.
 bool is_last(Meeting&, unsigned count, const char* what, const void* site);
 void part(Meeting&);
+// `count` threads give what `mine` points to; the last one to come does `all`, before any goes on.
+void together(Group&, unsigned count, const char* what, const void* site, void* mine,
+              const std::function<void(void* const* given)>& all);
 
 // findings.cpp
 void find(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -91,19 +133,46 @@ const char* place_of(const void* at);  // in words
 void forget_checks();  // of buffers
 void begin_checks();   // of a launch
 void begin_cluster();
-void meet_clocks(const std::vector<unsigned>& those);
+void meet_clocks(const std::vector<unsigned>& givers, const std::vector<unsigned>& takers);
+void tell(Clock&, unsigned thread);          // what it has done, to whoever listens
+void listen(const Clock&, unsigned thread);  // to what was told
+uint32_t count_of(unsigned thread);
+bool knows(unsigned thread, unsigned other, uint32_t time);
 void check(const void* at, unsigned bytes, Kind kind, unsigned thread);
-void begin_copy(const void* to, unsigned bytes);
-void end_copy(const void* to, unsigned bytes);
+void begin_copy(const void* to, unsigned bytes, unsigned thread);
+void end_copy(const void* to, unsigned bytes, unsigned thread, bool by_engine);
+// Of the copy engine or the tensor cores, which see what threads have written only behind a fence.
+void check_engine(const void* at, unsigned bytes, unsigned thread);
+void fence(unsigned thread);
 
 // counts.cpp
-void count(const void* at, unsigned bytes, Kind kind, const void* site);
+void count(const void* at, unsigned bytes, Kind kind, const void* site, unsigned thread);
 void count_all();  // what has been noted so far
 
 // warps.cpp
 void thread_ended();  // the one that runs: nobody waits for it any more
 
 // copies.cpp
-void finish_copies(Thread&, unsigned pending);
+void finish_copies(unsigned thread, unsigned pending);
+void finish_copy(const Copy&, unsigned thread);
+
+// clusters.cpp
+unsigned char* shared_at(uint32_t address);  // of this block, or of the one that the address names
+unsigned rank_of(const Block&);
+
+// mbarriers.cpp
+Phase& phase_at(Block&, uint32_t offset, const char* what);
+void arrive(Block&, uint32_t offset, unsigned count, int64_t bytes, unsigned thread);
+void bytes_came(Block&, uint32_t offset, int64_t bytes, unsigned thread);
+
+// engine.cpp
+void run_loads(const Block&, uint32_t barrier);  // those that it waits for
+void finish_stores(unsigned thread, unsigned pending);
+
+// numbers.cpp
+enum Number { f32, f16, bf16, tf32, s8, u8, e4m3, e5m2, s32 };
+double value_of(Number, uint32_t bits);
+unsigned bits_of(Number);
+float truncated(double);
 
 }  // namespace simulator

@@ -21,7 +21,7 @@ void know_each_other(unsigned first, unsigned count)
   std::vector<unsigned> those;
   for (unsigned n = first; n < first + count; ++n)
     if (!threads[n].is_done) those.push_back(n);
-  meet_clocks(those);
+  meet_clocks(those, those);
 }
 
 // Lanes of a shuffle's group that may be read: CUDA C++ Programming Guide, "Warp Shuffle Functions".
@@ -47,7 +47,7 @@ void end_barrier(Block& block)
 {
   count_all();
   know_each_other(block.first, threads_per_block());
-  part(block.named[0]);
+  part(block.whole);
 }
 
 }  // namespace
@@ -55,16 +55,43 @@ void end_barrier(Block& block)
 extern "C" void simulator_barrier(const void* site)
 {
   Block& block = *me().block;
-  if (is_last(block.named[0], alive_in(block), "a barrier of the block", site)) end_barrier(block);
+  if (is_last(block.whole, alive_in(block), "a barrier of the block", site)) end_barrier(block);
+}
+
+// Barrier number 0 is that of the block.
+extern "C" void simulator_named_barrier(unsigned number, unsigned count, int waits, const void* site)
+{
+  static const char* const names[] = {"barrier 0", "barrier 1", "barrier 2", "barrier 3", "barrier 4", "barrier 5",
+    "barrier 6", "barrier 7", "barrier 8", "barrier 9", "barrier 10", "barrier 11", "barrier 12", "barrier 13",
+    "barrier 14", "barrier 15"};
+  if (number >= NAMED_BARRIERS || count % WARP) stop("refused", "%s asks for barrier %u of %u threads", where(current), number, count);
+  if (number == 0 && count == 0) return simulator_barrier(site);
+  Named& named = me().block->named[number];
+  named.givers.push_back(current);
+  if (waits) named.takers.push_back(current);
+  Meeting& meeting = named.meeting;
+  const uint64_t mine = meeting.generation;
+  if (++meeting.arrived == count) {
+    if (options.checked) meet_clocks(named.givers, named.takers);
+    named.givers.clear();
+    named.takers.clear();
+    part(meeting);
+  } else if (waits) {
+    wait_for(names[number], [&] { return meeting.generation != mine; });
+  } else {
+    ++progress;
+  }
 }
 
 void thread_ended()
 {
+  finish_copies(current, 0);
+  finish_stores(current, 0);
   Block& block = *me().block;
   const Meeting& meeting = block.warps[me().number / WARP].meeting;
   if (meeting.arrived) stop("diverged", "%s ends while others of its warp are at %s", where(current), meeting.what);
   const unsigned alive = alive_in(block);
-  if (alive && block.named[0].arrived == alive) end_barrier(block);
+  if (alive && block.whole.arrived == alive) end_barrier(block);
 }
 
 extern "C" void simulator_warp_barrier(const void* site)
