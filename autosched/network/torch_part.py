@@ -24,6 +24,7 @@ from autosched.network.torch_options import BACKGROUND, NOW, BackendOptions, war
 Stamps = list[tuple[int, int]]  # of each weight where it lies, and how often it was written to
 Strides = tuple[int, ...]
 _CPU = torch.device("cpu")
+MOST_KEPT = 64  # sets of weights of a part, as many as a network has layers that are alike
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,16 @@ class OnTensors:
 
 @dataclass
 class Part:
-    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights."""
+    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights.
+
+    Where torch breaks a graph, layers that are alike share a part: `_kept` has one program for the weights of each.
+    """
 
     module: fx.GraphModule
     options: BackendOptions
     frozen: tuple[int, ...]
     _made: OnTensors | None = None
+    _kept: list[OnTensors] = field(default_factory=list)
     _refused: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -92,7 +97,7 @@ class Part:
                     self._made = self._compiled(tensors)
                     self._improve_later(self._made)
                 elif not made.is_current(tensors):
-                    self._made = self._repacked(made, tensors)
+                    self._made = self._for_weights(made, tensors)
             except AutoschedError as error:
                 self._refused = True
                 warn_once(f"autosched leaves a part of a network to torch, since it cannot be compiled: {error}")
@@ -133,7 +138,18 @@ class Part:
             assert now is not None
             if now is not made:  # weights have changed since
                 model = model.with_weights(now.model.original.constants)
-            self._made = replace(now, model=model)
+            self._made, self._kept = replace(now, model=model), []
+
+    def _for_weights(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
+        """The program that was made for these weights, or one that is packed anew. Of weights that were written to, the
+        older program goes; what is kept holds its weights, so that no others come to lie there."""
+        stamps = stamps_of(tensors, made.weights)
+        known = [made, *(kept for kept in self._kept if kept is not made)]
+        found = next((kept for kept in known if kept.stamps == stamps), None) or self._repacked(made, tensors)
+        places = [place for place, _ in stamps]
+        others = [kept for kept in known if [place for place, _ in kept.stamps] != places]
+        self._kept = [found, *others][:MOST_KEPT]
+        return found
 
     def _repacked(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
         stamps = stamps_of(tensors, made.weights)

@@ -98,6 +98,30 @@ def test_weights_are_constants_and_changes_are_noticed(compiled):
     assert (len(compiled), len(compiled.packings)) == (1, 4)
 
 
+def test_layers_that_share_a_part_are_packed_once_each(compiled, monkeypatch):
+    """torch has one graph for both after a break, which gets the weights of either."""
+    torch.manual_seed(0)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 5)
+
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return torch.relu(self.linear(x))
+
+    module = nn.Sequential(Layer(), Layer(), Layer()).eval()
+    fast, x = torch.compile(module, backend=backend), torch.randn(3, 5)
+    with torch.no_grad():
+        for _ in range(2):
+            assert_close(values(fast(x)), module(x))
+        module[1].linear.weight.mul_(2.0)
+        assert_close(values(fast(x)), module(x))
+        monkeypatch.setattr("autosched.network.torch_part.Part._repacked", lambda *_: pytest.fail("packed again"))
+        assert_close(values(fast(x)), module(x))
+
+
 def test_weights_of_inference_mode_are_inputs(compiled):
     with torch.inference_mode():
         module, x = Gain(), torch.randn(3, 4)
