@@ -49,7 +49,7 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
     where,
 )
-from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin
+from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin, product
 from autosched.ir.raster import side_by_side
 from autosched.ir.stmt import BLOCKS, Scope
 from cost_model.analysis.access import Access
@@ -58,9 +58,11 @@ from cost_model.gpu import machine as g
 from cost_model.gpu.kernels import (
     OUTSIDE,
     PRIVATE,
+    Fill,
     KernelWork,
     Work,
     accumulators,
+    divides,
     held,
     kernels,
     operands,
@@ -237,9 +239,13 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
     overhead = multiply(work.steps, g.STEP_INSTRUCTIONS)
     if work.fill is not None:
-        overhead = add(
-            overhead, multiply(divide(work.executions, work.fill.vector), g.FILL_INSTRUCTIONS * len(work.fill.shape))
-        )
+        overhead = add(overhead, _filling(kernel, work, work.fill))
+        if (
+            work.pipeline is not None
+        ):  # an asynchronous copy is one instruction, a copy by the thread a load and a store
+            by_thread = where(work.is_held | (work.pipeline.stages <= 1), 1.0, 0.0)
+            stored = sum_of(moved[id(a)] for a in shared)
+            overhead = subtract(overhead, multiply(stored, subtract(1.0, by_thread)))
     instructions = add(add(slots, overhead), sum_of(moved.values()))
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
     arithmetic, issue = (
@@ -278,6 +284,20 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
         chains,
         latency,
     )
+
+
+def _filling(kernel: KernelWork, work: Work, fill: Fill) -> Expr:
+    """Instructions of a thread that a fill takes beside loads and stores."""
+    walked = kernel.threads * fill.vector
+    each: Expr = real(g.FILL_INSTRUCTIONS)
+    for n in range(1, len(fill.shape)):
+        fixed = divides(product(list(fill.shape[n:])), walked) | (fill.trips <= 1)
+        each = add(each, where(fixed, 0.0, g.DIVISION_INSTRUCTIONS))
+    borders = sum(n for kind, n in work.statement.ops.counts if kind == "int_cmp")
+    each = add(each, g.BORDER_INSTRUCTIONS * borders)
+    copies = multiply(divide(work.executions, fill.vector), each)
+    rounds = 0.0 if work.pipeline is None else multiply(work.pipeline.rounds, g.ITERATION_INSTRUCTIONS)
+    return add(copies, rounds)
 
 
 def _ways(access: Access) -> float:
@@ -341,12 +361,14 @@ def _l1_room(kernel: KernelWork, resident: Expr, machine: GpuMachine) -> Expr:
 def _from_l2(work: Work, access: Access, room: Expr) -> Expr:
     """Bytes that the access fetches from L2 (or writes to it), all blocks; see `analysis.traffic`, whose rule it is."""
     statement = work.statement
+    together = work.fill is not None and bool(work.own) and unrolls(work.own[-1])  # the lanes of a vector
+    last = work.last - together
     moved = [
         multiply(multiply(access.lines[d], float(access.line_bytes)), statement.iterations(d))
-        for d in range(work.first, work.last + 1)
+        for d in range(work.first, last + 1)
     ]
     result = moved[-1]
-    for depth in range(work.last - 1, work.first - 1, -1):
+    for depth in range(last - 1, work.first - 1, -1):
         too_much = multiply(subtract(statement.working_set[depth], room), 1e14)
         result = minimum(result, maximum(moved[depth - work.first], too_much))
     return multiply(result, statement.weight)

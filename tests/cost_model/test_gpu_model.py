@@ -90,6 +90,13 @@ def test_slower_is_slower() -> None:
     assert seconds(2048, **{"acc.k.c": 1, "acc.k.u": 1}) > best  # two barriers for each step
 
 
+@pytest.mark.parametrize("size", [1024, 2048, 4096])
+def test_an_iteration_of_a_pipeline_costs_instructions(size: int) -> None:
+    """So chunks of 16 steps are better than those of 8; and copies by the memory system better than by the threads."""
+    assert seconds(size, **{"acc.k.c": 1, "acc.stages": 3}) > seconds(size, **{"acc.k.c": 2, "acc.stages": 3})
+    assert seconds(size, **{"acc.k.c": 4, "acc.stages": 1}) > seconds(size, **{"acc.k.c": 4, "acc.stages": 3})
+
+
 def test_one_block_more_than_a_round_costs_a_round() -> None:
     """Latency falls in steps of a round of blocks, not in proportion."""
     few = feature(1024, "waves", **{"i.s": 8, "i.t": 16})
