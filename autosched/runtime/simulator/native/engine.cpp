@@ -24,7 +24,6 @@ static_assert(sizeof(Map) <= 128, "as large as a CUtensorMap");
 
 struct Load { unsigned block; uint32_t barrier; std::function<void()> run; };
 std::vector<Load> loads;
-const Block* loads_of;  // the cluster's first block, whose loads these are
 
 // A row of the box: where it lies in the tensor (nullptr: outside), and how many bytes of it are inside, from where.
 struct Row { unsigned char* at; unsigned before, inside, bytes; };
@@ -156,8 +155,6 @@ void load(const Map& map, const std::vector<Row>& rows, unsigned block, uint32_t
 
 void defer(unsigned block, uint32_t barrier, const std::function<void()>& run)
 {
-  if (loads_of != blocks.data()) loads.clear();
-  loads_of = blocks.data();
   if (options.late) loads.push_back({block, barrier, run});
   else run();
 }
@@ -177,6 +174,8 @@ Map map_at(const void* at)
 }
 
 }  // namespace
+
+void forget_loads() { loads.clear(); }
 
 void run_loads(const Block& block, uint32_t barrier)
 {

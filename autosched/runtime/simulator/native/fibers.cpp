@@ -100,6 +100,8 @@ void run_cluster(Triple first, unsigned size)
   const unsigned count = threads_per_block();
   const Triple shape = simulator_place.block_size;
   begin_cluster();
+  forget_loads();
+  forget_arrivals();
   for (unsigned b = 0; b < size; ++b) {
     Block& block = blocks[b];
     unsigned char* shared = block.shared;

@@ -59,20 +59,24 @@ extern "C" unsigned char* simulator_shared(unsigned offset) { return me().block-
 
 extern "C" unsigned simulator_shared_offset(const void* at) { return (const unsigned char*)at - me().block->shared; }
 
+void examine_place(const void* at, unsigned bytes, const char* verb)
+{
+  const unsigned char* const last = (const unsigned char*)at + bytes - 1;
+  if (is_shared(at)) {
+    if ((last - blocks[0].shared) % ARENA >= shared_bytes)
+      stop("outside", "%s %s %s, beyond the %u bytes of the launch", where(current), verb, place_of(at), shared_bytes);
+  } else if (buffer_of(at) == nullptr || buffer_of(at) != buffer_of(last)) {
+    stop("outside", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
+  }
+}
+
 extern "C" void simulator_access(const void* at, unsigned bytes, int kind, const void* site)
 {
   if ((!options.checked && !options.counted) || is_private(at)) return;
   ++numbers.accesses;
   const char* const verb = kind == READ ? "reads" : kind == WRITE ? "writes" : "updates";
   if (bytes <= 16 && (uintptr_t)at % bytes) find("misaligned", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
-  const unsigned char* const last = (const unsigned char*)at + bytes - 1;
-  if (is_shared(at)) {
-    const unsigned char* const own = me().block->shared;
-    if (at >= own && last < own + ARENA && last >= own + shared_bytes)
-      stop("outside", "%s %s %s, beyond the %u bytes of the launch", where(current), verb, place_of(at), shared_bytes);
-  } else if (buffer_of(at) == nullptr || buffer_of(at) != buffer_of(last)) {
-    stop("outside", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
-  }
+  examine_place(at, bytes, verb);
   if (options.checked) check(at, bytes, (Kind)kind, current);
   if (options.counted) count(at, bytes, (Kind)kind, site, current);
 }

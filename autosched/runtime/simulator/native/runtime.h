@@ -128,6 +128,7 @@ extern std::vector<Buffer> buffers;
 bool is_shared(const void* at);
 const Buffer* buffer_of(const void* at);
 const char* place_of(const void* at);  // in words
+void examine_place(const void* at, unsigned bytes, const char* verb);  // is it this launch's?
 
 // checks.cpp: who has touched what, and who knows of it
 void forget_checks();  // of buffers
@@ -157,6 +158,7 @@ void finish_copies(unsigned thread, unsigned pending);
 void finish_copy(const Copy&, unsigned thread);
 
 // clusters.cpp
+void forget_arrivals();
 unsigned char* shared_at(uint32_t address);  // of this block, or of the one that the address names
 unsigned rank_of(const Block&);
 
@@ -166,6 +168,7 @@ void arrive(Block&, uint32_t offset, unsigned count, int64_t bytes, unsigned thr
 void bytes_came(Block&, uint32_t offset, int64_t bytes, unsigned thread);
 
 // engine.cpp
+void forget_loads();  // of a cluster that is over
 void run_loads(const Block&, uint32_t barrier);  // those that it waits for
 void finish_stores(unsigned thread, unsigned pending);
 
