@@ -28,10 +28,11 @@ More places are asked for in the same way. In blocks of a reduction: the source 
 tile of columns. Where a reduction has few steps: the next tile's place in a large output, and in an input that is read
 there point by point, as a residual connection's. A store to a line that no cache has waits for it, and a short tile has
 as many such stores as a core keeps waiting. The layers of ResNet-50 that add 56 x 56 x 256 inputs, with 64 steps, take
-0.88 of the time on the Xeon above. Where blocks of a reduction
-are added to a large tile in memory (`prefetch_sums`): the next register tile's place in it, which is read and written
-once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256 steps, its sums 2 MB, takes 0.91
-to 0.96 of the time.
+0.88 of the time on the Xeon above.
+
+Where blocks of a reduction are added to a large tile in memory (`prefetch_sums`): the next register tile's place in it,
+which is read and written once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256 steps,
+its sums 2 MB, takes 0.91 to 0.96 of the time.
 """
 
 from __future__ import annotations
