@@ -121,12 +121,14 @@ def _prefetch_panels(state: State, tile: Stage, context: SketchContext) -> State
     """
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None and is_copy(c)]:
+        step: Prefetch | FetchAhead | None
         if copy.at is None:
             step = _for_panel(state, tile, last, copy, context)
+            step = step if isinstance(step, FetchAhead) else None
         else:
             whole = state.stage(copy.at.stage).loop(copy.at.loop).reduce
             step = None if whole else _for_source(state, tile, last, copy)
-        if step is not None and _n_bytes(state, step.buffer) >= _least_bytes(state, tile, step, context):
+        if step is not None and _n_bytes(state, step.buffer) >= _least_bytes(state, step, context):
             state = state.apply(step)
     return state
 
@@ -152,7 +154,7 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
         step = None if read.is_indirect else choose(state, TileRead(tile, steps[-1], read, reads), context)
-        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, tile, step, context):
+        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, step, context):
             continue
         try:
             state = state.apply(step)
@@ -161,18 +163,16 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     return state
 
 
-def _least_bytes(state: State, tile: Stage, step: Prefetch | FetchAhead, context: SketchContext) -> float:
+def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext) -> float:
     """The bytes from which an operand is worth asking for.
 
     Those of a large one. Panels of weights that few rows use come from memory in each call of a network, whatever their
     size, and that takes as long as a good part of the arithmetic.
     """
     copy = state.producer(step.buffer)
-    if copy is None or copy.layout is None or not state.is_constant(copy) or not isinstance(step, FetchAhead):
+    if copy is None or copy.at is not None or not isinstance(step, FetchAhead) or not state.is_constant(copy):
         return _large(context)
-    n_columns = math.prod(extent(copy.op.axes[d]) for d, _ in copy.layout.tiles)
-    few = points(state.root(tile)) <= FEW_ROWS * n_columns
-    return context.target.l1_bytes if few else _large(context)
+    return context.target.l1_bytes
 
 
 def _prefetch_points(state: State, tile: Stage, context: SketchContext) -> State:
@@ -235,15 +235,19 @@ def _for_panel(
 ) -> Prefetch | FetchAhead | None:
     """The prefetch of the next panel of those that were all made before, while tiles read this one.
 
-    Where the second level cache does not hold two panels: of the row that is read some steps later.
+    Of the row that is read some steps later, where the second level cache does not hold two panels, or where so many
+    rows use one that the time it takes is nothing beside theirs.
     """
     if not _is_of_input(state, copy) or copy.layout is None or not copy.layout.tiles:
         return None
     (name,) = copy.op.buffers
-    steps = math.prod(int(a.extent.value) for a in tile.op.reduce_axes if isinstance(a.extent, Const))
-    if 2 * steps * VECTORS_OF_PANEL * context.target.vector_bytes > context.target.l2_bytes:
-        return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
-    return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
+    n_steps = math.prod(int(a.extent.value) for a in tile.op.reduce_axes if isinstance(a.extent, Const))
+    n_bytes = n_steps * VECTORS_OF_PANEL * context.target.vector_bytes
+    n_columns = math.prod(extent(copy.op.axes[d]) for d, _ in copy.layout.tiles)
+    few = points(state.root(tile)) <= FEW_ROWS * n_columns
+    if few and 2 * n_bytes <= context.target.l2_bytes:
+        return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
+    return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
 
 
 def _is_of_input(state: State, copy: Stage) -> bool:

@@ -153,6 +153,15 @@ def test_panels_of_weights_that_few_rows_use_are_asked_for_whatever_their_size(r
     assert not any(stage.ahead for s in sketches(dag, replace(WIDE, l1_bytes=1 << 20), 1) for stage in s.state.stages)
 
 
+def test_of_panels_that_many_rows_use_the_next_rows_are_asked_for():
+    dag = product(600, 67, 300, "float32").with_weights(["B"])
+    found = sketches(dag, replace(WIDE, l2_bytes=128 << 10), 1)
+    ways = {
+        type(h).__name__ for s in found for x in s.state.stages for h in (*x.ahead, *x.prefetches) if "pack" in h.buffer
+    }
+    assert ways == {"PrefetchHint"}
+
+
 def test_what_is_added_to_short_sums_is_asked_for():
     """A residual, but no bias."""
     a, b = te.placeholder((5, 37), name="A"), te.placeholder((37, 67), name="B")
