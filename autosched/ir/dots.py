@@ -46,6 +46,8 @@ class Intrinsic:
 
     The sums with 128 are the same for all rows (or columns) of a register tile.
 
+    Without `forms` it is of GPUs, whose emitters know it by the types of its operands.
+
     `slow_on`: processors, by LLVM's names, that convert, multiply and add one by one in less time.
     """
 
@@ -86,6 +88,7 @@ _MADD = tuple(
         ("avx512bw", 16, "avx512.pmaddw.d.512"), ("avx2", 8, "avx2.pmadd.wd"), ("sse2", 4, "sse2.pmadd.wd"),
     )
 )  # fmt: skip
+# dp4a is CUDA's, from compute capability 6.1 on; OpenCL C has the products one by one.
 # The first that a processor has is taken: VPMADDWD is for those without VNNI. It multiplies numbers of 16 bits.
 # Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; LLVM's IntrinsicsX86.td.
 # On Emerald Rapids, whose core is Sapphire Rapids', a VDPBF16PS takes 2 cycles of 512 or 256 bits, measured, in which
@@ -102,6 +105,9 @@ INTRINSICS: dict[str, Intrinsic] = {
         Intrinsic("vpmaddwd", "uint8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.signed", "int8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.unsigned", "uint8", "uint8", 2, "int32", _MADD),
+        Intrinsic("dp4a", "uint8", "int8", 4, "int32", ()),
+        Intrinsic("dp4a.signed", "int8", "int8", 4, "int32", ()),
+        Intrinsic("dp4a.unsigned", "uint8", "uint8", 4, "int32", ()),
     )
 }  # fmt: skip
 

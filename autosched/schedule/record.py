@@ -10,6 +10,7 @@ from typing import Any
 
 from autosched.backends import BACKENDS
 from autosched.errors import ScheduleError
+from autosched.ir.dots import INTRINSICS
 from autosched.ir.stmt import Scope
 from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
 from autosched.schedule.state import State, Step, initial_state
@@ -55,7 +56,7 @@ _FACTORS = {
 
 # Steps that mean something on one kind of device only.
 _FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster)
-_FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Tensorize, Winograd)
+_FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
 
 
 def _plain(value: object, values: Mapping[str, int] | None, numeric: bool) -> object:
@@ -155,5 +156,6 @@ def check_target(state: State, kind: str) -> None:
     foreign, meant = (_FOR_PROCESSORS, "processors") if is_gpu else (_FOR_GPUS, "GPUs")
     for step in state.steps:
         is_shared = not is_gpu and isinstance(step, ComputeAt) and step.scope == Scope.SHARED.value
-        if isinstance(step, foreign) or is_shared:
+        is_elsewhere = isinstance(step, Tensorize) and is_gpu == bool(INTRINSICS[step.intrinsic].forms)
+        if isinstance(step, foreign) or is_shared or is_elsewhere:
             raise ScheduleError(f"the step {step} is for {meant}, but the target is {kind}")

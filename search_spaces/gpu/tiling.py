@@ -13,7 +13,7 @@ the operand that is contiguous along the reduction is stored transposed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import ForKind, Scope
@@ -23,8 +23,11 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.access import Read, buffer_shape, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
+from search_spaces.gpu.dots import in_dots
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+
+MOST_DOTS = 4  # alternatives with an instruction for several products
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,19 @@ class Plan:
     """One alternative of a tiled reduction.
 
     `shared`: the buffers that are copied to shared memory. `fold`: whether the stages that compute operands are
-    computed in these copies. `transposed`: buffers that are stored transposed, with their innermost dimension.
+    computed in these copies. `dots`: whether products are added up by an instruction for several of them.
+    `transposed`: buffers that are stored transposed, with their innermost dimension.
     """
 
     shared: tuple[str, ...] = ()
     fold: bool = True
+    dots: bool = False
     transposed: tuple[tuple[str, int], ...] = ()
 
     @property
     def note(self) -> str:
         words = [f"{b}@shared{'.T' * (b in dict(self.transposed))}" for b in self.shared] or ["direct"]
-        return "-".join([*words, *([] if self.fold else ["unfolded"])])
+        return "-".join([*words, *["unfolded"] * (not self.fold), *["dots"] * self.dots])
 
 
 class MultiLevelTiling:
@@ -61,8 +66,15 @@ def can_tile(state: State, stage: Stage) -> bool:
 
 
 def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """The reduction in tiles, once for each plan."""
-    return [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
+    """The reduction in tiles, once for each plan. Where an instruction adds up several products, one plan remains for
+    shapes that it does not help."""
+    every = [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
+    dots = in_dots(sketch, stage)
+    if dots is None:
+        return every
+    added = dots.state.stage(stage.name)
+    chosen = plans(dots, added)[:MOST_DOTS]
+    return [*(tile_reduction(dots, added, replace(plan, dots=True), context) for plan in chosen), every[0]]
 
 
 def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:

@@ -39,12 +39,13 @@ class Dialect:
     vector_load: str  # {lanes} elements {at} an aligned address; {type} of the vector
     vector_store: str  # {value} to {at}
     vector_of: str  # {elements}: as many, with commas
-    packs_small_ones: (
-        bool  # whether elements of less than 32 bits move as words of as many; else there are vectors of them
-    )
+    word: str  # {elements} in the vector {type} {at} an address, whose place is a multiple of them, as an int
+    dot: str  # a function {name} that adds the products of the bytes of two words to a number; {a}, {b} of their types
+    packs_small_ones: bool  # into 32 bits, elements that are less; else there are vectors of all
     atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
     atomic_types: frozenset[str]
     helpers: Mapping[str, str] = field(default_factory=dict)  # in its own way, by name; see `expressions.HELPERS`
+    bytes_of: Mapping[str, str] = field(default_factory=dict)  # names of types in `dot`
     prologue: str = ""
     doubles: str = ""  # before code with float64
     # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
@@ -67,6 +68,21 @@ static __device__ __forceinline__ float {name}(float a, float b)
 #endif
 }}"""
 
+# One instruction from compute capability 6.1 on.
+DOT = """\
+static __device__ __forceinline__ int {name}(int a, int b, int total)
+{{
+  int sum;
+  asm("dp4a.{a}.{b} %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(total));
+  return sum;
+}}"""
+PRODUCTS = """\
+int {name}(int a, int b, int total)
+{{
+  const {a} x = as_{a}(a);
+  const {b} y = as_{b}(b);
+  return total + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+}}"""
 CUDA = Dialect(
     name="cuda",
     suffix=".cu",
@@ -129,6 +145,9 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     vector_load="*(const {type}*)({at})",
     vector_store="*({type}*)({at}) = {value};",
     vector_of="make_{type}({elements})",
+    word="*(const int*)({at})",
+    dot=DOT,
+    bytes_of={"int8": "s32", "uint8": "u32"},
     packs_small_ones=True,
     atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
     atomic_types=NUMBERS,
@@ -171,6 +190,9 @@ OPENCL = Dialect(
     vector_load="vload{lanes}(0, {at})",
     vector_store="vstore{lanes}({value}, 0, {at});",
     vector_of="({type})({elements})",
+    word="as_int(vload{elements}(0, {at}))",
+    dot=PRODUCTS,
+    bytes_of={"int8": "char4", "uint8": "uchar4"},
     packs_small_ones=False,
     atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},
     atomic_types=frozenset({"int32"}),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.small_floats import conversion
+from autosched.codegen.c.vectors import is_multiple
+from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Buffer
-from autosched.ir.storage import flat_index, versions_of
+from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.storage import element_count, flat_index, versions_of
 from autosched.ir.visit import loads
 
 # op -> (C operator, precedence); a higher number binds tighter
@@ -28,6 +31,9 @@ ASSOCIATIVE = frozenset(
 )  # floats are not, and a * (b / c) is not (a * b) / c
 WIDENS = frozenset({"add", "sub", "mul", "shl"})  # may leave the range of the operands' type
 INT_LIMIT = 1 << 31
+UNARY = 15
+SHARED_BY_THREADS = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED)  # memory whose arrays begin at 16 bytes
+ZERO = Const(0, INDEX)
 
 # Functions that C lacks: {name} of {type}, written before the kernels that call them.
 HELPERS = {
@@ -120,7 +126,53 @@ class Expressions:
                 return self._call(fn, args[0])
             case Binary():
                 return self._binary(expr)
+            case Word(parts=parts):
+                at = self._whole(parts)
+                text = f"(int)({self.word(parts)})" if at is None else at
+                return text, CAST if at is None else UNARY
+            case Dot():
+                return self.dot(expr, "0"), ATOM
         raise AssertionError(f"no C for {type(expr).__name__}")
+
+    def word(self, values: Sequence[Expr]) -> str:
+        """32 bits with two or four small numbers in them, the first one lowest."""
+        bits = WORD_BITS // len(values)
+        field = "(unsigned)" if bits > 8 else f"(unsigned)({self.dialect.unsigned_byte})"  # a signed byte fills a word
+        fields = [f"{field}{self.text(v, 15)}" for v in values]
+        return " | ".join(f"{f} << {n * bits}" if n else f for n, f in enumerate(fields))
+
+    def dot(self, expr: Dot, total: str) -> str:
+        """`total` and the products of two words of bytes."""
+        row = expr.row
+        name = f"dot_{row.a}_{row.b}"
+        kinds = {key: self.dialect.bytes_of[dtype] for key, dtype in (("a", row.a), ("b", row.b))}
+        self.helpers[name] = self.dialect.dot.format(name=name, **kinds)
+        return f"{name}({self.text(expr.a)}, {self.text(expr.b)}, {total})"
+
+    def _whole(self, parts: tuple[Expr, ...]) -> str | None:
+        """The load of a word that lies in memory as it is, aligned; None of any other."""
+        first, count = parts[0], len(parts)
+        if not isinstance(first, Load) or DTYPES[first.dtype].bits * count != WORD_BITS:
+            return None
+        placed, _ = self.buffers[first.buffer]
+        places, one = versions_of(placed)
+        if placed.scope not in SHARED_BY_THREADS or (places > 1 and element_count(one) % count):
+            return None
+        at = self._flat(first)
+        for n, part in enumerate(parts):
+            if not isinstance(part, Load) or part.buffer != first.buffer:
+                return None
+            same_place = places == 1 or self.simplify(part.indices[0] - first.indices[0]) is ZERO
+            if not same_place or self.simplify(self._flat(part) - at) is not Const(n, INDEX):
+                return None
+        if not is_multiple(at, count, self.simplify):
+            return None
+        return self.dialect.word.format(elements=count, at=f"&{self.element(first.buffer, first.indices)}")
+
+    def _flat(self, load: Load) -> Expr:
+        """The element's index in its place of the buffer."""
+        places, one = versions_of(self.buffers[load.buffer][0])
+        return flat_index(one, load.indices[1:] if places > 1 else load.indices, self.simplify)
 
     def _call(self, fn: str, a: Expr) -> tuple[str, int]:
         if fn == "neg":

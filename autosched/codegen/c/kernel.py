@@ -17,6 +17,7 @@ from autosched.codegen.c.source import GpuSource, Launch
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.ir.atomics import atomic_operation
+from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.raster import block_of
@@ -43,7 +44,7 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import element_count, flat_index, versions_of
-from autosched.ir.visit import exprs_of, loads, moved, substitute
+from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 WARP = 32  # threads that exchange values unless a shuffle says how many
@@ -337,7 +338,8 @@ class _Kernel:
         self._start_copy(kind, DTYPES[load.dtype].nbytes, "0", f"&{target}", f"&{source}", inside)
 
     def _count_operands(self, stmt: Store) -> None:
-        read = dict.fromkeys(x for v in stmt.values for x in loads(v))
+        inside = {p for v in stmt.values for e in subexpressions(v) if isinstance(e, Word) for p in e.parts[1:]}
+        read = dict.fromkeys(x for v in stmt.values for x in loads(v) if x not in inside)  # a word is one operand
         self.registers.read(
             (self.simplify.affine(self._flat(x.buffer, x.indices)), self._placed(x.buffer).itemsize) for x in read
         )
@@ -354,6 +356,9 @@ class _Kernel:
             assert operation is not None
             text = self.c.text(value)
             self.line(atomic_update(operation, value.dtype, targets[0], text, self.c))
+        elif stmt.reducer.is_sum and isinstance(stmt.values[0], Dot):
+            self._count_operands(stmt)
+            self.line(f"{targets[0]} = {self.c.dot(stmt.values[0], targets[0])};")
         elif (operator := _compound(stmt.reducer)) is not None:
             self._count_operands(stmt)
             self.line(f"{targets[0]} {operator} {self.c.text(stmt.values[0])};")

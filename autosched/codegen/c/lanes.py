@@ -66,7 +66,7 @@ class Lanes:
         """The vector's parts with these values: elements or words."""
         if not self._per_word:
             return [self.c.text(v) for v in values]
-        return [self._word(values[n : n + self._per_word]) for n in range(0, self.count, self._per_word)]
+        return [self.c.word(values[n : n + self._per_word]) for n in range(0, self.count, self._per_word)]
 
     def vector(self, parts: Sequence[str], separator: str = ", ") -> str:
         """The vector of these parts."""
@@ -83,8 +83,3 @@ class Lanes:
     @property
     def _bits(self) -> int:
         return DTYPES[self.dtype].bits
-
-    def _word(self, values: Sequence[Expr]) -> str:
-        field = "(unsigned)" if self._bits > 8 else "(unsigned)(unsigned char)"  # a signed byte fills the word
-        fields = [f"{field}{self.c.text(v, 15)}" for v in values]
-        return " | ".join(f"{f} << {n * self._bits}" if n else f for n, f in enumerate(fields))

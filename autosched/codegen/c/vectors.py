@@ -196,6 +196,12 @@ def _is_aligned(index: Expr, lane: Var, lanes: int, simplify: Simplifier) -> boo
     return all(c * _grain(atom, simplify) % lanes == 0 and lane not in free_vars(atom) for atom, c in terms.items())
 
 
+def is_multiple(index: Expr, count: int, simplify: Simplifier) -> bool:
+    """Whether the index is a multiple of `count`, whatever its variables are."""
+    form = simplify.affine(index)
+    return form.constant % count == 0 and all(c * _grain(atom, simplify) % count == 0 for atom, c in form.terms)
+
+
 def _grain(atom: Expr, simplify: Simplifier) -> int:
     """A number whose multiples are all the values that the atom takes: x % f moves like x where f does."""
     if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)):

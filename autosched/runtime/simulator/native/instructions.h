@@ -55,6 +55,15 @@ static inline unsigned tf32_of_float(float value)  // to the nearest, away from 
   __builtin_memcpy(&bits, &value, 4);
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }
+template <class A, class B> static inline unsigned dot_of_bytes(unsigned a, unsigned b, unsigned total)
+{
+  for (unsigned n = 0; n < 32; n += 8) total += (unsigned)((A)(a >> n) * (B)(b >> n));
+  return total;
+}
+static inline unsigned dp4a_uu(unsigned a, unsigned b, unsigned c) { return dot_of_bytes<unsigned char, unsigned char>(a, b, c); }
+static inline unsigned dp4a_us(unsigned a, unsigned b, unsigned c) { return dot_of_bytes<unsigned char, signed char>(a, b, c); }
+static inline unsigned dp4a_su(unsigned a, unsigned b, unsigned c) { return dot_of_bytes<signed char, unsigned char>(a, b, c); }
+static inline unsigned dp4a_ss(unsigned a, unsigned b, unsigned c) { return dot_of_bytes<signed char, signed char>(a, b, c); }
 template <class T> static inline T same(T value) { return value; }
 
 // copies of single threads

@@ -1,0 +1,48 @@
+"""Reductions of products of bytes by the instruction that adds up four of them (`ir/dots.py`).
+
+Its operands are words of four bytes that are neighbours along the reduction. Where they lie so in memory they are read
+as they lie; otherwise a kernel before this one stores them so.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.dots import INTRINSICS, factors
+from autosched.schedule import Stage, State, Tensorize
+from autosched.schedule.steps.tensorize import is_whole, word_dim
+from search_spaces.access import extent
+from search_spaces.gpu.elementwise import own_nests
+from search_spaces.partial_sketch import PartialSketch
+
+
+def in_dots(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
+    """The sketch with words for the operands of the stage, None where no instruction adds up their products."""
+    step = _tensorization(sketch.state, stage)
+    if step is None:
+        return None
+    before = {s.name for s in sketch.state.stages}
+    sketch = sketch.apply(step)
+    for made in [s for s in sketch.state.stages if s.name not in before]:
+        sketch = own_nests(sketch, made)[-1]  # as it is read, by way of no other memory
+    return sketch
+
+
+def _tensorization(state: State, stage: Stage) -> Tensorize | None:
+    reducer = stage.op.reducer
+    if len(stage.op.body) != 1 or stage.op.guards or reducer is None or not reducer.is_sum:
+        return None
+    pair = factors(stage.op.body[0], stage.op.dtypes[0])
+    if pair is None or pair[0].buffer == pair[1].buffer:
+        return None
+    kinds = (pair[0].dtype, pair[1].dtype)
+    rows = (row for row in INTRINSICS.values() if not row.forms and kinds in ((row.a, row.b), (row.b, row.a)))
+    row = next((row for row in rows if row.accumulator == stage.op.dtypes[0]), None)
+    if row is None:
+        return None
+    for k in reversed(stage.op.reduce_axes):
+        dims = [word_dim(x, k.var) for x in pair]
+        if extent(k) < row.depth or None in dims:
+            continue
+        whole = [d is not None and is_whole(state, x, d, k, row.depth) for x, d in zip(pair, dims, strict=True)]
+        packed = "" if all(whole) else pair[whole.index(False)].buffer
+        return Tensorize(stage.name, k.name, row.name, packed)
+    return None
