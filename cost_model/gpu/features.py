@@ -35,11 +35,8 @@ from cost_model.gpu.kernels import (
     UNIT,
     KernelWork,
     Work,
-    accumulators,
     contiguous,
-    held,
     merged,
-    operands,
     sectors,
     transfers,
     unrolls,
@@ -47,6 +44,7 @@ from cost_model.gpu.kernels import (
 )
 from cost_model.gpu.latency import GpuAnalyticLatency, KernelCost, WorkCost
 from cost_model.gpu.machine import GpuMachine
+from cost_model.gpu.registers import accumulators, held, operands
 
 N_ACCESSES = 4  # of the main statement: what it writes, then what it reads, in the order of the text
 N_FILLS = 3  # of the main kernel, in the order of the text

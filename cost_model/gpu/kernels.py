@@ -384,13 +384,18 @@ def _emitted_as_vector(work: Work, access: Access) -> bool:
     return bool(work.own) and unrolls(work.own[-1]) and is_one(access.stride[work.last - 1])
 
 
-def transfers(work: Work, access: Access) -> Expr:
-    """Load or store instructions of a thread: unrolled copies that stand still share one; real."""
+def elements(work: Work, access: Access) -> Expr:
+    """Elements that a thread loads or stores, one for unrolled copies that stand still; real."""
     result: Expr = multiply(work.statement.weight, float(access.count))
     for i, loop in enumerate(work.own, work.first):
         if not unrolls(loop) or access.moves(i):
             result = multiply(result, loop.trips)
-    return divide(result, merged(work, access) if work.fill is None else work.fill.width)
+    return result
+
+
+def transfers(work: Work, access: Access) -> Expr:
+    """Load or store instructions of a thread, real."""
+    return divide(elements(work, access), merged(work, access) if work.fill is None else work.fill.width)
 
 
 def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
@@ -452,47 +457,3 @@ def _common_banks(stride: Expr, words: float) -> Expr:
         result = where(binary("eq", distance % power, NONE), float(power), result)
         power *= 2
     return result
-
-
-# registers
-
-
-def accumulators(work: Work) -> Expr:
-    """32-bit registers of the thread's own buffers around the statement, integer."""
-    return _sum([product(list(b.shape)) * max(1, b.itemsize // 4) for b in work.statement.alive if b.scope in PRIVATE])
-
-
-def operands(work: Work) -> Expr:
-    """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
-    result = NONE
-    for access in work.accesses(*OUTSIDE, Scope.SHARED):
-        if access.kind == "write":
-            continue
-        size = max(1, access.buffer.itemsize // 4)
-        if work.fill is not None:
-            result = result + imin(work.fill.trips, Const(int(g.LOADS_IN_FLIGHT), INDEX)) * work.fill.vector * size
-            continue
-        moving = [x.bound for x in work.moving(access) if unrolls(x) and not x.reduce]
-        result = result + product(moving) * _read_ahead(work, access) * (size * access.count)
-    return result
-
-
-def held(kernel: KernelWork) -> Expr:
-    """32-bit registers of what a pipeline's next iteration needs, and of its addresses, while this one is computed;
-    integer."""
-    result = NONE
-    for work in kernel.works:
-        if work.fill is not None and work.pipeline is not None:
-            size = max(1, work.statement.itemsize // 4)
-            registers = work.fill.trips * (work.fill.vector * size + g.HELD_ADDRESSES)
-            result = result + select((work.pipeline.stages > 1) & work.is_held, registers, NONE)
-    return result
-
-
-def _read_ahead(work: Work, access: Access) -> Expr:
-    """Steps of the unrolled reduction that one wide load covers, because they are neighbours; integer."""
-    most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
-    for i, x in enumerate(work.own, work.first):
-        if x.reduce and unrolls(x) and is_one(access.stride[i]):
-            return imin(x.bound, Const(most_elements, INDEX))
-    return UNIT

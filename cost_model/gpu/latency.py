@@ -49,9 +49,12 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
     where,
 )
-from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imax, imin, product
+from autosched.ir.dots import Dot
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, ceildiv, imax, imin, product
 from autosched.ir.raster import side_by_side
 from autosched.ir.stmt import BLOCKS, Scope
+from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
@@ -61,17 +64,16 @@ from cost_model.gpu.kernels import (
     Fill,
     KernelWork,
     Work,
-    accumulators,
     divides,
-    held,
+    elements,
     kernels,
-    operands,
     sectors,
     transfers,
     unrolls,
     wavefronts,
 )
 from cost_model.gpu.machine import GpuMachine
+from cost_model.gpu.registers import accumulators, held, operands
 
 BASE_REGISTERS = 24  # addresses, counters, numbers of thread and block
 
@@ -235,14 +237,13 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     facts, _statement = machine.facts, work.statement
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
-    slots = multiply(work.executions, _slots(work, machine))
+    converted, every_time = _conversions(work)
+    slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
     moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
     overhead = multiply(work.steps, g.STEP_INSTRUCTIONS)
     if work.fill is not None:
         overhead = add(overhead, _filling(kernel, work, work.fill))
-        if (
-            work.pipeline is not None
-        ):  # an asynchronous copy is one instruction, a copy by the thread a load and a store
+        if work.pipeline is not None:  # an asynchronous copy is one instruction, others a load and a store
             by_thread = where(work.is_held | (work.pipeline.stages <= 1), 1.0, 0.0)
             stored = sum_of(moved[id(a)] for a in shared)
             overhead = subtract(overhead, multiply(stored, subtract(1.0, by_thread)))
@@ -308,8 +309,26 @@ def _ways(access: Access) -> float:
 def _slots(work: Work, machine: GpuMachine) -> float:
     statement = work.statement
     counted = [(k, n) for k, n in statement.ops.counts if work.fill is None or k.startswith("float")]
-    slots = sum(g.SLOTS[kind] * n for kind, n in counted)
+    added_up = any(isinstance(e, Dot) for value in statement.store.values for e in subexpressions(value))
+    share = {"int_mad": g.DOT_SHARE} if added_up else {}
+    slots = sum(g.SLOTS[kind] * share.get(kind, 1.0) * n for kind, n in counted)
     return slots * (machine.double_slots if statement.itemsize == 8 else 1.0)
+
+
+def _conversions(work: Work) -> tuple[Expr, float]:
+    """(slots of a thread for elements that it converts as it loads them, what the operations count for that at each
+    execution): an element that several unrolled copies use is loaded and converted once."""
+    if work.fill is not None:
+        return ZERO, 0.0
+    nodes = dict.fromkeys(e for value in work.statement.store.values for e in subexpressions(value))
+    slots: dict[str, float] = {}
+    for node in nodes:
+        if isinstance(node, Cast) and isinstance(node.a, Load):
+            kind = "float_other" if DTYPES[node.dtype].is_float else "int_other"
+            slots[node.a.buffer] = slots.get(node.a.buffer, 0.0) + g.SLOTS[kind]
+    read = [a for a in work.accesses(*OUTSIDE, Scope.SHARED, *PRIVATE) if a.kind != "write" and a.buffer.name in slots]
+    total = sum_of(multiply(elements(work, a), slots[a.buffer.name] / a.count) for a in read)
+    return total, sum(slots.values())
 
 
 def _chains(work: Work) -> tuple[Expr, Expr]:

@@ -29,6 +29,7 @@ SLOTS: dict[str, float] = {
     "float_other": 2.0, "int_mad": 1.0, "int_addsub": 1.0, "int_mul": 1.0, "int_divmod": 6.0, "int_cmp": 1.0,
     "int_math": 4.0, "int_other": 1.0, "bool_op": 0.5, "select_op": 1.0,
 }  # fmt: skip
+DOT_SHARE = 0.5  # of a multiply-add for each product that an instruction adds up with others
 # Double-precision operations take this many slots, by compute capability; cards for graphics have few such units.
 DOUBLE_SLOTS: dict[str, float] = {"sm_80": 2.0, "sm_90": 2.0, "sm_100": 2.0}
 DOUBLE_SLOTS_ELSEWHERE = 64.0

@@ -1,0 +1,54 @@
+"""Registers of a GPU's thread, in closed form: its own buffers, operands, what it holds for the next iteration."""
+
+from __future__ import annotations
+
+from autosched.ir.closed_forms.arithmetic import is_one
+from autosched.ir.expr import INDEX, Const, Expr, imin, product, select
+from autosched.ir.stmt import Scope
+from cost_model.analysis.access import Access
+from cost_model.gpu import machine as g
+from cost_model.gpu.kernels import NONE, OUTSIDE, PRIVATE, UNIT, KernelWork, Work, unrolls
+
+
+def accumulators(work: Work) -> Expr:
+    """32-bit registers of the thread's own buffers around the statement, integer."""
+    result = NONE
+    for buffer in (b for b in work.statement.alive if b.scope in PRIVATE):
+        result = result + product(list(buffer.shape)) * max(1, buffer.itemsize // 4)
+    return result
+
+
+def operands(work: Work) -> Expr:
+    """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
+    result = NONE
+    for access in work.accesses(*OUTSIDE, Scope.SHARED):
+        if access.kind == "write":
+            continue
+        size = max(1, access.buffer.itemsize // 4)
+        if work.fill is not None:
+            result = result + imin(work.fill.trips, Const(int(g.LOADS_IN_FLIGHT), INDEX)) * work.fill.vector * size
+            continue
+        moving = [x.bound for x in work.moving(access) if unrolls(x) and not x.reduce]
+        result = result + product(moving) * _read_ahead(work, access) * (size * access.count)
+    return result
+
+
+def held(kernel: KernelWork) -> Expr:
+    """32-bit registers of what a pipeline's next iteration needs, and of its addresses, while this one is computed;
+    integer."""
+    result = NONE
+    for work in kernel.works:
+        if work.fill is not None and work.pipeline is not None:
+            size = max(1, work.statement.itemsize // 4)
+            registers = work.fill.trips * (work.fill.vector * size + g.HELD_ADDRESSES)
+            result = result + select((work.pipeline.stages > 1) & work.is_held, registers, NONE)
+    return result
+
+
+def _read_ahead(work: Work, access: Access) -> Expr:
+    """Steps of the unrolled reduction that one wide load covers, because they are neighbours; integer."""
+    most_elements = max(1, g.VECTOR_BYTES // access.buffer.itemsize)
+    for i, x in enumerate(work.own, work.first):
+        if x.reduce and unrolls(x) and is_one(access.stride[i]):
+            return imin(x.bound, Const(most_elements, INDEX))
+    return UNIT
