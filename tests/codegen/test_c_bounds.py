@@ -53,6 +53,18 @@ def test_fills_are_unrolled_a_few_times_and_large_bodies_not_again() -> None:
     assert loops["C_acc_k_2"] == loops["C_acc_i"] == loops["C_acc_j"] == ""
 
 
+def test_copies_that_divide_are_written_out() -> None:
+    """Rows of 12 elements and 64 threads: each copy of a thread is at another column."""
+    dag = matmul(64, 64, 48)
+    values = {"iv": 1, "it": 8, "is": 8, "jv": 1, "jt": 8, "js": 8, "k1": 3, "k2": 4, "va": 1, "vb": 4}
+    text = emit(*concretise(lower(matmul_state(dag)), values), "cuda").text
+    loops = {name: times for times, name in re.findall(r"#pragma unroll ?(\d*)\n *for \(int (\w+) ", text)}
+    assert loops["A_shared_each"] == "4", "too many"
+    wide = emit(*concretise(lower(matmul_state(dag)), values | {"va": 4}), "cuda").text
+    loops = {name: times for times, name in re.findall(r"#pragma unroll ?(\d*)\n *for \(int (\w+) ", wide)}
+    assert (loops["A_shared_each"], loops["B_shared_each"]) == ("3", "4")
+
+
 def test_small_bodies_are_unrolled_further_and_the_smallest_left_to_the_compiler() -> None:
     assert "#pragma unroll 4\n    for (int C_acc_k_1 " in cuda(**{"is": 1, "js": 2})  # 4 steps of 2 points
     assert re.search(r"[^0-9]\n *for \(int C_acc_k_1 ", cuda(**{"is": 1, "js": 1, "k2": 2}))

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from autosched.ir.expr import Const
+from autosched.ir.expr import Binary, Const
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Barrier, Buffer, For, ForKind, Stmt, Store, walk
-from autosched.ir.visit import free_vars
+from autosched.ir.visit import exprs_of, free_vars, subexpressions
 from autosched.lower.passes.overlap_iterations import HELD
 
 PARTITIONS = 4  # of a multiprocessor, each with its own registers and warps (compute capability 5.0 and later)
@@ -37,6 +37,7 @@ MOST_COPIES = 32  # of statements that the compiler may make of an unrolled body
 FEW_COPIES = 4  # bodies smaller than this are left to the compiler
 HELD_ADDRESSES = 2  # registers beside an element that is held for the next iteration of a pipeline: where it goes
 TOGETHER = 4  # copies to shared memory that are unrolled
+MOST_APART = 8  # that are unrolled where each has its own divisions
 
 
 @dataclass
@@ -107,11 +108,21 @@ def unrolling(loop: For, is_shared: Callable[[str], bool]) -> int | None:
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]
     nested = any(isinstance(s, (Barrier, For)) and not is_unrolled(s) for s in walk(loop.body))
     if stores and not nested and all(is_shared(b) for s in stores for b in s.buffers):
-        return TOGETHER
+        return _apart(loop, stores) or TOGETHER
     copies = _copies(loop.body)
     if copies < FEW_COPIES:
         return None
     return 1 if nested else max(1, MOST_COPIES // copies)
+
+
+def _apart(loop: For, stores: Sequence[Store]) -> int | None:
+    """The iterations of a short loop whose places need divisions; None of another. Written out, all that does not move
+    with the loops around is computed before these: the places of a padded image, and which of them are inside."""
+    if not isinstance(loop.bound, Const) or loop.bound.value > MOST_APART:
+        return None
+    nodes = (x for s in stores for e in exprs_of(s) for x in subexpressions(e))
+    divided = (x for x in nodes if isinstance(x, Binary) and x.op in ("floordiv", "mod"))
+    return int(loop.bound.value) if any(loop.var in free_vars(x) for x in divided) else None
 
 
 def is_unrolled(stmt: Stmt) -> bool:
