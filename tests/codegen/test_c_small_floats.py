@@ -118,6 +118,7 @@ def test_conversions_are_one_instruction(tmp_path: Path) -> None:
     stores = [store(c.name, (t,), value) for c, value in zip(outputs, values, strict=True)]
     text = plain(func(inputs, outputs, loop(t, 32, *stores, kind=ForKind.THREAD_X)), "cuda").text
     found = ptx(text, "sm_90", tmp_path)
+    assert "x2.f32" not in found
     assert [found.count(x) for x in ("cvt.f32.f16", "cvt.rn.f16.f32", "cvt.rn.bf16.f32", "cvt.f32.bf16")] == [
         1,
         1,
@@ -125,3 +126,15 @@ def test_conversions_are_one_instruction(tmp_path: Path) -> None:
         0,
     ]
     assert "cvt.rn.bf16" not in ptx(text, "sm_75", tmp_path)
+
+
+@pytest.mark.parametrize(("dtype", "instruction"), [("float16", "cvt.rn.f16x2.f32"), ("bfloat16", "cvt.rn.bf16x2.f32")])
+@dialects
+def test_neighbours_are_rounded_in_pairs(dialect: str, dtype: str, instruction: str, tmp_path: Path) -> None:
+    body = loop(lane, 8, store("C", (t * 8 + lane,), cast(load("A", t * 8 + lane), dtype)), kind=ForKind.UNROLL)
+    f = func([buffer("A", (64,))], [buffer("C", (64,), dtype)], loop(t, 8, body, kind=ForKind.THREAD_X))
+    rng = np.random.default_rng(0)
+    agrees(dialect, f, A=(rng.standard_normal(64) * np.exp2(rng.integers(-20, 15, 64))).astype(np.float32))
+    found = {arch: ptx(plain(f, "cuda").text, arch, tmp_path) for arch in ("sm_75", "sm_80")}
+    assert [found["sm_80"].count(x) for x in (instruction, "cvt.rn")] == [4, 4]
+    assert instruction not in found["sm_75"]

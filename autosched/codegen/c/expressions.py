@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.dialects import Dialect
-from autosched.codegen.c.small_floats import conversion
+from autosched.codegen.c.small_floats import conversion, pair_conversion
 from autosched.codegen.c.vectors import is_multiple
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
@@ -136,10 +136,25 @@ class Expressions:
 
     def word(self, values: Sequence[Expr]) -> str:
         """32 bits with two or four small numbers in them, the first one lowest."""
+        pair = self._pair(values)
+        if pair is not None:
+            return pair
         bits = WORD_BITS // len(values)
         field = "(unsigned)" if bits > 8 else f"(unsigned)({self.dialect.unsigned_byte})"  # a signed byte fills a word
         fields = [f"{field}{self.text(v, 15)}" for v in values]
         return " | ".join(f"{f} << {n * bits}" if n else f for n, f in enumerate(fields))
+
+    def _pair(self, values: Sequence[Expr]) -> str | None:
+        """Two numbers that are rounded at once, where the language has a function for it."""
+        found = [
+            v.a for v in values if isinstance(v, Cast) and DTYPES[v.dtype].is_stored_only and v.dtype == values[0].dtype
+        ]
+        name = pair_conversion(values[0].dtype, "float32")
+        if len(found) != 2 or len(values) != 2 or name not in self.dialect.conversions:
+            return None
+        self.conversion(values[0].dtype, "float32")  # for processors without the instruction for two
+        self.helpers[name] = self.dialect.conversions[name]
+        return f"{name}({self.text(found[0])}, {self.text(found[1])})"
 
     def dot(self, expr: Dot, total: str) -> str:
         """`total` and the products of two words of bytes."""

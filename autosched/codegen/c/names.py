@@ -38,6 +38,7 @@ RESERVED = frozenset(
     dot_int8_int8 dot_uint8_int8 dot_uint8_uint8 as_int as_char4 as_uchar4
     uint2 uint4 make_uint2 make_uint4 longlong2 make_longlong2 long2 char4 char8 char16 uchar4 uchar8 uchar16
     ushort2 ushort4 ushort8 float32_of_float16 float16_of_float32 float32_of_bfloat16 bfloat16_of_float32
+    float16_pair_of_float32 bfloat16_pair_of_float32
     start_copy_float start_copy_float2 start_copy_float4 start_copy_double start_copy_int start_copy_long_long
     start_copy_longlong2 start_copy_unsigned start_copy_uint2 start_copy_uint4
     commit_copies wait_for_all_copies_but_0 wait_for_all_copies_but_1 wait_for_all_copies_but_2

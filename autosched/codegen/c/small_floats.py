@@ -15,6 +15,11 @@ def conversion(dtype: str, source: str) -> str:
     return f"{dtype}_of_{source}"
 
 
+def pair_conversion(dtype: str, source: str) -> str:
+    """That of the function for two numbers in a word, the first one in its lower half; not all languages have it."""
+    return f"{dtype}_pair_of_{source}"
+
+
 _CUDA = "static __device__ __forceinline__ {result} {name}({operand} a)\n{{\n{body}\n}}"
 _INSTRUCTION = """\
   {result} b;
@@ -34,6 +39,25 @@ def _narrowing(instruction: str) -> str:
     return _INSTRUCTION.format(result=_BITS, instruction=instruction, to="h", source="f")
 
 
+_PAIR = """\
+static __device__ __forceinline__ unsigned {name}(float a, float b)
+{{
+#if __CUDA_ARCH__ >= 800
+  unsigned c;
+  asm("{instruction} %0, %1, %2;" : "=r"(c) : "f"(b), "f"(a));
+  return c;
+#else
+  return {one}(a) | (unsigned){one}(b) << 16;
+#endif
+}}"""
+
+
+def _pair(one: str, instruction: str) -> tuple[str, str]:
+    """Of two numbers as `one` is of one."""
+    name = pair_conversion(*one.split("_of_"))
+    return name, _PAIR.format(name=name, instruction=instruction, one=one)
+
+
 # bfloat16 is the upper half of a float32; to it there is an instruction from compute capability 8.0 on.
 CUDA_CONVERSIONS: Mapping[str, str] = dict(
     (
@@ -51,6 +75,8 @@ CUDA_CONVERSIONS: Mapping[str, str] = dict(
             "float",
             f"#if __CUDA_ARCH__ >= 800\n{_narrowing('cvt.rn.bf16.f32')}\n#else\n{_ROUNDED}\n#endif",
         ),
+        _pair("float16_of_float32", "cvt.rn.f16x2.f32"),
+        _pair("bfloat16_of_float32", "cvt.rn.bf16x2.f32"),
     )
 )
 
