@@ -37,7 +37,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
         "runtime/test_pool.py::test_every_task_runs_once_in_each_region",
     ),
     "autosched.runtime.gpu": ("runtime/test_dlpack.py", "runtime/test_gpu_kernel.py::test_numpy_in_and_out"),
-    "autosched.runtime.simulator": ("runtime/test_simulator.py",),
+    "autosched.runtime.simulator": ("runtime/test_simulator.py::test_ptx_becomes_calls",),
     "autosched.measure": (
         "measure/test_check.py",
         "measure/test_protocol.py",

@@ -21,10 +21,14 @@ from autosched.runtime.gpu.compile import CompileError
 from autosched.runtime.simulator.execute import EXTREMES, Mode, Simulated, build, execute
 from autosched.runtime.spec import ArraySpec
 
-HASTY = EXTREMES
-EXAMINING = (Mode(checked=True), EXTREMES[1])
+SECONDS = 600  # of the processor, for one launch
+HASTY = tuple(replace(mode, seconds=SECONDS) for mode in EXTREMES)
+EXAMINING = (replace(HASTY[0], checked=True), HASTY[1])
 # What the simulator finds -> the class of the failure; the rest makes results wrong, sooner or later.
-FAULTS_OF = {"misaligned": "misaligned_address", "outside": "illegal_address", "deadlock": "hang", "diverged": "hang"}
+FAULTS_OF = {
+    "misaligned": "misaligned_address", "outside": "illegal_address", "trap": "crash", "refused": "launch_refused",
+    "deadlock": "hang", "diverged": "hang", "endless": "hang",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,9 @@ MMA_HELPERS = "\n".join((
 
 
 def mma_product(m: int, n: int, k: int) -> Product:
-    """Of whole blocks and chunks."""
+    """Of whole blocks and chunks, two at least."""
     assert m % 128 == n % 128 == k % 32 == 0
+    assert k >= 64
 
     def fill(place: str, chunk: str) -> str:
         return f"""\

@@ -83,6 +83,8 @@ SIMT: dict[str, tuple[str, Fault]] = {
     "a stage is filled one place off": ("pipeline", Fault(r"int place = 2;", "int place = 0;", "race")),
     "a stage is read one place off": ("pipeline", Fault(r"int place_2 = 0;", "int place_2 = 1;", "under way")),
     "one place less": ("pipeline", Fault(r"place == 2 \? 0", "place == 1 ? 0", "")),
+    "one place more": ("pipeline", Fault(r"place == 2 \? 0", "place == 3 ? 0", "outside")),
+    "more results than a thread has": ("pipeline", Fault(r"C_acc_i < 4", "C_acc_i < 5", "outside")),
     "nothing is zero beyond the edge": ("pipeline", Fault(r"inside \? 4 : 0", "4", "outside")),
     "a bound is one too large": ("pipeline", Fault(r"< 13 && C_acc_k_0", "< 14 && C_acc_k_0", "outside")),
     "the last row is not filled": ("pipeline", Fault(r"C_i_2 < 13\);", "C_i_2 < 12);")),
@@ -131,11 +133,11 @@ def buffer(nbytes: int, content: Array | None = None) -> Array:
     return made
 
 
-def outcome(source: GpuSource, dag: ComputeDAG, mode: Mode) -> tuple[list[str], bool]:
+def outcome(source: GpuSource, dag: ComputeDAG, mode: Mode, capability: int = 90) -> tuple[list[str], bool]:
     """(kinds of mistakes, whether the result is right)"""
     inputs = make_inputs(dag, 0, "normal")
     memory = {t.name: buffer(4 * int(np.prod(t.shape)), inputs.get(t.name)) for t in (*dag.inputs, *dag.outputs)}
-    ran = execute(build(source.text, mode.checked), source.launches, memory, frozenset(source.inputs), mode)
+    ran = execute(build(source.text, mode.checked, capability), source.launches, memory, frozenset(source.inputs), mode)
     right = [
         within(r, memory[t.name].reshape(r.value.shape)).all()
         for t, r in zip(dag.outputs, evaluate(dag, inputs), strict=True)
@@ -143,10 +145,12 @@ def outcome(source: GpuSource, dag: ComputeDAG, mode: Mode) -> tuple[list[str], 
     return [mistake.kind for mistake in ran.mistakes], all(right)
 
 
+@pytest.mark.parametrize("capability", [75, 90])
 @pytest.mark.parametrize("name", ["pipeline", "team", "atomic", "softmax"])
-def test_kernels_without_a_fault_are_right(name: str) -> None:
+def test_kernels_without_a_fault_are_right(name: str, capability: int) -> None:
+    """Before compute capability 8.0 threads copy themselves, and numbers are compared."""
     dag, source = simt(name)
-    assert all(outcome(source, dag, mode) == ([], True) for mode in (EXAMINED, *EXTREMES))
+    assert all(outcome(source, dag, mode, capability) == ([], True) for mode in (EXAMINED, *EXTREMES))
 
 
 @pytest.mark.parametrize("name", SIMT)
@@ -214,6 +218,20 @@ def product_outcome(product: Product, text: str, mode: Mode) -> tuple[list[str],
 def test_tensor_core_kernels_without_a_fault_are_right(kernel: str, mode: Mode) -> None:
     product = PRODUCTS[kernel]()
     assert product_outcome(product, product.text, mode) == ([], True)
+
+
+def test_chunks_that_change_places_have_no_bank_conflicts() -> None:
+    """Each matrix of ldmatrix is one wavefront; in rows of 64 bytes as they come it is four, of 256 bytes eight."""
+    product = mma_product(128, 128, 64)
+    plain = product.text.replace(" ^ a_row / 2 % 4", "").replace(" ^ row / 2 % 4", "")
+    plain = plain.replace(" ^ b_row % 8", "").replace(" ^ row % 8", "")
+    counts = []
+    for text in (product.text, plain):
+        memory, _, _ = product.memory()
+        mode = Mode(checked=True, counted=True)
+        counts.append(execute(build(text, True), [product.launch], memory, frozenset("AB"), mode).numbers)
+    assert [c["least_wavefronts"] for c in counts] == [counts[0]["wavefronts"]] * 2
+    assert counts[1]["wavefronts"] > 4 * counts[0]["wavefronts"]
 
 
 @pytest.mark.parametrize("name", TENSOR_CORES)

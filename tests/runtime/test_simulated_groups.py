@@ -106,9 +106,17 @@ def product(kind: str, result: str, n: int, from_registers: bool, transposed: tu
 
 
 def multiplied(
-    kind: str, result: str, n: int, memory: dict[str, Array], text: str, left: str, right: int, mode: Mode
+    kind: str,
+    result: str,
+    n: int,
+    memory: dict[str, Array],
+    text: str,
+    left: str,
+    right: int,
+    mode: Mode,
+    meanwhile: str = "",
 ) -> Array:
-    """The 64 x n results of twice the product."""
+    """The 64 x n results of twice the product; `meanwhile` is done while it is under way."""
     count = n // (4 if result == "f16" else 2)
     c_type = "float" if result == "f32" else "unsigned"
     out = aligned(np.zeros((128, count), {"f32": np.float32, "f16": np.uint32, "s32": np.int32}[result]))
@@ -118,10 +126,13 @@ def multiplied(
   __syncthreads();
   {c_type} d[{count}];
   for (int i = 0; i < {count}; ++i) d[i] = 7;
+  unsigned own[4];
+  for (int i = 0; i < 4; ++i) own[i] = A[threadIdx.x % 128 * 4 % {memory["A"].size} + i];
   before();
   multiply(d, {left}, {right}ull, 0);
   multiply(d, {left}, {right}ull, 1);
   commit();
+  {meanwhile}
   wait();
   for (int i = 0; i < {count}; ++i) (({c_type}*)c)[threadIdx.x * {count} + i] = d[i];"""
     parameters = "const unsigned char* S, const unsigned* A, unsigned* c"
@@ -150,8 +161,8 @@ def test_wgmma(kind: str, result: str, n: int, swizzle: int, a_major: bool, b_ma
     assert (np.abs(got - 2 * (x @ y.T)) <= bound).all()
 
 
-@pytest.mark.parametrize("kind", ["bf16", "tf32", "s8"])
-def test_wgmma_with_a_in_registers(kind: str) -> None:
+def in_registers(kind: str, mode: Mode, meanwhile: str = "") -> bool:
+    """Whether the product with A in registers is right."""
     k, n = KINDS[kind][1], 16
     a, x = numbers(kind, (64, k), 0)
     b, y = numbers(kind, (n, k), 1)
@@ -163,8 +174,20 @@ def test_wgmma_with_a_in_registers(kind: str) -> None:
     memory = {"S": aligned(np.concatenate([np.zeros(32768, np.uint8), memory_b])), "A": aligned(held)}
     result = "s32" if kind == "s8" else "f32"
     text = product(kind, result, n, True, (False, False))
-    got = multiplied(kind, result, n, memory, text, "A + threadIdx.x * 4", right, MODES[0])
-    assert (np.abs(got - 2 * (x @ y.T)) <= 1e-5 * (np.abs(x) @ np.abs(y).T + 1)).all()
+    got = multiplied(kind, result, n, memory, text, "own", right, mode, meanwhile)
+    return bool((np.abs(got - 2 * (x @ y.T)) <= 1e-5 * (np.abs(x) @ np.abs(y).T + 1)).all())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["bf16", "tf32", "s8"])
+def test_wgmma_with_a_in_registers(kind: str, mode: Mode) -> None:
+    assert in_registers(kind, mode)
+
+
+def test_registers_of_operands_are_read_until_the_wait() -> None:
+    change = "for (int i = 0; i < 4; ++i) own[i] = 0;"
+    assert not in_registers("bf16", MODES[0], change)
+    assert in_registers("bf16", Mode(late=False), change)
 
 
 # Images
@@ -370,6 +393,16 @@ def test_one_lane_is_elected() -> None:
 def test_registers_are_asked_for_in_eights(registers: int, whole: bool) -> None:
     text = helper("take()", f"setmaxnreg.inc.sync.aligned.u32 {registers};", "")
     assert run("take();", text, {"c": aligned(np.zeros(1))}, "double* c", "c").is_whole == whole
+
+
+@pytest.mark.parametrize(("given", "taken", "found"), [(40, 232, []), (40, 240, ["deadlock"]), (24, 240, [])])
+def test_registers_are_there_when_others_gave_them_back(given: int, taken: int, found: list[str]) -> None:
+    """384 threads begin with 168 each, and a multiprocessor has 65536."""
+    text = helper("give()", f"setmaxnreg.dec.sync.aligned.u32 {given};", "")
+    text += helper("take()", f"setmaxnreg.inc.sync.aligned.u32 {taken};", "")
+    body = "if (threadIdx.x < 256) take();\nelse give();"
+    ran = run(body, text, {"c": aligned(np.zeros(1))}, "double* c", "c", threads=384)
+    assert [mistake.kind for mistake in ran.mistakes] == found
 
 
 # Numbers

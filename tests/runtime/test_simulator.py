@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autosched.codegen.c.dialects import CUDA
 from autosched.codegen.c.source import Launch
 from autosched.errors import UsageError
 from autosched.runtime.simulator.assembly import without_assembly
@@ -162,6 +164,12 @@ FAULTS: dict[str, tuple[str, str]] = {
     "misaligned": ("misaligned", kernel("const float4 v = *(const float4*)(&A[1]);\nC[threadIdx.x] = v.x;")),
     "outside: beyond an input": ("outside", kernel("C[threadIdx.x] = A[threadIdx.x + 1];")),
     "outside: before a result": ("outside", kernel("C[(int)threadIdx.x - 1] = A[threadIdx.x];")),
+    "outside: beyond an array of the thread": (
+        "outside", kernel("float a[4];\nfor (int i = 0; i <= 4; ++i) a[i] = A[i];\nC[threadIdx.x] = a[threadIdx.x % 4];"),
+    ),
+    "outside: in another array of shared memory": (
+        "outside", kernel("__shared__ float s[32];\n__shared__ float r[64];\ns[threadIdx.x] = r[0] = A[0];"),
+    ),
     "outside: beyond shared memory": ("outside", kernel(REVERSED.replace("s[63 - t]", "s[2000 + t]"))),
     "deadlock: one lane waits for its warp, which waits for it": (
         "deadlock", kernel("if (threadIdx.x == 0) __shfl_xor_sync(0xffffffff, A[0], 1);\n__syncthreads();"),
@@ -169,6 +177,9 @@ FAULTS: dict[str, tuple[str, str]] = {
     "diverged: lanes at different collectives": (
         "diverged", kernel("C[threadIdx.x] = threadIdx.x % 2 ? __shfl_xor_sync(0xffffffff, A[0], 1) : "
                            "__shfl_down_sync(0xffffffff, A[0], 1);"),
+    ),
+    "diverged: lanes at different barriers": (
+        "diverged", kernel("if (threadIdx.x % 2)\n__syncthreads();\nelse\n__syncthreads();"),
     ),
     "diverged: a lane has left": (
         "diverged", kernel("if (threadIdx.x == 3) return;\nC[threadIdx.x] = __shfl_xor_sync(0x1, A[0], 1);"),
@@ -182,6 +193,27 @@ def test_mistakes_are_found(name: str) -> None:
     found = run(text, {"A": ramp(), "c": zeros()}).mistakes
     assert kind in [mistake.kind for mistake in found]
     assert all(mistake.first.startswith("thread (") for mistake in found)
+
+
+def test_mistakes_name_the_line() -> None:
+    """Also behind inline PTX of several lines, and of what a helper does."""
+    text = HELPERS + kernel(COPIES.replace("wait_for_all_copies_but_0();", ""))
+    mistake, *_ = (m for m in run(text, {"A": ramp(), "c": zeros()}).mistakes if m.kind == "under way")
+    assert mistake.line is not None
+    assert text.splitlines()[mistake.line - 1].strip() == mistake.code == "C[t] = s[63 - t];"
+    assert str(mistake).endswith(f", in line {mistake.line}: C[t] = s[63 - t];")
+    late = COPIES.replace("__syncthreads();", "").replace(
+        "C[t] = s[63 - t];", "start_copy_float(&s[63 - t], &A[t], true);"
+    )
+    mistake, *_ = run(HELPERS + kernel(late), {"A": ramp(), "c": zeros()}).mistakes
+    assert mistake.code.startswith("start_copy_float(&s[")
+
+
+def test_tensors_may_have_the_names_of_the_header() -> None:
+    a, c = ramp(), zeros()
+    text = kernel("SITE[threadIdx.x] = HERE[threadIdx.x];", "const float* HERE, float* SITE")
+    assert not run(text, {"HERE": a, "site": c}).mistakes
+    assert c.tolist() == a.tolist()
 
 
 def test_blocks_must_not_meet_in_memory() -> None:
@@ -203,8 +235,33 @@ def test_launches_come_one_after_the_other() -> None:
 
 
 def test_launches_that_no_gpu_takes() -> None:
+    clusters = kernel(REVERSED).replace(" k(", " __cluster_dims__(2, 1, 1) k(")
+    with pytest.raises(UsageError, match="clusters of 2 blocks, but 3 of them"):
+        run(clusters, {"A": ramp(), "c": zeros()}, blocks=3)
     with pytest.raises(UsageError, match="2048 threads"):
         run(kernel(REVERSED), {"A": ramp(), "c": zeros()}, threads=2048)
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "outside": ("C[threadIdx.x + (1 << 28)] = A[threadIdx.x];", "touches memory of nobody"),
+    "endless": ("while (*(volatile const float*)A < 1.0f) { }", "has not ended after 1 seconds"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_the_process_lives_on(kind: str) -> None:
+    """Also where accesses are not examined."""
+    body, text = BROKEN[kind]
+    for _ in range(2):
+        ran = run(kernel(body), {"A": ramp(), "c": zeros()}, mode=Mode(seconds=1))
+        assert not ran.is_whole
+        assert [(m.kind, text in m.first, m.code in ("", body)) for m in ran.mistakes] == [(kind, True, True)]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere x / 0 is 0")
+def test_divisions_by_zero_are_broken_off() -> None:
+    ran = run(kernel("C[threadIdx.x] = 5 / (int)A[threadIdx.x];"), {"A": ramp(), "c": zeros()}, mode=Mode())
+    assert kinds(ran) == ["trap"]
 
 
 # Numbers
@@ -234,6 +291,13 @@ def test_sectors(index: str, sectors: int) -> None:
 
 
 # Translation
+
+
+def test_all_ptx_of_the_dialect_is_known() -> None:
+    facts = {"type": "float", "name": "f", "bytes": 4, "zero": "0", "cache": "ca", "pending": 0}
+    texts = [*CUDA.conversions.values(), *CUDA.helpers.values(), *(x.format(**facts) for x in CUDA.copies.values())]
+    assert sum("asm" in text for text in texts) >= 8
+    assert not any("asm" in without_assembly(text) for text in texts)
 
 
 def test_shared_arrays_lie_one_behind_the_other() -> None:

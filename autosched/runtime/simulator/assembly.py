@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autosched.errors import UsageError
 from autosched.runtime.simulator.instructions import INSTRUCTIONS, Instruction, PtxOperand
 
-TYPES = {"r": "unsigned", "l": "unsigned long long", "f": "float", "h": "unsigned short", "d": "double"}
+TYPES = {"r": "unsigned", "l": "unsigned long long", "f": "float", "h": "unsigned short", "d": "double", "n": "int"}
 SPECIAL = {"cluster_ctarank": "simulator::simulator_rank()", "laneid": "threadIdx.x % 32"}  # registers of PTX
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -34,13 +34,17 @@ class Bound:
 
 
 def without_assembly(text: str) -> str:
-    """The text with a block of calls for each `asm` statement. Raises UsageError for PTX that the runtime lacks."""
+    """The text with a block of calls for each `asm` statement; other lines stay where they are.
+
+    Raises UsageError for PTX that the runtime lacks.
+    """
     parts, end = [], 0
     for found in _ASM.finditer(text):
         if found.start() < end:
             continue
         close = _closing(text, found.end() - 1)
-        parts += [text[end : found.start()], _calls(text[found.end() : close])]
+        inside = text[found.end() : close]
+        parts += [text[end : found.start()], _calls(inside), "\n" * inside.count("\n")]
         end = close + 1
         end += text[end : end + 1] == ";"
     return "".join([*parts, text[end:]])
@@ -99,10 +103,10 @@ def _bound(text: str) -> Bound:
 
 
 def _statement(text: str, bound: Sequence[Bound]) -> str:
-    opcode, _, rest = text.partition(" ")
-    operands = _split(rest.strip(), ",") if rest.strip() else []
+    opcode, *rest = text.split(None, 1)
+    operands = _split(rest[0].strip(), ",") if rest else []
     if opcode == ".reg":
-        return " ".join(f"bool {name} = false;" for name in rest.split()[1:])
+        return " ".join(f"bool {name} = false;" for name in text.replace(",", " ").split()[2:])
     if opcode.startswith("setp."):
         return _comparison(opcode, operands, bound)
     if opcode.startswith("selp."):
@@ -172,10 +176,19 @@ def _argument(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[
         case PtxOperand.VALUE:
             return _value(text, bound)
         case PtxOperand.EITHER:
-            is_group = text.startswith("{")
-            return _argument(PtxOperand.VALUES if is_group else PtxOperand.VALUE, text, bound, before)
+            return _held(text, bound, before) if text.startswith("{") else _value(text, bound)
         case PtxOperand.VALUES | PtxOperand.PLACES:
             return _list(kind, text, bound, before)
+
+
+def _held(text: str, bound: Sequence[Bound], before: list[str]) -> str:
+    """Registers that are read later: what they hold, and where they are if they are somewhere."""
+    values = _list(PtxOperand.VALUES, text, bound, before)
+    inner = [bound[int(x.strip()[1:])].expression for x in text.strip()[1:-1].split(",")]
+    name = f"group_{len(before)}"
+    places = ", ".join(f"simulator::place_of_value({x})" for x in inner)
+    before.append(f"const unsigned* const {name}[{len(inner)}] = {{{places}}}; ")
+    return f"{values}, {name}"
 
 
 def _list(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[str]) -> str:

@@ -8,21 +8,51 @@ import os
 import shutil
 import subprocess
 import tempfile
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from autosched.errors import DeviceError
 from autosched.runtime.gpu.cache import key_of, read, write
 from autosched.runtime.gpu.compile import CompileError
+from autosched.target import usable_cores
 
 NATIVE = Path(__file__).with_name("native")
 COMPILER = "AUTOSCHED_CXX"  # of the environment; else g++
-_COMMON = ("-std=c++17", "-fPIC", "-shared", "-w")
+_COMMON = ("-std=c++17", "-fPIC", "-w")
 # Kernels: loops are left as they are. What a thread has not written is no zero, and divisions by 0 give what they give.
-_KERNEL = ("-O1", "-fno-exceptions", "-fno-rtti", "-ftrivial-auto-var-init=pattern", "-fno-strict-aliasing", "-fwrapv")
-# Every access to memory becomes a call, of the runtime and not of a sanitizer's library.
-_CHECKED = ("-DCHECKED", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0", "-nodefaultlibs")
+_KERNEL = (
+    "-O1", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv",
+    "-ftrivial-auto-var-init=pattern",
+)  # fmt: skip
+# Every access to memory becomes a call, and every index beyond its array, both of the runtime and not of sanitizers'
+# libraries; lines are known.
+_CHECKED = (
+    "-DSIMULATOR_CHECKED", "-g1", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0",
+    "-fsanitize=bounds", "-nodefaultlibs",
+)  # fmt: skip
 _SECONDS = 120
+
+
+@dataclass(frozen=True)
+class CompiledKernels:
+    """Kernels, loaded from a file that is removed with them."""
+
+    library: ctypes.CDLL
+    path: Path
+
+    def line(self, place: int) -> int | None:
+        """Of the text that was compiled: the one at a place in the file, None where that is not known."""
+        if not place or shutil.which("addr2line") is None:
+            return None
+        command = ["addr2line", "-i", "-e", str(self.path), hex(place - 1)]  # the call, not what is behind it
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        outermost = done.stdout.split("\n")[-2] if done.returncode == 0 else ""
+        number = outermost.rpartition(":")[2].split(" ")[0]
+        return int(number) if number.isdigit() and int(number) else None
 
 
 def find_compiler() -> str | None:
@@ -37,33 +67,58 @@ def runtime() -> tuple[ctypes.CDLL, Path]:
     if compiler is None:
         raise DeviceError("kernels for CUDA are executed on the processor with g++: install it (on Debian: g++)")
     texts = [p.read_text(encoding="ascii") for p in sorted(NATIVE.iterdir())]
-    key = key_of("simulator", compiler, *texts)
+    key = key_of("simulator", compiler, str(os.stat(compiler).st_mtime_ns), *texts)
     directory = Path(tempfile.mkdtemp(prefix="autosched-simulator-"))
     atexit.register(shutil.rmtree, directory, True)
     path = directory / "runtime.so"
     code = read(key)
     if code is None:
-        _run([compiler, "-O2", *_COMMON, "-o", str(path), *map(str, sorted(NATIVE.glob("*.cpp")))])
+        _build_runtime(compiler, path)
         write(key, path.read_bytes())
     else:
         path.write_bytes(code)
     return ctypes.CDLL(str(path)), path
 
 
-def compile_kernels(text: str, checked: bool) -> ctypes.CDLL:
-    """The kernels of a translated text, loaded. Raises CompileError, DeviceError."""
+def _build_runtime(compiler: str, path: Path) -> None:
+    """Its files side by side: they take a second each."""
+    sources = sorted(NATIVE.glob("*.cpp"))
+    objects = [path.with_name(f"{source.stem}.o") for source in sources]
+    commands = [
+        [compiler, "-O2", *_COMMON, "-c", "-o", str(made), str(source)]
+        for made, source in zip(objects, sources, strict=True)
+    ]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(_run, commands))
+    _run([compiler, "-shared", "-o", str(path), *map(str, objects), "-ldl"])
+
+
+def compile_kernels(text: str, checked: bool, capability: int) -> CompiledKernels:
+    """A translated text for a GPU of that compute capability, 90 for 9.0. Raises CompileError, DeviceError."""
     _, library = runtime()
     compiler = find_compiler()
     assert compiler is not None
-    with tempfile.TemporaryDirectory(prefix="autosched-kernel-") as directory:
-        source, made = Path(directory, "kernels.cpp"), Path(directory, "kernels.so")
+    directory = Path(tempfile.mkdtemp(prefix="autosched-kernel-"))
+    source, made = directory / "kernels.cpp", directory / "kernels.so"
+    try:
         source.write_text(text, encoding="utf-8")
-        words = [*_COMMON, *_KERNEL, *(_CHECKED if checked else ()), f"-I{NATIVE}"]
+        words = [
+            *_COMMON,
+            *_KERNEL,
+            *(_CHECKED if checked else ()),
+            f"-D__CUDA_ARCH__={10 * capability}",
+            f"-I{NATIVE}",
+        ]
         _run([compiler, *words, "-o", str(made), str(source), str(library)])
-        return ctypes.CDLL(str(made))
+        kernels = CompiledKernels(ctypes.CDLL(str(made)), made)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    weakref.finalize(kernels, shutil.rmtree, directory, True)
+    return kernels
 
 
-def _run(command: list[str]) -> None:
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:
         raise CompileError(" ".join(done.stderr.split())[:2000])

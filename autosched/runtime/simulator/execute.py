@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
 from autosched.codegen.c.source import Launch
 from autosched.errors import UsageError
-from autosched.runtime.simulator.build import compile_kernels, runtime
+from autosched.runtime.simulator.build import CompiledKernels, compile_kernels, runtime
 from autosched.runtime.simulator.translate import Translated, translate
 
 Array = npt.NDArray[Any]
 MOST_THREADS, MOST_SHARED = 1024, 227 << 10  # of a block
+_ONE = threading.Lock()  # the runtime has one launch at a time
+CAPABILITY = 90  # 9.0: all instructions that there are functions for
 
 
 @dataclass(frozen=True)
@@ -24,30 +27,53 @@ class Mode:
     """`late`: asynchronous work is done when it is waited for, else at once. `backward`: the last thread runs first.
 
     `checked`: races, reads of what nobody wrote, misaligned and foreign addresses are found. `counted`: also wavefronts
-    of shared memory and sectors of the rest; both need kernels that were compiled so.
+    of shared memory and sectors of the rest; both need kernels that were compiled so. `seconds`: of the processor, that
+    a launch may take, 0 for any.
     """
 
     late: bool = True
     backward: bool = False
     checked: bool = False
     counted: bool = False
+    seconds: int = 0
 
 
 # Two ways through a kernel that have little in common: what is right in both waits for what it needs.
 EXTREMES = (Mode(late=True, backward=False), Mode(late=False, backward=True))
 
 
+KINDS = {
+    "race": "accesses of two threads to one place, at least one a write, with no barrier between",
+    "unwritten": "a read of what nobody has written",
+    "under way": "an access to what an asynchronous copy is going to write",
+    "unfenced": "an asynchronous read of what a thread wrote, or a use of registers, with no fence between",
+    "misaligned": "an address that is no multiple of what is moved at once",
+    "outside": "an address that is in none of the kernel's arrays, nor in its shared memory",
+    "deadlock": "every thread waits, or has ended",
+    "diverged": "threads that must be at one place of the program are not",
+    "protocol": "arrivals or bytes that an mbarrier does not wait for",
+    "refused": "what a GPU does not take",
+    "endless": "a launch that takes longer than it may",
+    "trap": "what the processor refuses, as a division by zero",
+}
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """Something wrong: a `kind` ("race", "unwritten", "under way", "misaligned", "outside", "deadlock", "diverged"),
-    how often, and the first of them in words."""
+    """Something wrong: a `kind` of KINDS, how often, and the first of them in words.
+
+    `line` of the text, and the `code` there, where that is known: in kernels that were compiled to be checked.
+    """
 
     kind: str
     times: int
     first: str
+    line: int | None = None
+    code: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} ({self.times} times): {self.first}"
+        where = "" if self.line is None else f", in line {self.line}: {self.code}"
+        return f"{self.kind} ({self.times} times): {self.first}{where}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +90,7 @@ class Simulated:
     """The compiled kernels of a text."""
 
     translated: Translated
-    library: ctypes.CDLL = field(repr=False)
-    checked: bool
+    kernels: CompiledKernels
 
 
 COUNTED = (
@@ -77,7 +102,7 @@ COUNTED = (
 class _Options(ctypes.Structure):
     _fields_ = (
         ("late", ctypes.c_int), ("backward", ctypes.c_int), ("checked", ctypes.c_int), ("counted", ctypes.c_int),
-        ("granule", ctypes.c_uint),
+        ("granule", ctypes.c_uint), ("seconds", ctypes.c_uint),
     )  # fmt: skip
 
 
@@ -92,15 +117,17 @@ class _Numbers(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in COUNTED)
 
 
-def build(text: str, checked: bool = False) -> Simulated:
-    """CUDA C for the processor, in a fraction of a second. Raises CompileError, UsageError for PTX that is not known,
-    DeviceError where there is no compiler."""
+def build(text: str, checked: bool = False, capability: int = CAPABILITY) -> Simulated:
+    """CUDA C for the processor, in a fraction of a second, as for a GPU of that compute capability.
+
+    Raises CompileError, UsageError for PTX that is not known, DeviceError where there is no compiler.
+    """
     translated = translate(text)
-    return Simulated(translated, compile_kernels(translated.text, checked), checked)
+    return Simulated(translated, compile_kernels(translated.text, checked, capability))
 
 
 def execute(
-    kernels: Simulated,
+    simulated: Simulated,
     launches: Sequence[Launch],
     memory: Mapping[str, Array],
     known: frozenset[str],
@@ -111,40 +138,54 @@ def execute(
     `known`: those that have a content. Values that a kernel takes are arrays of their bytes. Nothing may lie behind an
     array that matters: only a checked run keeps within them. Raises UsageError for a launch that no GPU takes.
     """
+    with _ONE:
+        return _execute(simulated, launches, memory, known, mode)
+
+
+def _execute(
+    simulated: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], known: frozenset[str], mode: Mode
+) -> Execution:
     library, _ = runtime()
-    options = _Options(mode.late, mode.backward, mode.checked, mode.counted, kernels.translated.granule)
-    buffers = _buffers(kernels, launches, memory, known)
+    options = _Options(mode.late, mode.backward, mode.checked, mode.counted, simulated.translated.granule, mode.seconds)
+    buffers = _buffers(simulated, launches, memory, known)
     library.simulator_forget()
     library.simulator_open(ctypes.byref(options), buffers, len(buffers))
-    is_whole = all(_launch(library, kernels, launch, memory) for launch in launches)
+    is_whole = all(_launch(library, simulated, launch, memory) for launch in launches)
     library.simulator_findings.restype = ctypes.c_char_p
     library.simulator_numbers.restype = ctypes.POINTER(_Numbers)
-    lines = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
+    found = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
     numbers = library.simulator_numbers().contents
-    mistakes = tuple(Mistake(kind, int(times), first) for kind, times, first in lines)
+    mistakes = tuple(_mistake(simulated, kind, int(times), int(place), first) for kind, times, place, first in found)
     return Execution(mistakes, {name: int(getattr(numbers, name)) for name in COUNTED}, is_whole)
 
 
-def _launch(library: ctypes.CDLL, kernels: Simulated, launch: Launch, memory: Mapping[str, Array]) -> bool:
+def _mistake(simulated: Simulated, kind: str, times: int, place: int, first: str) -> Mistake:
+    line = simulated.kernels.line(place)
+    return Mistake(kind, times, first, line, "" if line is None else simulated.translated.line(line))
+
+
+def _launch(library: ctypes.CDLL, simulated: Simulated, launch: Launch, memory: Mapping[str, Array]) -> bool:
     if math.prod(launch.block) > MOST_THREADS or launch.shared_bytes > MOST_SHARED:
         raise UsageError(
             f"{launch.kernel} asks for blocks of {math.prod(launch.block)} threads and {launch.shared_bytes} shared "
             f"bytes; a GPU has at most {MOST_THREADS} and {MOST_SHARED}"
         )
-    cluster = kernels.translated.clusters[launch.kernel]
+    cluster = simulated.translated.clusters[launch.kernel]
+    if launch.grid[0] % cluster:
+        raise UsageError(f"{launch.kernel} has clusters of {cluster} blocks, but {launch.grid[0]} of them along x")
     sizes = (ctypes.c_uint * 7)(*launch.grid, *launch.block, cluster)
     given = (ctypes.c_void_p * len(launch.arguments))(*(memory[name].ctypes.data for name in launch.arguments))
-    entry = getattr(kernels.library, f"enter_{launch.kernel}")
+    entry = getattr(simulated.kernels.library, f"enter_{launch.kernel}")
     return int(library.simulator_launch(entry, given, sizes, launch.shared_bytes)) == 0
 
 
 def _buffers(
-    kernels: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], known: frozenset[str]
+    simulated: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], known: frozenset[str]
 ) -> ctypes.Array[_Buffer]:
     written = {
         name
         for launch in launches
-        for name, is_written in zip(launch.arguments, kernels.translated.written[launch.kernel], strict=True)
+        for name, is_written in zip(launch.arguments, simulated.translated.written[launch.kernel], strict=True)
         if is_written
     }
     rows = [

@@ -17,7 +17,7 @@ class PtxOperand(Enum):
     RESULT = "the register or predicate that the function's value goes to"
     VALUES = "registers in braces, which are read: an array"
     PLACES = "registers in braces, which are written, now or later: an array of pointers"
-    EITHER = "registers in braces, or one register"
+    EITHER = "one register, or registers in braces that are read, now or later: two arrays"
     NONE = "not passed on"
 
 
@@ -131,7 +131,7 @@ WARPGROUPS = (
         "wgmma<{}, {}, simulator::{}, simulator::{}, simulator::{}>",
         (PLACES, EITHER, V, V, V, V, V, V), optional=4,
     ),
-    Instruction(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32", "set_registers", (V,)),
+    Instruction(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", "{}_registers", (V,)),
     Instruction(r"griddepcontrol\.(?:wait|launch_dependents)", "nothing"),
 )  # fmt: skip
 INSTRUCTIONS: tuple[Instruction, ...] = (*NUMBERS, *COPIES, *MATRICES, *BARRIERS, *ENGINE, *WARPGROUPS)

@@ -18,6 +18,8 @@ _DYNAMIC = re.compile(rf"extern __shared__ {_ALIGNED}unsigned char (\w+)\[\];")
 _STATIC = re.compile(rf"__shared__ {_ALIGNED}([\w ]+?) (\w+)((?:\[\d+\])+);")
 _KERNEL = re.compile(r'extern "C" __global__ void ((?:__\w+__\([^)]*\) )*)(\w+)\(([^)]*)\)')
 _SMALL = {1: re.compile(r"\b(?:char|bool)\b ?(?:\*|\(\*|\w+\[\d)"), 2: re.compile(r"\bshort\b ?(?:\*|\(\*|\w+\[\d)")}
+HEAD_LINES = ('#include "cuda.h"', "#line 1")
+HEAD = len(HEAD_LINES)
 _CLUSTER = re.compile(r"__cluster_dims__\((\d+)")
 
 
@@ -31,9 +33,14 @@ class Translated:
     written: dict[str, tuple[bool, ...]]
     granule: int
 
+    def line(self, number: int) -> str:
+        """A line of the text that was translated, from 1 on, as it is now."""
+        lines = self.text.splitlines()[HEAD:]
+        return lines[number - 1].strip() if number <= len(lines) else ""
+
 
 def translate(text: str) -> Translated:
-    """Raises UsageError for PTX that the runtime lacks."""
+    """Lines stay where they are. Raises UsageError for PTX that the runtime lacks."""
     kernels = _KERNEL.findall(text)
     body = without_assembly(text)
     body = _DYNAMIC.sub(r"unsigned char* const \2 = simulator::simulator_shared(0);", body)
@@ -42,7 +49,7 @@ def translate(text: str) -> Translated:
     entries = [_entry(name, _listed(parameters)) for _, name, parameters in kernels]
     written = {name: tuple("const " not in p for p in _listed(parameters)) for _, name, parameters in kernels}
     clusters = {name: int(found[1]) if (found := _CLUSTER.search(words)) else 1 for words, name, _ in kernels}
-    lines = ['#include "cuda.h"', "#line 1", body, *entries]
+    lines = [*HEAD_LINES, body, *entries]
     return Translated("\n".join(lines) + "\n", clusters, written, granule(text))
 
 
@@ -74,7 +81,7 @@ def _listed(parameters: str) -> list[str]:
 def _entry(name: str, parameters: list[str]) -> str:
     """A function that calls the kernel with arguments by their addresses in an array."""
     arguments = [_argument(n, p) for n, p in enumerate(parameters)]
-    return f'extern "C" ENTRY void enter_{name}(void** given) {{ {name}({", ".join(arguments)}); }}'
+    return f'extern "C" SIMULATOR_ENTRY void enter_{name}(void** given) {{ {name}({", ".join(arguments)}); }}'
 
 
 def _argument(n: int, parameter: str) -> str:

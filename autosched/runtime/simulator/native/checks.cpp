@@ -36,7 +36,8 @@ Cells cells_of(const void* at, unsigned bytes)
   if (is_shared(at)) {
     const uint64_t offset = p - blocks[0].shared, first = offset / options.granule;
     const uint64_t end = (offset + bytes + options.granule - 1) / options.granule;
-    return {&shared_cells[first], unsigned(end - first), options.granule, blocks[0].shared + first * options.granule, true};
+    unsigned char* const start = blocks[0].shared + first * options.granule;
+    return {&shared_cells[first], unsigned(end - first), options.granule, start, true};
   }
   const Buffer* const buffer = buffer_of(at);
   if (buffer == nullptr || !buffer->is_written) return {nullptr, 0, 1, p, false};
@@ -54,11 +55,11 @@ bool is_concurrent(const Cells& cells, uint32_t when, unsigned other, uint32_t t
   return !knows(thread, other, time);
 }
 
-void race(const Cells& cells, unsigned n, unsigned thread, const char* does, unsigned other, const char* did, uint32_t when)
+// What `thread` does and what `other` did `when` may happen in any order.
+void race(const void* at, unsigned thread, const char* does, unsigned other, const char* did, uint32_t when)
 {
   const char* const who = when == era ? where(other) : "another block";
-  find("race", "%s %s %s, which %s %s with no barrier between", where(thread), does,
-       place_of(cells.start + n * cells.granule), who, did);
+  find("race", "%s %s %s, which %s %s with no barrier between", where(thread), does, place_of(at), who, did);
 }
 
 void after_write(const Cells& cells, unsigned n, unsigned thread, const char* does, bool is_update)
@@ -66,18 +67,19 @@ void after_write(const Cells& cells, unsigned n, unsigned thread, const char* do
   Cell& cell = cells.first[n];
   if (is_update && cell.by_update) return;
   if (is_concurrent(cells, cell.write_era, cell.writer, cell.write_time, thread))
-    race(cells, n, thread, does, cell.writer, "writes", cell.write_era);
+    race(cells.start + n * cells.granule, thread, does, cell.writer, "writes", cell.write_era);
 }
 
 void after_reads(const Cells& cells, unsigned n, unsigned thread, const char* does)
 {
   Cell& cell = cells.first[n];
+  const unsigned char* const at = cells.start + n * cells.granule;
   if (cell.readers >= 0 && cell.read_era == era) {
     const uint32_t* const times = &reads[(size_t)cell.readers * threads.size()];
     for (unsigned t = 0; t < threads.size(); ++t)
-      if (times[t] && !knows(thread, t, times[t])) return race(cells, n, thread, does, t, "reads", era);
+      if (times[t] && !knows(thread, t, times[t])) return race(at, thread, does, t, "reads", era);
   } else if (is_concurrent(cells, cell.read_era, cell.reader, cell.read_time, thread)) {
-    race(cells, n, thread, does, cell.reader, "reads", cell.read_era);
+    race(at, thread, does, cell.reader, "reads", cell.read_era);
   }
 }
 
@@ -195,8 +197,10 @@ void check(const void* at, unsigned bytes, Kind kind, unsigned thread)
     Cell& cell = cells.first[n];
     renew(cells, cell);
     const unsigned char* const here = cells.start + n * cells.granule;
-    if (cell.under_way) find("under way", "%s %s %s while a copy to there is under way", where(thread), does, place_of(here));
-    if (kind != WRITE && !cell.is_written) find("unwritten", "%s %s %s, which nobody has written", where(thread), does, place_of(here));
+    if (cell.under_way)
+      find("under way", "%s %s %s while a copy to there is under way", where(thread), does, place_of(here));
+    if (kind != WRITE && !cell.is_written)
+      find("unwritten", "%s %s %s, which nobody has written", where(thread), does, place_of(here));
     after_write(cells, n, thread, does, kind == BOTH);
     if (kind == READ) note_read(cell, thread);
     else {
@@ -229,8 +233,8 @@ void check_engine(const void* at, unsigned bytes, unsigned thread)
   for (unsigned n = 0; n < cells.n; ++n) {
     const Cell& cell = cells.first[n];
     if (!cell.is_written || cell.write_era != era || cell.by_engine || cell.write_time <= fenced[cell.writer]) continue;
-    find("unfenced", "%s wrote %s with no fence.proxy.async behind, and %s has it read asynchronously", where(cell.writer),
-         place_of(cells.start + n * cells.granule), where(thread));
+    find("unfenced", "%s wrote %s with no fence.proxy.async behind, and %s has it read asynchronously",
+         where(cell.writer), place_of(cells.start + n * cells.granule), where(thread));
   }
   check(at, bytes, READ, thread);
 }

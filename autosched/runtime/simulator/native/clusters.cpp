@@ -2,6 +2,7 @@
 //
 // An address of this block's shared memory is an offset; one of block r of the cluster has r + 1 above the offset.
 #include "runtime.h"
+#include <algorithm>
 
 namespace simulator {
 
@@ -27,13 +28,15 @@ unsigned char* shared_at(uint32_t address)
 {
   const unsigned rank = address / ARENA, offset = address % ARENA;
   if (rank > blocks.size() || offset >= shared_bytes)
-    stop("outside", "%s uses shared address %u, beyond the %u bytes of the launch", where(current), offset, shared_bytes);
+    stop("outside", "%s uses byte %u of shared memory, beyond the %u of the launch", where(current), offset,
+         shared_bytes);
   return (rank ? blocks[rank - 1] : *me().block).shared + offset;
 }
 
 extern "C" uint32_t simulator_map(uint32_t address, unsigned rank)
 {
-  if (rank >= blocks.size()) stop("outside", "%s names block %u of a cluster of %zu", where(current), rank, blocks.size());
+  if (rank >= blocks.size())
+    stop("outside", "%s names block %u of a cluster of %zu", where(current), rank, blocks.size());
   return (rank + 1) * ARENA + address % ARENA;
 }
 
@@ -42,9 +45,23 @@ extern "C" void simulator_fence()
   if (options.checked) fence(current);
 }
 
-extern "C" void simulator_set_registers(unsigned count)
+// setmaxnreg: more registers are waited for until others have given theirs back.
+extern "C" void simulator_set_registers(unsigned count, int is_more)
 {
-  if (count % 8 || count < 24 || count > 256) stop("refused", "%s asks for %u registers, expected a multiple of 8 from 24 to 256", where(current), count);
+  if (count % 8 || count < 24 || count > 256)
+    stop("refused", "%s asks for %u registers, expected a multiple of 8 from 24 to 256", where(current), count);
+  const unsigned begun = std::min(REGISTERS / threads_per_block() / 8 * 8, 256u);  // of each thread
+  const auto held_by_others = [=] {
+    unsigned sum = 0;
+    for (unsigned n = 0; n < threads_per_block(); ++n) {
+      const Thread& thread = threads[me().block->first + n];
+      if (&thread != &me()) sum += thread.registers ? thread.registers : begun;
+    }
+    return sum;
+  };
+  if (is_more) wait_for("registers", [=] { return held_by_others() + count <= REGISTERS; });
+  me().registers = count;
+  ++progress;
 }
 
 extern "C" unsigned simulator_rank() { return rank_of(*me().block); }

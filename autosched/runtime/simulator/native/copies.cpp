@@ -13,22 +13,23 @@ void move(const Copy& copy)
 
 }  // namespace
 
-// The first `given` of `bytes` bytes, zeros behind them.
-extern "C" void simulator_copy(unsigned to, const void* from, unsigned bytes, unsigned given, const void* site)
+extern "C" void simulator_copy(unsigned to, const void* from, unsigned bytes, unsigned given)
 {
   Thread& thread = me();
   const Copy copy = {thread.block->shared + to, (const unsigned char*)from, bytes, given};
   if (to % bytes || (given && (uintptr_t)from % bytes))
-    return find("misaligned", "%s copies %u bytes from %s to %s", where(current), bytes, place_of(from), place_of(copy.to));
-  if (to + bytes > shared_bytes) stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), shared_bytes);
+    return find("misaligned", "%s copies %u bytes from %s to %s", where(current), bytes, place_of(from),
+                place_of(copy.to));
+  if (to + bytes > shared_bytes)
+    stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), shared_bytes);
   if (options.checked) {
     if (given) examine_place(from, given, "copies");
     if (given) check(from, given, READ, current);
     begin_copy(copy.to, bytes, current);
   }
   if (options.counted) {
-    if (given) count(from, given, READ, site, current);
-    count(copy.to, bytes, WRITE, site, current);
+    if (given) count(from, given, READ, current);
+    count(copy.to, bytes, WRITE, current);
   }
   if (options.late) memset(copy.to, POISON, bytes);
   else move(copy);

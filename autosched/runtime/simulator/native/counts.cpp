@@ -1,12 +1,13 @@
 // How well the threads of a warp share accesses: wavefronts of shared memory, sectors of the rest.
 //
 // The n-th access of each lane at one place of the program is taken for one instruction. CUDA C++ Programming Guide,
-// "Shared Memory" of compute capability 5.x and later: 32 banks of 4 bytes. Of 8 bytes a half of the warp is served at a
-// time, of 16 a quarter; parts that have no bank in common go together.
+// "Shared Memory" of compute capability 5.x and later: 32 banks of 4 bytes. Of 8 bytes a half of the warp is served at
+// a time, of 16 a quarter; parts that have no bank in common go together.
 #include "runtime.h"
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 namespace simulator {
 
@@ -74,11 +75,11 @@ void add(const std::vector<Lane>& lanes)
 
 }  // namespace
 
-void count(const void* at, unsigned bytes, Kind kind, const void* site, unsigned thread)
+void count(const void* at, unsigned bytes, Kind kind, unsigned thread)
 {
   const unsigned number = threads[thread].number, block = threads[thread].block - blocks.data();
   const uint16_t warp = block * MOST_WARPS + number / WARP;
-  noted.push_back({site, (uint64_t)at, 0, warp, uint8_t(number % WARP), uint8_t(bytes), uint8_t(kind)});
+  noted.push_back({threads[thread].site, (uint64_t)at, 0, warp, uint8_t(number % WARP), uint8_t(bytes), uint8_t(kind)});
   if (noted.size() >= MOST_NOTED) count_all();
 }
 
@@ -87,9 +88,11 @@ void count_all()
   if (noted.empty()) return;
   const auto place = [](const Noted& a) { return std::make_tuple(a.warp, a.site, a.kind, a.bytes, a.lane); };
   std::stable_sort(noted.begin(), noted.end(), [&](const Noted& a, const Noted& b) { return place(a) < place(b); });
-  for (size_t n = 1; n < noted.size(); ++n) noted[n].order = place(noted[n]) == place(noted[n - 1]) ? noted[n - 1].order + 1 : 0;
+  for (size_t n = 1; n < noted.size(); ++n)
+    noted[n].order = place(noted[n]) == place(noted[n - 1]) ? noted[n - 1].order + 1 : 0;
   const auto instruction = [](const Noted& a) { return std::make_tuple(a.warp, a.site, a.kind, a.bytes, a.order); };
-  std::stable_sort(noted.begin(), noted.end(), [&](const Noted& a, const Noted& b) { return instruction(a) < instruction(b); });
+  std::stable_sort(noted.begin(), noted.end(),
+                   [&](const Noted& a, const Noted& b) { return instruction(a) < instruction(b); });
   std::vector<Lane> lanes;
   for (size_t n = 0; n < noted.size(); ++n) {
     lanes.push_back({noted[n].address, noted[n].bytes});

@@ -1,8 +1,7 @@
 // What generated CUDA C is compiled against on a processor. Thin, for every kernel reads it: what does the work is in
-// the runtime, an object of its own. With CHECKED, compilers also report every access to memory (see accesses.cpp).
+// the runtime, an object of its own. With SIMULATOR_CHECKED, compilers also report every access to memory (see memory.cpp).
 #pragma once
 
-#define __CUDA_ARCH__ 900  // all instructions that there are functions for
 #define __global__
 #define __device__
 #define __host__
@@ -23,9 +22,10 @@ extern "C" {
 extern Place simulator_place;
 unsigned char* simulator_shared(unsigned offset);
 unsigned simulator_shared_offset(const void* at);
-void simulator_barrier(const void* site);
-void simulator_warp_barrier(const void* site);
-unsigned long long simulator_shuffle(const void* site, int kind, unsigned mask, unsigned long long value, int by, int width);
+void simulator_at(const void* site);  // where the thread is
+void simulator_barrier(int line);
+void simulator_warp_barrier();
+unsigned long long simulator_shuffle(int kind, unsigned mask, unsigned long long value, int by, int width);
 void simulator_access(const void* at, unsigned bytes, int kind, const void* site);
 }
 
@@ -34,7 +34,7 @@ enum Shuffle { LANE, UP, DOWN, XOR };
 
 inline void access(const void* at, unsigned bytes, Kind kind, const void* site)
 {
-#ifdef CHECKED
+#ifdef SIMULATOR_CHECKED
   simulator_access(at, bytes, kind, site);
 #endif
 }
@@ -46,22 +46,26 @@ inline void access(const void* at, unsigned bytes, Kind kind, const void* site)
 #define blockDim simulator::simulator_place.block_size
 #define gridDim simulator::simulator_place.grid_size
 
-// Where the program is: barriers and collectives tell places in the text apart by it.
+// Functions of the languages are called, so that where they return to says where in the text a thread is.
 #define SITE __builtin_return_address(0)
+#define HERE simulator::simulator_at(SITE)
 #define CALLED static __attribute__((noinline, unused, no_sanitize("thread")))
-#define ENTRY __attribute__((no_sanitize("thread")))
+#define SIMULATOR_ENTRY __attribute__((no_sanitize("thread")))  // what calls a kernel
 
-CALLED void __syncthreads() { simulator::simulator_barrier(SITE); }
-CALLED void __syncwarp(unsigned = ~0u) { simulator::simulator_warp_barrier(SITE); }
+namespace simulator {
+CALLED void block_barrier(int line) { HERE; simulator_barrier(line); }
+}
+#define __syncthreads() simulator::block_barrier(__LINE__)
+CALLED void __syncwarp(unsigned = ~0u) { HERE; simulator::simulator_warp_barrier(); }
 CALLED unsigned long long __cvta_generic_to_shared(const void* at) { return simulator::simulator_shared_offset(at); }
 
 namespace simulator {
 
-template <class T> CALLED T shuffle(const void* site, Shuffle kind, unsigned mask, T value, int by, int width)
+template <class T> static inline T shuffle(Shuffle kind, unsigned mask, T value, int by, int width)
 {
   unsigned long long bits = 0;
   __builtin_memcpy(&bits, &value, sizeof value);
-  bits = simulator_shuffle(site, kind, mask, bits, by, width);
+  bits = simulator_shuffle(kind, mask, bits, by, width);
   __builtin_memcpy(&value, &bits, sizeof value);
   return value;
 }
@@ -70,7 +74,7 @@ template <class T> CALLED T shuffle(const void* site, Shuffle kind, unsigned mas
 
 #define WARP_SHUFFLE(NAME, KIND) \
   template <class T> CALLED T NAME(unsigned mask, T value, int by, int width = 32) \
-  { return simulator::shuffle(SITE, simulator::KIND, mask, value, by, width); }
+  { HERE; return simulator::shuffle(simulator::KIND, mask, value, by, width); }
 WARP_SHUFFLE(__shfl_sync, LANE)
 WARP_SHUFFLE(__shfl_up_sync, UP)
 WARP_SHUFFLE(__shfl_down_sync, DOWN)
@@ -85,7 +89,9 @@ WARP_SHUFFLE(__shfl_xor_sync, XOR)
     return old; \
   }
 #define ATOMICS(T) ATOMIC(atomicAdd, T, old + value)
-#define ATOMIC_BOUNDS(T) ATOMIC(atomicMin, T, value < old ? value : old) ATOMIC(atomicMax, T, value > old ? value : old)
+#define ATOMIC_BOUNDS(T) \
+  ATOMIC(atomicMin, T, value < old ? value : old) \
+  ATOMIC(atomicMax, T, value > old ? value : old)
 ATOMICS(float)
 ATOMICS(double)
 ATOMICS(int)
@@ -97,12 +103,16 @@ ATOMIC_BOUNDS(long long)
 ATOMIC_BOUNDS(unsigned long long)
 
 // A vector is moved as a whole: one access of its size, at an address that is a multiple of it.
-#ifdef CHECKED
+#ifdef SIMULATOR_CHECKED
+#define UNTOLD __attribute__((noinline, no_sanitize("thread")))
 #define MOVES(NAME) \
   NAME() = default; \
-  __attribute__((noinline, no_sanitize("thread"))) NAME(const NAME& other) \
-  { simulator::access(&other, sizeof other, simulator::READ, SITE); __builtin_memcpy((void*)this, &other, sizeof other); } \
-  __attribute__((noinline, no_sanitize("thread"))) NAME& operator=(const NAME& other) \
+  UNTOLD NAME(const NAME& other) \
+  { \
+    simulator::access(&other, sizeof other, simulator::READ, SITE); \
+    __builtin_memcpy((void*)this, &other, sizeof other); \
+  } \
+  UNTOLD NAME& operator=(const NAME& other) \
   { \
     simulator::access(&other, sizeof other, simulator::READ, SITE); \
     simulator::access(this, sizeof other, simulator::WRITE, SITE); \
@@ -146,3 +156,16 @@ static inline int __float_as_int(float value) { int bits; __builtin_memcpy(&bits
 static inline unsigned __float_as_uint(float value) { unsigned bits; __builtin_memcpy(&bits, &value, 4); return bits; }
 
 #include "instructions.h"
+
+// A kernel's tensors may have any of these names.
+#undef ATOMIC
+#undef ATOMICS
+#undef ATOMIC_BOUNDS
+#undef CALLED
+#undef HERE
+#undef MOVES
+#undef SITE
+#undef UNTOLD
+#undef VECTOR2
+#undef VECTOR4
+#undef WARP_SHUFFLE

@@ -3,7 +3,7 @@
 //
 // Late: a load is done when somebody waits for its mbarrier, a store when its thread waits for the group.
 #include "runtime.h"
-#include <cstdio>
+#include <algorithm>
 
 namespace simulator {
 
@@ -57,7 +57,8 @@ std::vector<Row> tile(const Map& map, const std::vector<int>& from)
   std::vector<Row> rows;
   int64_t at[MOST_RANK] = {};
   unsigned counts[MOST_RANK] = {1, 1, 1, 1, 1}, n = 1;
-  for (unsigned d = 0; d < map.rank; ++d) counts[d] = (map.box[d] + map.steps[d] - 1) / map.steps[d];
+  counts[0] = map.box[0];  // the innermost dimension has no steps
+  for (unsigned d = 1; d < map.rank; ++d) counts[d] = (map.box[d] + map.steps[d] - 1) / map.steps[d];
   for (unsigned d = 1; d < map.rank; ++d) n *= counts[d];
   for (unsigned r = 0; r < n; ++r) {
     unsigned rest = r;
@@ -94,7 +95,7 @@ std::vector<Row> pixels(const Map& map, const std::vector<int>& from, const std:
   return rows;
 }
 
-// Between a row and its place in shared memory, 16 bytes at a time.
+// Between a row and its place in shared memory; 16 bytes stay together.
 void move(const Map& map, const Row& row, unsigned char* shared, unsigned offset, bool is_load)
 {
   for (unsigned n = 0; n < row.bytes; ++n) {
@@ -120,8 +121,11 @@ unsigned bytes_of(const std::vector<Row>& rows)
 void examine(const Map& map, uint32_t offset, unsigned bytes)
 {
   const unsigned unit = map.swizzle ? 128u << map.swizzle : 128;
-  if (offset % unit) find("misaligned", "%s copies a tile at byte %u of shared memory, which is no multiple of %u", where(current), offset, unit);
-  if (offset + bytes > shared_bytes) stop("outside", "%s copies a tile to byte %u and on, beyond the %u bytes of the launch", where(current), offset + bytes - 1, shared_bytes);
+  if (offset % unit)
+    find("misaligned", "%s copies a tile at byte %u of shared memory, no multiple of %u", where(current), offset, unit);
+  if (offset + bytes > shared_bytes)
+    stop("outside", "%s copies a tile at bytes %u to %u of shared memory, beyond the %u of the launch", where(current),
+         offset, offset + bytes - 1, shared_bytes);
 }
 
 void examine_tensor(const Row& row, Kind kind, unsigned thread)
@@ -140,14 +144,17 @@ std::vector<Row> rows_of(const Map& map, const int* from, const unsigned short* 
   return pixels(map, start, std::vector<unsigned>(offsets, offsets + map.rank - 2));
 }
 
-void load(const Map& map, const std::vector<Row>& rows, unsigned block, uint32_t offset, uint32_t barrier, unsigned thread)
+// To `offset` of a block's shared memory, for the mbarrier at `barrier` there.
+void load(const Map& map, const std::vector<Row>& rows, unsigned block, uint32_t offset, uint32_t barrier,
+          unsigned thread)
 {
   unsigned char* const shared = blocks[block].shared;
   unsigned at = offset;
   for (const Row& row : rows) {
     examine_tensor(row, READ, thread);
     move(map, row, shared, at, true);
-    if (options.checked) each_part(map, at, row.bytes, [&](unsigned place) { end_copy(shared + place, 16, thread, true); });
+    if (options.checked)
+      each_part(map, at, row.bytes, [&](unsigned place) { end_copy(shared + place, 16, thread, true); });
     at += row.bytes;
   }
   bytes_came(blocks[block], barrier, at - offset, thread);
@@ -191,17 +198,20 @@ void run_loads(const Block& block, uint32_t barrier)
 }
 
 // `mask`: blocks of the cluster that get the tile, each at the same place and with its own mbarrier; 0: this one.
-extern "C" void simulator_load_tile(uint32_t to, const void* map_given, const int* from, uint32_t barrier, unsigned mask, const unsigned short* offsets)
+extern "C" void simulator_load_tile(uint32_t to, const void* map_given, const int* from, uint32_t barrier,
+                                    unsigned mask, const unsigned short* offsets)
 {
   const Map map = map_at(map_given);
   const std::vector<Row> rows = rows_of(map, from, offsets);
-  const unsigned offset = to % ARENA, own = to / ARENA ? to / ARENA - 1 : rank_of(*me().block), thread = current;
-  examine(map, offset, bytes_of(rows));
+  const unsigned offset = to % ARENA, bytes = bytes_of(rows), thread = current;
+  const unsigned own = to / ARENA ? to / ARENA - 1 : rank_of(*me().block);
+  examine(map, offset, bytes);
   for (unsigned block = 0; block < blocks.size(); ++block) {
     if (mask ? !(mask >> block & 1) : block != own) continue;
     unsigned char* const shared = blocks[block].shared;
-    if (options.checked) each_part(map, offset, bytes_of(rows), [&](unsigned place) { begin_copy(shared + place, 16, thread); });
-    if (options.late) memset(shared + offset, POISON, bytes_of(rows));
+    if (options.checked)
+      each_part(map, offset, bytes, [&](unsigned place) { begin_copy(shared + place, 16, thread); });
+    if (options.late) memset(shared + offset, POISON, bytes);
     defer(block, barrier % ARENA, [=] { load(map, rows, block, offset, barrier % ARENA, thread); });
   }
 }
@@ -217,7 +227,8 @@ extern "C" void simulator_store_tile(const void* map_given, const int* to, uint3
   put([=] {
     unsigned at = from;
     for (const Row& row : rows) {
-      if (options.checked) each_part(map, at, row.bytes, [&](unsigned place) { check_engine(shared + place, 16, thread); });
+      if (options.checked)
+        each_part(map, at, row.bytes, [&](unsigned place) { check_engine(shared + place, 16, thread); });
       std::vector<float> sums((row.inside + 3) / 4);
       if (op && row.at) memcpy(sums.data(), row.at, row.inside);
       examine_tensor(row, op ? BOTH : WRITE, thread);
@@ -230,12 +241,14 @@ extern "C" void simulator_store_tile(const void* map_given, const int* to, uint3
 
 extern "C" void simulator_load_bytes(uint32_t to, const void* from, unsigned bytes, uint32_t barrier)
 {
-  if (to % 16 || (uintptr_t)from % 16 || bytes % 16) find("misaligned", "%s copies %u bytes from %s to byte %u", where(current), bytes, place_of(from), to);
+  if (to % 16 || (uintptr_t)from % 16 || bytes % 16)
+    find("misaligned", "%s copies %u bytes from %s to byte %u", where(current), bytes, place_of(from), to);
   unsigned char* const place = shared_at(to);
   const unsigned block = rank_of(*me().block), thread = current;
   if (options.checked) begin_copy(place, bytes, thread);
   if (options.late) memset(place, POISON, bytes);
   defer(block, barrier, [=] {
+    if (options.checked) examine_place(from, bytes, "copies");
     if (options.checked) check(from, bytes, READ, thread);
     memcpy(place, from, bytes);
     if (options.checked) end_copy(place, bytes, thread, true);
@@ -245,12 +258,16 @@ extern "C" void simulator_load_bytes(uint32_t to, const void* from, unsigned byt
 
 extern "C" void simulator_store_bytes(void* to, uint32_t from, unsigned bytes)
 {
-  if (from % 16 || (uintptr_t)to % 16 || bytes % 16) find("misaligned", "%s copies %u bytes from byte %u to %s", where(current), bytes, from, place_of(to));
+  if (from % 16 || (uintptr_t)to % 16 || bytes % 16)
+    find("misaligned", "%s copies %u bytes from byte %u to %s", where(current), bytes, from, place_of(to));
   unsigned char* const place = shared_at(from);
   const unsigned thread = current;
   put([=] {
-    if (options.checked) check_engine(place, bytes, thread);
-    if (options.checked) check(to, bytes, WRITE, thread);
+    if (options.checked) {
+      check_engine(place, bytes, thread);
+      examine_place(to, bytes, "copies");
+      check(to, bytes, WRITE, thread);
+    }
     memcpy(to, place, bytes);
   });
 }

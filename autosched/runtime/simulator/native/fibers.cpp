@@ -1,6 +1,5 @@
 // The threads of a block as fibers of one thread of the processor: each runs until it must wait for others.
 #include "runtime.h"
-#include <cstdio>
 #include <string>
 #include <sys/mman.h>
 
@@ -113,16 +112,12 @@ void run_cluster(Triple first, unsigned size)
   }
   for (unsigned n = 0; n < threads.size(); ++n) {
     Thread& thread = threads[n];
+    unsigned char* stack = thread.stack;
+    thread = Thread();
+    thread.stack = stack;
     thread.number = n % count;
     thread.block = &blocks[n / count];
     thread.index = {thread.number % shape.x, thread.number / shape.x % shape.y, thread.number / (shape.x * shape.y)};
-    thread.is_done = false;
-    thread.open.clear();
-    thread.groups.clear();
-    thread.stores.clear();
-    thread.store_groups.clear();
-    thread.cluster_arrivals = 0;
-    thread.waits_for = nullptr;
     prepare(thread);
   }
   current = options.backward ? threads.size() - 1 : 0;
@@ -180,24 +175,20 @@ void wait_for(const char* what, const std::function<bool()>& is_ready)
   me().waits_for = nullptr;
 }
 
-void together(Group& group, unsigned count, const char* what, const void* site, void* mine,
-              const std::function<void(void* const* given)>& all)
+void together(Group& group, unsigned count, const char* what, void* mine, const std::function<void(void* const*)>& all)
 {
   group.given[me().number % count] = mine;
-  if (!is_last(group.meeting, count, what, site)) return;
+  if (!is_last(group.meeting, count, what)) return;
   ++numbers.collectives;
   all(group.given);
   part(group.meeting);
 }
 
-bool is_last(Meeting& meeting, unsigned count, const char* what, const void* site)
+bool is_last(Meeting& meeting, unsigned count, const char* what)
 {
-  if (meeting.arrived == 0) {
-    meeting.what = what;
-    meeting.site = site;
-  } else if (meeting.what != what) {
+  if (meeting.arrived == 0) meeting.what = what;
+  if (meeting.what != what)
     stop("diverged", "%s is at %s while others of its group are at %s", where(current), what, meeting.what);
-  }
   const uint64_t mine = meeting.generation;
   if (++meeting.arrived >= count) return true;
   wait_for(what, [&] { return meeting.generation != mine; });
@@ -211,10 +202,12 @@ void part(Meeting& meeting)
   ++progress;
 }
 
-extern "C" void simulator_stop_here() { is_over = true; }
+extern "C" void simulator_at(const void* site) { me().site = site; }
 
-// Runs all blocks of a grid, one cluster after the other: x, y, z of the grid and of a block, blocks of a cluster along
-// x. Returns 0, or 1 where a finding made it end.
+void end_launch() { is_over = true; }
+
+// Runs all blocks of a grid, one cluster after the other. `sizes`: x, y, z of the grid and of a block, blocks of a
+// cluster along x. Returns 0, or 1 where a finding made it end.
 extern "C" int simulator_launch(void (*kernel)(void**), void** given, const unsigned* sizes, unsigned shared)
 {
   const Triple grid = {sizes[0], sizes[1], sizes[2]}, block = {sizes[3], sizes[4], sizes[5]};
@@ -234,9 +227,11 @@ extern "C" int simulator_launch(void (*kernel)(void**), void** given, const unsi
   for (unsigned b = 0; b < cluster; ++b) blocks[b].shared = memory + (size_t)b * ARENA;
   for (unsigned n = 0; n < count; ++n) threads[n].stack = memory + arenas + (size_t)n * STACK;
   begin_checks();
+  begin_signals(options.seconds);
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x && !is_over; x += cluster) run_cluster({x, y, z}, cluster);
+  end_signals();
   munmap(memory, stacks + arenas);
   return is_over;
 }

@@ -1,19 +1,28 @@
 // What is wrong with a kernel, in words: for each kind how often, and the first time in full.
 #include "runtime.h"
 #include <cstdarg>
+#include <dlfcn.h>
 #include <cstdio>
 #include <map>
 #include <string>
 
 namespace simulator {
 
-extern "C" void simulator_stop_here();
+void end_launch();
 
 namespace {
 
-struct Finding { uint64_t times = 0; std::string first; };
+struct Finding { uint64_t times = 0; std::string first; uint64_t place = 0; };
 std::map<std::string, Finding> findings;
 std::string all;
+
+// Bytes from the beginning of the kernels' object, 0 where nothing is known.
+uint64_t place_in_program()
+{
+  Dl_info object;
+  const void* const site = me().site;
+  return site && dladdr(site, &object) ? (const char*)site - (const char*)object.dli_fbase : 0;
+}
 
 void add(const char* kind, const char* format, va_list facts)
 {
@@ -22,6 +31,7 @@ void add(const char* kind, const char* format, va_list facts)
   char text[512];
   vsnprintf(text, sizeof text, format, facts);
   finding.first = text;
+  finding.place = place_in_program();
 }
 
 }  // namespace
@@ -40,7 +50,7 @@ void stop(const char* kind, const char* format, ...)
   va_start(facts, format);
   add(kind, format, facts);
   va_end(facts);
-  simulator_stop_here();
+  end_launch();
   leave();
 }
 
@@ -55,12 +65,13 @@ const char* where(unsigned number)
   return text;
 }
 
-// A line for each kind: its name, how often, the first in words, with tabs between.
+// A line for each kind: its name, how often, where in the program, the first in words; tabs between.
 extern "C" const char* simulator_findings()
 {
   all.clear();
   for (const auto& [kind, finding] : findings)
-    all += kind + "\t" + std::to_string(finding.times) + "\t" + finding.first + "\n";
+    all += kind + "\t" + std::to_string(finding.times) + "\t" + std::to_string(finding.place) + "\t" +
+           finding.first + "\n";
   return all.c_str();
 }
 

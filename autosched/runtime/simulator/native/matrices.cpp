@@ -1,6 +1,6 @@
 // What a warp does with matrices: ldmatrix, stmatrix, mma.sync. PTX ISA, "Warp-level matrix instructions".
 #include "runtime.h"
-#include <cmath>
+#include <algorithm>
 
 namespace simulator {
 
@@ -18,13 +18,13 @@ struct Multiplied {
 };
 
 // Lane l holds of matrix m row l / 4, elements 2 (l % 4) and the next one; transposed: of columns.
-void exchange(void* const* given, unsigned matrices, bool transposed, Kind kind, const void* site)
+void exchange(void* const* given, unsigned matrices, bool transposed, Kind kind)
 {
   const auto lane = [&](unsigned n) -> const Rows& { return *(const Rows*)given[n]; };
   for (unsigned n = 0; n < 8 * matrices; ++n) {
     const Rows& row = lane(n);
     if (row.address % 16) find("misaligned", "%s gives a row of a matrix at byte %u", where(row.thread), row.address);
-    if (options.counted) count(shared_at(row.address), 16, kind, site, row.thread);
+    if (options.counted) count(shared_at(row.address), 16, kind, row.thread);
   }
   for (unsigned m = 0; m < matrices; ++m)
     for (unsigned l = 0; l < WARP; ++l)
@@ -44,7 +44,8 @@ void exchange(void* const* given, unsigned matrices, bool transposed, Kind kind,
 void multiply(void* const* given, unsigned k_extent, Number result, Number left, Number right, bool saturates)
 {
   const auto lane = [&](unsigned n) -> const Multiplied& { return *(const Multiplied*)given[n]; };
-  const unsigned per = 32 / bits_of(left), mask = per == 1 ? ~0u : (1u << bits_of(left)) - 1, most = k_extent / (4 * per);
+  const unsigned per = 32 / bits_of(left), most = k_extent / (4 * per);
+  const unsigned mask = per == 1 ? ~0u : (1u << bits_of(left)) - 1;
   std::vector<double> a(16 * k_extent), b(k_extent * 8);
   for (unsigned l = 0; l < WARP; ++l) {
     const unsigned g = l / 4, t = l % 4;
@@ -83,18 +84,20 @@ Group& warp() { return me().block->warps[me().number / WARP].together; }
 
 }  // namespace
 
-extern "C" void simulator_matrices(uint32_t address, uint32_t* const* registers, unsigned n, int transposed, int kind, const void* site)
+extern "C" void simulator_matrices(uint32_t address, uint32_t* const* registers, unsigned n, int transposed, int kind)
 {
   Rows mine = {address, registers, current};
-  together(warp(), WARP, kind == READ ? "ldmatrix" : "stmatrix", site, &mine,
-           [=](void* const* given) { exchange(given, n, transposed, (Kind)kind, site); });
+  together(warp(), WARP, kind == READ ? "ldmatrix" : "stmatrix", &mine,
+           [=](void* const* given) { exchange(given, n, transposed, (Kind)kind); });
 }
 
-extern "C" void simulator_multiply(void* const* d, const uint32_t* a, const uint32_t* b, const void* c, unsigned k, const int* kinds, const void* site)
+// `facts`: types of the result and the operands, extent of k, whether integers saturate.
+extern "C" void simulator_multiply(void* const* d, const uint32_t* a, const uint32_t* b, const void* c,
+                                   const int* facts)
 {
   Multiplied mine = {d, a, b, c};
-  together(warp(), WARP, "mma.sync", site, &mine, [=](void* const* given) {
-    multiply(given, k, (Number)kinds[0], (Number)kinds[1], (Number)kinds[2], kinds[3]);
+  together(warp(), WARP, "mma.sync", &mine, [=](void* const* given) {
+    multiply(given, facts[3], (Number)facts[0], (Number)facts[1], (Number)facts[2], facts[4]);
   });
 }
 

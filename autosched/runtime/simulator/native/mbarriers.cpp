@@ -23,10 +23,12 @@ Block& block_of(uint32_t address) { return address / ARENA ? blocks[address / AR
 Phase& phase_at(Block& block, uint32_t offset, const char* what)
 {
   const auto found = block.phases.find(offset);
-  if (found == block.phases.end()) stop("protocol", "%s %s byte %u, where there is no mbarrier", where(current), what, offset);
+  if (found == block.phases.end())
+    stop("protocol", "%s %s byte %u, where there is no mbarrier", where(current), what, offset);
   Phase& phase = found->second;
   if (options.checked && !knows(current, phase.maker, phase.made))
-    find("race", "%s %s the mbarrier at byte %u, which %s made with no barrier between", where(current), what, offset, where(phase.maker));
+    find("race", "%s %s the mbarrier at byte %u, which %s made with no barrier between", where(current), what, offset,
+         where(phase.maker));
   return phase;
 }
 
@@ -34,7 +36,8 @@ void arrive(Block& block, uint32_t offset, unsigned count, int64_t bytes, unsign
 {
   Phase& phase = phase_at(block, offset, "arrives at");
   if (count > phase.pending)
-    stop("protocol", "%s arrives at the mbarrier at byte %u, which waits for no more of its %u arrivals", where(thread), offset, phase.count);
+    stop("protocol", "%s arrives at the mbarrier at byte %u, which waits for no more of its %u arrivals", where(thread),
+         offset, phase.count);
   phase.pending -= count;
   phase.bytes += bytes;
   ++progress;

@@ -51,7 +51,8 @@ const char* place_of(const void* at)
     if (nearest == nullptr) return "memory of nobody";
   }
   const long long offset = (const unsigned char*)at - nearest->start;
-  snprintf(text, sizeof texts[0], "byte %lld of %s, which has %llu", offset, nearest->name, (unsigned long long)nearest->bytes);
+  const unsigned long long all = nearest->bytes;
+  snprintf(text, sizeof texts[0], "byte %lld of %s, which has %llu", offset, nearest->name, all);
   return text;
 }
 
@@ -73,12 +74,14 @@ void examine_place(const void* at, unsigned bytes, const char* verb)
 extern "C" void simulator_access(const void* at, unsigned bytes, int kind, const void* site)
 {
   if ((!options.checked && !options.counted) || is_private(at)) return;
+  me().site = site;
   ++numbers.accesses;
   const char* const verb = kind == READ ? "reads" : kind == WRITE ? "writes" : "updates";
-  if (bytes <= 16 && (uintptr_t)at % bytes) find("misaligned", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
+  if (bytes <= 16 && (uintptr_t)at % bytes)
+    find("misaligned", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
   examine_place(at, bytes, verb);
   if (options.checked) check(at, bytes, (Kind)kind, current);
-  if (options.counted) count(at, bytes, (Kind)kind, site, current);
+  if (options.counted) count(at, bytes, (Kind)kind, current);
 }
 
 extern "C" void simulator_open(const Options* wanted, const Buffer* given, unsigned n)
@@ -94,18 +97,40 @@ extern "C" const Numbers* simulator_numbers() { return &numbers; }
 }  // namespace simulator
 
 // What g++ -fsanitize=thread calls, which here is no sanitizer but tells of accesses.
-#define REPORTED(SIZE) \
-  extern "C" void __tsan_read##SIZE(void* at) { simulator::simulator_access(at, SIZE, simulator::READ, __builtin_return_address(0)); } \
-  extern "C" void __tsan_write##SIZE(void* at) { simulator::simulator_access(at, SIZE, simulator::WRITE, __builtin_return_address(0)); } \
-  extern "C" void __tsan_unaligned_read##SIZE(void* at) { simulator::simulator_access(at, SIZE, simulator::READ, __builtin_return_address(0)); } \
-  extern "C" void __tsan_unaligned_write##SIZE(void* at) { simulator::simulator_access(at, SIZE, simulator::WRITE, __builtin_return_address(0)); }
-REPORTED(1)
-REPORTED(2)
-REPORTED(4)
-REPORTED(8)
-REPORTED(16)
-extern "C" void __tsan_read_range(void* at, uint64_t n) { simulator::simulator_access(at, n, simulator::READ, __builtin_return_address(0)); }
-extern "C" void __tsan_write_range(void* at, uint64_t n) { simulator::simulator_access(at, n, simulator::WRITE, __builtin_return_address(0)); }
+#define TOLD(NAME, SIZE, KIND) \
+  extern "C" void NAME(void* at) \
+  { simulator::simulator_access(at, SIZE, simulator::KIND, __builtin_return_address(0)); }
+#define TOLD_OF(SIZE) \
+  TOLD(__tsan_read##SIZE, SIZE, READ) \
+  TOLD(__tsan_write##SIZE, SIZE, WRITE) \
+  TOLD(__tsan_unaligned_read##SIZE, SIZE, READ) \
+  TOLD(__tsan_unaligned_write##SIZE, SIZE, WRITE)
+TOLD_OF(1)
+TOLD_OF(2)
+TOLD_OF(4)
+TOLD_OF(8)
+TOLD_OF(16)
+#define TOLD_OF_MANY(NAME, KIND) \
+  extern "C" void NAME(void* at, uint64_t n) \
+  { simulator::simulator_access(at, n, simulator::KIND, __builtin_return_address(0)); }
+TOLD_OF_MANY(__tsan_read_range, READ)
+TOLD_OF_MANY(__tsan_write_range, WRITE)
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
+
+// What g++ -fsanitize=bounds calls: what it says of the place begins with the file and the line.
+namespace {
+
+struct Type { uint16_t kind, facts; char name[1]; };
+struct Bounds { const char* file; uint32_t line, column; const Type *array, *index; };
+
+}  // namespace
+
+extern "C" void __ubsan_handle_out_of_bounds(const Bounds* where_it_is, uint64_t index)
+{
+  using namespace simulator;
+  me().site = __builtin_return_address(0);
+  if (!options.checked) return;
+  stop("outside", "%s uses element %lld of %s", where(current), (long long)index, where_it_is->array->name);
+}

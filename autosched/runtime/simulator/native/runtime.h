@@ -18,22 +18,25 @@ constexpr unsigned WARP = 32, GROUP = 128, MOST_WARPS = 32, NAMED_BARRIERS = 16;
 constexpr unsigned ARENA = 1 << 18;  // bytes from the shared memory of one block of a cluster to that of the next
 constexpr unsigned POISON = 0xff;    // a NaN in every width
 constexpr unsigned STACK = 64 << 10;
+constexpr unsigned REGISTERS = 1 << 16;  // of a multiprocessor
 
 // `late`: asynchronous work is done when it is waited for, else at once. `backward`: the last thread runs first.
-// `checked`: accesses are examined. `counted`: wavefronts and sectors are counted. `granule`: bytes of shared memory that
-// are examined together.
-struct Options { int late, backward, checked, counted; unsigned granule; };
+// `checked`: accesses are examined. `counted`: wavefronts and sectors are counted. `granule`: bytes of shared memory
+// that are examined together. `seconds`: of the processor, that a launch may take; 0: any.
+struct Options { int late, backward, checked, counted; unsigned granule, seconds; };
 
 // Memory that a kernel is given. `granule`: bytes that are examined together. `is_written`: by a launch that comes.
 // `is_known`: it has a content before.
 struct Buffer { const char* name; unsigned char* start; uint64_t bytes; unsigned granule, is_written, is_known; };
 
 struct Numbers {
-  uint64_t switches, collectives, accesses, shared_requests, wavefronts, least_wavefronts, requests, sectors, least_sectors;
+  uint64_t switches, collectives, accesses;
+  uint64_t shared_requests, wavefronts, least_wavefronts;
+  uint64_t requests, sectors, least_sectors;
 };
 
 // Threads that wait for each other. The last one to arrive does what is to be done for all.
-struct Meeting { unsigned arrived = 0; uint64_t generation = 0; const char* what = nullptr; const void* site = nullptr; };
+struct Meeting { unsigned arrived = 0; uint64_t generation = 0; const char* what = nullptr; };
 
 // Threads that do something together: what each of them gives is where `given` says.
 struct Group { Meeting meeting; void* given[GROUP]; };
@@ -45,15 +48,23 @@ using Clock = std::vector<uint32_t>;  // what is known of each thread's count, s
 struct Named { Meeting meeting; std::vector<unsigned> givers, takers; };
 
 // An mbarrier: a phase ends when `pending` arrivals and `bytes` have come.
-struct Phase { uint32_t count, pending; int64_t bytes; uint64_t number; unsigned maker; uint32_t made; Clock coming, known; };
+struct Phase {
+  uint32_t count, pending;
+  int64_t bytes;
+  uint64_t number;
+  unsigned maker;  // the thread, and when it did
+  uint32_t made;
+  Clock coming, known;  // what is told with arrivals; and what who waited knows
+};
 
 // A product under way: where each of 128 threads has its results, and what the operands are.
 struct Product {
   int kinds[3], n, k, adds, signs[2], transposed[2], in_registers;  // kinds: of the results, of both operands
-  uint64_t a, b;                                                    // descriptors
-  std::vector<void*> places;     // of thread t from t * results on
-  std::vector<uint32_t> held;    // A in registers: four of each thread
-  unsigned results;              // registers of a thread
+  uint64_t a, b;                // descriptors
+  std::vector<void*> places;    // of thread t from t * results on
+  std::vector<uint32_t> held;   // A in registers, four of each thread; and where they are, as far as they are somewhere
+  std::vector<const uint32_t*> held_at;
+  unsigned results;             // registers of a thread
 };
 
 // Results that are under way: what their registers will hold, while they hold nothing of use.
@@ -78,22 +89,26 @@ struct Block {
   std::map<uint32_t, Phase> phases;  // by their places in shared memory
 };
 
+// The first `given` of `bytes` bytes, zeros behind them.
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, given; };
-
+using Store = std::function<void()>;  // of the copy engine
 
 struct Thread {
-  void* stack_pointer;
-  unsigned char* stack;
-  Triple index;
-  unsigned number;  // in its block
-  Block* block;
-  bool is_done;
-  const char* waits_for;  // nullptr: it runs
-  std::vector<Copy> open;                // copies that no group holds yet
-  std::vector<std::vector<Copy>> groups; // the oldest first
-  std::vector<std::function<void()>> stores;  // of the copy engine, that no group holds yet
-  std::vector<std::vector<std::function<void()>>> store_groups;  // the oldest first
-  unsigned cluster_arrivals;
+  void* stack_pointer = nullptr;
+  unsigned char* stack = nullptr;
+  Triple index = {};
+  unsigned number = 0;  // in its block
+  Block* block = nullptr;
+  bool is_done = false;
+  const char* waits_for = nullptr;  // nullptr: it runs
+  const void* site = nullptr;       // where in the program it was last seen
+  int barrier_line = 0;             // of the text, of the last __syncthreads
+  uint64_t cluster_arrivals = 0;
+  unsigned registers = 0;
+  std::vector<Copy> open;                 // copies that no group holds yet
+  std::vector<std::vector<Copy>> groups;  // the oldest first
+  std::vector<Store> stores;              // that no group holds yet
+  std::vector<std::vector<Store>> store_groups;
 };
 
 extern Options options;
@@ -112,13 +127,16 @@ void yield();
 [[noreturn]] void leave();  // ends the launch
 void wait_for(const char* what, const std::function<bool()>& is_ready);
 // Of `count` threads. Returns whether this one is the last; then it does what is to be done, and calls `part`.
-bool is_last(Meeting&, unsigned count, const char* what, const void* site);
+bool is_last(Meeting&, unsigned count, const char* what);
 void part(Meeting&);
 // `count` threads give what `mine` points to; the last one to come does `all`, before any goes on.
-void together(Group&, unsigned count, const char* what, const void* site, void* mine,
-              const std::function<void(void* const* given)>& all);
+void together(Group&, unsigned count, const char* what, void* mine, const std::function<void(void* const*)>& all);
 
-// findings.cpp
+// signals.cpp
+void begin_signals(unsigned seconds);
+void end_signals();
+
+// findings.cpp: of the thread that runs, and of the place where it is
 void find(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 [[noreturn]] void stop(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 const char* where(unsigned thread);  // in words; until the next call but three
@@ -146,8 +164,8 @@ void end_copy(const void* to, unsigned bytes, unsigned thread, bool by_engine);
 void check_engine(const void* at, unsigned bytes, unsigned thread);
 void fence(unsigned thread);
 
-// counts.cpp
-void count(const void* at, unsigned bytes, Kind kind, const void* site, unsigned thread);
+// counts.cpp: of the place in the program where a thread is
+void count(const void* at, unsigned bytes, Kind kind, unsigned thread);
 void count_all();  // what has been noted so far
 
 // warps.cpp

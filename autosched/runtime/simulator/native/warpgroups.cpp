@@ -3,8 +3,6 @@
 //
 // Late: done when their group is waited for; until then the results are no numbers.
 #include "runtime.h"
-#include <algorithm>
-#include <cmath>
 
 namespace simulator {
 
@@ -14,18 +12,19 @@ namespace {
 
 constexpr unsigned ROWS = 64;
 
-struct Given { void* const* places; const uint32_t* held; uint64_t a, b; };
+struct Given { void* const* places; const uint32_t* held; const uint32_t* const* held_at; uint64_t a, b; };
 
 Warpgroup& own() { return me().block->warpgroups[me().number / GROUP]; }
 
 unsigned first_of_group() { return me().block->first + me().number / GROUP * GROUP; }
 
-// Byte of element (mn, k) in shared memory: bits 0-13 of the descriptor are the start, 16-29 and 32-45 the strides, 62-63
-// the swizzle, which turns the final address.
+// Byte of element (mn, k) in shared memory: bits 0-13 of the descriptor are the start, 16-29 and 32-45 the strides,
+// 62-63 the swizzle, which turns the final address. All but the swizzle count in 16 bytes.
 uint32_t place_in(uint64_t descriptor, bool mn_major, unsigned mn, unsigned k, unsigned bytes)
 {
   static const unsigned spans[] = {16, 128, 64, 32};
-  const unsigned start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+  const unsigned start = (descriptor & 0x3fff) << 4;
+  const unsigned leading = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
   const unsigned mode = descriptor >> 62, span = spans[mode];
   uint32_t at;
   if (!mn_major) {
@@ -58,14 +57,16 @@ std::vector<double> operand(const Product& p, bool second, const Block& block, u
   for (unsigned r = 0; r < rows; ++r)
     for (int k = 0; k < p.k; ++k) {
       const uint32_t at = place_in(descriptor, mn_major, r, k, bytes);
-      if (at + bytes > shared_bytes) stop("outside", "%s multiplies byte %u of shared memory, beyond the %u of the launch", where(thread), at, shared_bytes);
+      if (at + bytes > shared_bytes)
+        stop("outside", "%s multiplies byte %u of shared memory, beyond the %u of the launch", where(thread), at,
+             shared_bytes);
       if (options.checked && (mn_major ? r : k) % unit == 0) check_engine(block.shared + at, 16, thread);
       values[r * p.k + k] = element(number, block, at) * p.signs[second];
     }
   return values;
 }
 
-// A in registers: each warp its 16 rows, as mma.sync has them.
+// A in registers: each warp its 16 rows, as mma.sync has them. They are read when the product is made.
 std::vector<double> held(const Product& p)
 {
   const Number number = (Number)p.kinds[1];
@@ -75,7 +76,9 @@ std::vector<double> held(const Product& p)
     for (unsigned r = 0; r < 4; ++r)
       for (unsigned e = 0; e < per; ++e) {
         const unsigned row = t / WARP * 16 + t % WARP / 4 + 8 * (r % 2), k = per * (t % 4) + e + 4 * per * (r / 2);
-        values[row * p.k + k] = value_of(number, p.held[t * 4 + r] >> e * bits & mask) * p.signs[0];
+        const uint32_t* const at = p.held_at[t * 4 + r];
+        const uint32_t word = at ? *at : p.held[t * 4 + r];
+        values[row * p.k + k] = value_of(number, word >> e * bits & mask) * p.signs[0];
       }
   return values;
 }
@@ -98,7 +101,8 @@ void write_result(const Product& p, unsigned t, unsigned i, double sum)
 
 void execute(const Product& p, const Block& block, unsigned thread)
 {
-  const std::vector<double> a = p.in_registers ? held(p) : operand(p, false, block, thread), b = operand(p, true, block, thread);
+  const std::vector<double> a = p.in_registers ? held(p) : operand(p, false, block, thread);
+  const std::vector<double> b = operand(p, true, block, thread);
   for (unsigned t = 0; t < GROUP; ++t)
     for (int i = 0; i < p.n / 2; ++i) {
       const unsigned row = t / WARP * 16 + t % WARP / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (t % 4) + i % 2;
@@ -146,45 +150,49 @@ void finish(Warpgroup& group, const Product& p, unsigned thread)
 
 }  // namespace
 
-// `facts`: what a Product begins with. `held`: A in registers, or nullptr.
-extern "C" void simulator_wgmma(void* const* places, unsigned results, const uint32_t* held, uint64_t a, uint64_t b, const int* facts, const void* site)
+// `facts`: what a Product begins with. `held`, `held_at`: A in registers, or nullptr.
+extern "C" void simulator_wgmma(void* const* places, unsigned results, const uint32_t* held,
+                                const uint32_t* const* held_at, uint64_t a, uint64_t b, const int* facts)
 {
-  Given mine = {places, held, a, b};
+  Given mine = {places, held, held_at, a, b};
   Warpgroup& group = own();
   const unsigned thread = first_of_group();
-  together(group.together, GROUP, "wgmma", site, &mine, [&, results](void* const* given) {
-    Product p = {{facts[0], facts[1], facts[2]}, facts[3], facts[4], facts[5], {facts[6], facts[7]}, {facts[8], facts[9]}, held != nullptr, a, b, {}, {}, results};
+  together(group.together, GROUP, "wgmma", &mine, [&](void* const* given) {
+    Product p = {{facts[0], facts[1], facts[2]}, facts[3], facts[4], facts[5], {facts[6], facts[7]},
+                 {facts[8], facts[9]}, held != nullptr, a, b, {}, {}, {}, results};
     for (unsigned t = 0; t < GROUP; ++t) {
       const Given& its = *(const Given*)given[t];
       if (its.a != p.a || its.b != p.b)
         stop("diverged", "threads of the warpgroup of %s give different descriptors", where(thread));
       p.places.insert(p.places.end(), its.places, its.places + results);
-      if (p.in_registers) p.held.insert(p.held.end(), its.held, its.held + 4);
+      if (!p.in_registers) continue;
+      p.held.insert(p.held.end(), its.held, its.held + 4);
+      p.held_at.insert(p.held_at.end(), its.held_at, its.held_at + 4);
     }
     begin(group, p, thread);
   });
 }
 
-extern "C" void simulator_wgmma_fence(const void* site)
+extern "C" void simulator_wgmma_fence()
 {
   Warpgroup& group = own();
-  together(group.together, GROUP, "wgmma.fence", site, nullptr, [&](void* const*) { group.is_fenced = true; });
+  together(group.together, GROUP, "wgmma.fence", nullptr, [&](void* const*) { group.is_fenced = true; });
 }
 
-extern "C" void simulator_wgmma_commit(const void* site)
+extern "C" void simulator_wgmma_commit()
 {
   Warpgroup& group = own();
-  together(group.together, GROUP, "wgmma.commit_group", site, nullptr, [&](void* const*) {
+  together(group.together, GROUP, "wgmma.commit_group", nullptr, [&](void* const*) {
     group.groups.push_back(std::move(group.open));
     group.open.clear();
   });
 }
 
-extern "C" void simulator_wgmma_wait(unsigned pending, const void* site)
+extern "C" void simulator_wgmma_wait(unsigned pending)
 {
   Warpgroup& group = own();
   const unsigned first = first_of_group();
-  together(group.together, GROUP, "wgmma.wait_group", site, nullptr, [&](void* const*) {
+  together(group.together, GROUP, "wgmma.wait_group", nullptr, [&](void* const*) {
     while (group.groups.size() > pending) {
       for (const Product& p : group.groups.front()) finish(group, p, first);
       group.groups.erase(group.groups.begin());

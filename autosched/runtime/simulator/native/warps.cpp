@@ -1,6 +1,7 @@
 // What the threads of a block, or of a warp, do together.
 #include "runtime.h"
 #include <algorithm>
+#include <cstdio>
 
 namespace simulator {
 
@@ -8,7 +9,8 @@ namespace {
 
 unsigned lanes_of(unsigned warp)  // that exist and have not ended
 {
-  const unsigned first = me().block->first + warp * WARP, end = std::min(me().block->first + threads_per_block(), first + WARP);
+  const unsigned first = me().block->first + warp * WARP;
+  const unsigned end = std::min(me().block->first + threads_per_block(), first + WARP);
   unsigned alive = 0;
   for (unsigned n = first; n < end; ++n) alive += !threads[n].is_done;
   return alive;
@@ -43,8 +45,20 @@ unsigned alive_in(const Block& block)
   return alive;
 }
 
+// All lanes of a warp come to a barrier at one place of the program: PTX ISA, "bar", of .aligned.
+void examine_lines(const Block& block)
+{
+  for (unsigned n = 1; n < threads_per_block(); ++n) {
+    const Thread &thread = threads[block.first + n], &before = threads[block.first + n - 1];
+    if (n % WARP == 0 || thread.is_done || before.is_done || thread.barrier_line == before.barrier_line) continue;
+    find("diverged", "%s is at the barrier of line %d, and one of its warp at that of line %d", where(block.first + n),
+         thread.barrier_line, before.barrier_line);
+  }
+}
+
 void end_barrier(Block& block)
 {
+  if (options.checked) examine_lines(block);
   count_all();
   know_each_other(block.first, threads_per_block());
   part(block.whole);
@@ -52,20 +66,19 @@ void end_barrier(Block& block)
 
 }  // namespace
 
-extern "C" void simulator_barrier(const void* site)
+extern "C" void simulator_barrier(int line)
 {
   Block& block = *me().block;
-  if (is_last(block.whole, alive_in(block), "a barrier of the block", site)) end_barrier(block);
+  me().barrier_line = line;
+  if (is_last(block.whole, alive_in(block), "a barrier of the block")) end_barrier(block);
 }
 
-// Barrier number 0 is that of the block.
-extern "C" void simulator_named_barrier(unsigned number, unsigned count, int waits, const void* site)
+// Barrier number 0 of no number of threads is that of the block.
+extern "C" void simulator_named_barrier(unsigned number, unsigned count, int waits)
 {
-  static const char* const names[] = {"barrier 0", "barrier 1", "barrier 2", "barrier 3", "barrier 4", "barrier 5",
-    "barrier 6", "barrier 7", "barrier 8", "barrier 9", "barrier 10", "barrier 11", "barrier 12", "barrier 13",
-    "barrier 14", "barrier 15"};
-  if (number >= NAMED_BARRIERS || count % WARP) stop("refused", "%s asks for barrier %u of %u threads", where(current), number, count);
-  if (number == 0 && count == 0) return simulator_barrier(site);
+  if (number == 0 && count == 0) return simulator_barrier(0);
+  if (number >= NAMED_BARRIERS || count % WARP || count == 0)
+    stop("refused", "%s asks for barrier %u of %u threads", where(current), number, count);
   Named& named = me().block->named[number];
   named.givers.push_back(current);
   if (waits) named.takers.push_back(current);
@@ -77,7 +90,9 @@ extern "C" void simulator_named_barrier(unsigned number, unsigned count, int wai
     named.takers.clear();
     part(meeting);
   } else if (waits) {
-    wait_for(names[number], [&] { return meeting.generation != mine; });
+    char what[32];
+    snprintf(what, sizeof what, "barrier %u", number);
+    wait_for(what, [&] { return meeting.generation != mine; });
   } else {
     ++progress;
   }
@@ -86,6 +101,7 @@ extern "C" void simulator_named_barrier(unsigned number, unsigned count, int wai
 void thread_ended()
 {
   finish_copies(current, 0);
+  me().store_groups.push_back(me().stores);
   finish_stores(current, 0);
   Block& block = *me().block;
   const Meeting& meeting = block.warps[me().number / WARP].meeting;
@@ -94,18 +110,18 @@ void thread_ended()
   if (alive && block.whole.arrived == alive) end_barrier(block);
 }
 
-extern "C" void simulator_warp_barrier(const void* site)
+extern "C" void simulator_warp_barrier()
 {
   const unsigned warp = me().number / WARP;
   Meeting& meeting = me().block->warps[warp].meeting;
-  if (!is_last(meeting, lanes_of(warp), "a barrier of the warp", site)) return;
+  if (!is_last(meeting, lanes_of(warp), "a barrier of the warp")) return;
   ++numbers.collectives;
   const unsigned first = me().block->first + warp * WARP;
   know_each_other(first, std::min(WARP, me().block->first + threads_per_block() - first));
   part(meeting);
 }
 
-extern "C" uint64_t simulator_shuffle(const void* site, int kind, unsigned mask, uint64_t value, int by, int width)
+extern "C" uint64_t simulator_shuffle(int kind, unsigned mask, uint64_t value, int by, int width)
 {
   static const char* const names[] = {"shfl", "shfl_up", "shfl_down", "shfl_xor"};
   const unsigned number = me().number / WARP, lane = me().number % WARP;
@@ -116,7 +132,7 @@ extern "C" uint64_t simulator_shuffle(const void* site, int kind, unsigned mask,
   const uint64_t nothing = ~uint64_t(0);  // what a lane has that does not take part
   // The lane that is read is this one's own affair, so it is looked up before any lane goes on.
   const unsigned from = source(lane, kind, by, width);
-  if (is_last(warp.meeting, lanes_of(number), names[kind], site)) {
+  if (is_last(warp.meeting, lanes_of(number), names[kind])) {
     ++numbers.collectives;
     for (unsigned n = 0; n < WARP; ++n) warp.taken[n] = warp.present >> n & 1 ? warp.given[n] : nothing;
     part(warp.meeting);
