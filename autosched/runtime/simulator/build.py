@@ -119,6 +119,9 @@ def compile_kernels(text: str, checked: bool, capability: int) -> CompiledKernel
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{command[0]} has not ended after {_SECONDS} s") from None
     if done.returncode:
         raise CompileError(" ".join(done.stderr.split())[:2000])
