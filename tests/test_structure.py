@@ -127,10 +127,11 @@ EXCEPTIONS = {
 }
 TOP_LEVEL = {*CODE, "tests", "pyproject.toml", "README.md", "LICENSE"}
 SMALL_FLOATS = ("float16", "bfloat16")
-# What knows one small float from another: the table of dtypes, LLVM's words and conversions, dot products.
+# What knows one small float from another: the table of dtypes, LLVM's words and conversions, dot products, matrices.
 SMALL_FLOATS_HOMES = {
     "autosched/ir/dtype.py",
     "autosched/ir/dots.py",
+    "autosched/ir/matrices.py",
     "autosched/codegen/llvm/vocabulary.py",
     "autosched/codegen/llvm/small_floats.py",
     "autosched/codegen/llvm/dots.py",

@@ -286,6 +286,7 @@ def _store_line(s: Store) -> str:
         line = f"{place} {INFIX[op][0]}= {value}" if op in ("add", "mul") else f"{place} = {op}({place}, {value})"
     notes = [s.stage] if s.stage and s.stage not in s.buffers else []
     notes += ["atomic"] * s.atomic + ["streamed"] * s.non_temporal
+    notes += [s.matrix] if s.matrix else []
     return f"{line}  # {', '.join(notes)}" if notes else line
 
 

@@ -208,6 +208,8 @@ class Store(Stmt):
     A `non_temporal` one may go around the caches: what it writes is not read soon.
 
     With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
+
+    With `matrix`, a row of `ir/matrices.py`, warps do it together with the loops directly around it.
     """
 
     buffers: tuple[str, ...]
@@ -218,6 +220,7 @@ class Store(Stmt):
     asynchronous: bool = False
     atomic: bool = False
     non_temporal: bool = False
+    matrix: str = ""
 
 
 @dataclass(frozen=True)

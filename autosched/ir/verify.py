@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var
+from autosched.ir.matrices import MATRICES
 from autosched.ir.printer import expr_text, headline
 from autosched.ir.stmt import (
     BLOCKS,
@@ -38,6 +39,7 @@ from autosched.ir.visit import moved, subexpressions
 
 PRIVATE = frozenset({Scope.LOCAL, Scope.REGISTER})
 BOUND = frozenset({*BLOCKS, *THREADS})
+LEAST_COPIED = 4  # bytes, asynchronously
 
 
 class IRError(AssertionError):
@@ -227,7 +229,8 @@ class _Checker:
             self.report(s, place, f"{s.pending} groups cannot be under way")
 
     def asynchronous(self, s: Store, place: _Place) -> None:
-        """What the copy instructions of GPUs can do: 4 or 8 bytes, from global to shared memory, or zeros."""
+        """What the copy instructions of GPUs can do: 4, 8 or 16 bytes, from global to shared memory, or zeros; smaller
+        elements in a loop over neighbours that are as many."""
         targets = [place.buffers[name] for name in s.buffers if name in place.buffers]
         if any(b.scope is not Scope.SHARED for b in targets) or s.reducer is not None or len(s.values) != 1:
             self.report(s, place, "an asynchronous store is not one element of shared memory")
@@ -238,7 +241,7 @@ class _Checker:
         source = None if element is None else place.buffers.get(element[0].buffer)
         if source is None or source.scope not in (Scope.PARAM, Scope.GLOBAL):
             self.report(s, place, "an asynchronous store is not a copy of global memory")
-        elif source.itemsize not in (4, 8):
+        elif source.itemsize > 8 or source.itemsize * _neighbours(place) < LEAST_COPIED:
             self.report(s, place, f"an element of {source.itemsize} bytes cannot be copied asynchronously")
 
     def allocation(self, s: Allocate, place: _Place) -> None:
@@ -286,6 +289,8 @@ class _Checker:
             self.asynchronous(s, place)
         if s.atomic:
             self.atomic(s, place)
+        if s.matrix:
+            self.matrix(s, place)
 
     def atomic(self, s: Store, place: _Place) -> None:
         if atomic_operation(s.reducer) is None:
@@ -295,6 +300,13 @@ class _Checker:
         for name in s.buffers:
             if name in place.buffers and place.buffers[name].scope not in (Scope.PARAM, Scope.GLOBAL):
                 self.report(s, place, f"{name} is updated atomically but is not in global memory")
+
+    def matrix(self, s: Store, place: _Place) -> None:
+        self.together(s, place, "a product of matrices")
+        if s.matrix not in MATRICES:
+            self.report(s, place, f"there are no products of matrices called {s.matrix!r}")
+        if s.reducer is None or not s.reducer.is_sum:
+            self.report(s, place, "a product of matrices is not added up")
 
     def writes(self, s: Store | Shuffle, place: _Place) -> None:
         if not s.buffers or len(s.buffers) != len(s.values):
@@ -395,6 +407,14 @@ def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
         yield "number of resident blocks", s.resident
     if s.raster is not None:
         yield "number of rows that are started together", s.raster
+
+
+def _neighbours(place: _Place) -> int:
+    """Iterations of the innermost loop, if it is unrolled."""
+    for loop in [*place.loops.values()][-1:]:
+        if loop.kind is ForKind.UNROLL and isinstance(loop.bound, Const):
+            return int(loop.bound.value)
+    return 1
 
 
 def _is_unrolled(v: Var, place: _Place) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Const, Expr
+from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import (
     BLOCKS,
     THREADS,
@@ -69,10 +70,10 @@ def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
         )
 
 
-def written_out(stmt: Stmt, size: Callable[[Store], int]) -> int:
-    """The sizes of all stores in the code when loops that say so are written out."""
+def written_out(stmt: Stmt, size: Callable[[Store], int]) -> float:
+    """The sizes of all stores in the code when loops that say so are written out; a product of matrices is one."""
     if isinstance(stmt, Store):
-        return size(stmt)
+        return size(stmt) / (MATRICES[stmt.matrix].updates if stmt.matrix else 1)
     return copies(stmt) * sum(written_out(inner, size) for inner in stmt.body_stmts)
 
 
@@ -121,7 +122,7 @@ def _number(bound: Expr) -> int:
     return int(bound.value)
 
 
-def _check(what: str, found: int, most: int, nest: Stmt, advice: str) -> None:
+def _check(what: str, found: float, most: int, nest: Stmt, advice: str) -> None:
     if found > most:
         stage = next((s.stage for s in reversed(list(walk(nest))) if isinstance(s, Store)), "a stage")
-        raise ScheduleError(f"the nest of {stage} has {found} {what}, more than the {most} allowed: {advice}")
+        raise ScheduleError(f"the nest of {stage} has {found:.0f} {what}, more than the {most} allowed: {advice}")

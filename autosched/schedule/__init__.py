@@ -4,6 +4,7 @@ loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  FetchAhead
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (steps/stages.py)
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster    (steps/gpu.py)
          Atomic                                                             (steps/atomic.py)
+         Mma                                                                (steps/matrices.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -29,6 +30,7 @@ from autosched.schedule.steps.loops import (
     Unroll,
     Vectorize,
 )
+from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -52,6 +54,7 @@ __all__ = [
     "Fuse",
     "LaunchBounds",
     "Loop",
+    "Mma",
     "NarrowPlaces",
     "Num",
     "Once",

@@ -28,6 +28,7 @@ from autosched.schedule.steps.loops import (
     Unroll,
     Vectorize,
 )
+from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -43,6 +44,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
+        Mma,
     )
 }  # fmt: skip
 
@@ -55,7 +57,7 @@ _FACTORS = {
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.
-_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster)
+_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
 
 

@@ -143,6 +143,7 @@ class Stage:
     cooperate: Num | None = None  # elements that a thread moves at a time, in a buffer that a block fills together
     pipeline: Pipelined | None = None
     non_temporal: bool = False  # its values may go around the caches
+    matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from autosched.runtime.simulator.execute import Execution, Mode, Simulated, buil
 Array = npt.NDArray[Any]
 POISON, GUARD = 0xA5, 256  # every byte that a kernel has not written; bytes before and after each buffer
 CHECKED, HASTY = Mode(late=True, backward=False, checked=True), Mode(late=False, backward=True)
+COUNTING = Mode(checked=True, counted=True)
 
 
 @lru_cache(maxsize=4)
@@ -58,6 +59,12 @@ def run(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> dict[str,
         for name, array in first.items():
             assert array.tobytes() == again[name].tobytes(), f"{name} depends on when copies are made\n{source.text}"
     return again
+
+
+def counted(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> Mapping[str, int]:
+    """What the simulator counts, by the names of `COUNTED`."""
+    _, ran = _once(source, func, inputs, COUNTING)
+    return ran.numbers
 
 
 def _once(source: GpuSource, func: Func, inputs: Mapping[str, Array], mode: Mode) -> tuple[dict[str, Array], Execution]:

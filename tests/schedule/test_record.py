@@ -75,6 +75,7 @@ def test_every_step_goes_out_and_comes_back():
         "Factor",
         "Flatten",
         "LaunchBounds",
+        "Mma",
         "NarrowPlaces",
         "Once",
         "Pad",

@@ -9,6 +9,7 @@ from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
+from autosched.codegen.c.matrices import emit_product, warp_product
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
 from autosched.codegen.c.shared import SharedMemory
@@ -166,6 +167,8 @@ class _Kernel:
                 raise TypeError(f"no C for {type(stmt).__name__}")
 
     def _for(self, stmt: For) -> None:
+        if is_unrolled(stmt) and self.dialect.has_matrices and self._product(stmt):
+            return
         name = self.c.variables[stmt.var] = self.text.name(stmt.var.name)
         kind = self.c.index_type
         if stmt.kind in BLOCKS or stmt.kind in THREADS:
@@ -197,6 +200,15 @@ class _Kernel:
             for place in carried:
                 variable = self.c.places.pop(place.expr)
                 self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
+
+    def _product(self, stmt: For) -> bool:
+        """A product of matrices becomes instructions of warps; whether the loop is the outermost of one."""
+        across, down, _ = self.threads.numbers
+        product = warp_product(stmt, (across, down), self.c)
+        if product is not None:
+            self.registers.most_operands = max(self.registers.most_operands, product.fragment_bytes)
+            emit_product(product, self.c, self.text)
+        return product is not None
 
     def _raster(self, nest: For, group: int) -> None:
         """The places of blocks that are started in bands of `group` rows."""

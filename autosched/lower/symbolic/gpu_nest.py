@@ -2,7 +2,8 @@
 
 Spatial loops have closed-form extents, so that all threads meet at the same barriers; a store to memory
 that others see, or a read of it, is guarded where a tile may reach beyond an axis. Reduction loops end
-exactly, they are the same for all threads. Shared buffers are filled by all threads of the block:
+exactly, they are the same for all threads; those of products of matrices are whole, for shared buffers
+are zero beyond an axis. Shared buffers are filled by all threads of the block:
 
     barrier; fills; barrier; what reads the buffers
 """
@@ -60,12 +61,13 @@ class GpuNest(NestBuilder):
         return Seq((Barrier(), *nests, Barrier(), body))
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
-        if self.stage.op.axis(axis).reduce:
+        if self.stage.op.axis(axis).reduce and not self.stage.matrix:
             return super()._exact_extent(axis, level, covered, init)
         return part_bound(self.stage, self.domain.regions[axis], axis, level)
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         store = super()._leaf(covered)
+        store = replace(store, matrix=self.stage.matrix) if isinstance(store, Store) and self.stage.matrix else store
         store = store if self.stage.into is None else self._updating(store, self.stage.into)
         return self._cut(self._guard(store, covered), covered)
 

@@ -1,0 +1,272 @@
+"""Products of matrices by whole warps, as calls of functions of one PTX instruction each.
+
+    for rows, columns, k: acc[..] += A[..] * B[..]   ->   A's fragments by ldmatrix, B's, then mma.sync for each tile
+
+ldmatrix reads matrices of 8 by 8 elements of 16 bits, of which each lane names a row of 16 bytes: lane l row l % 8 of
+matrix l / 8. It gives each lane what mma.sync wants of an operand whose rows lie along k, and transposed of one whose
+rows lie across k. Which matrix is which, with lane = 16 right + 8 lower + row:
+
+    A, 16 rows by 16 of k       along k: rows 8 lower + row, k 8 right       across: k 8 right + row, rows 8 lower
+    B, 16 of k by two tiles     along k: columns 8 right + row, k 8 lower    across: k 8 lower + row, columns 8 right
+
+Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from autosched.codegen.c.expressions import Expressions
+from autosched.codegen.c.names import Text
+from autosched.errors import ScheduleError
+from autosched.ir.dots import factors
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store
+from autosched.ir.storage import stored_shape
+from autosched.ir.visit import free_vars, substitute
+
+LINE = 16  # bytes of a row of a matrix, and its alignment
+FRAGMENT = {"A": 4, "B": 2}  # words of a thread
+ZERO = Const(0, INDEX)
+
+LOAD = """\
+static __device__ __forceinline__ void load_{form}_{count}(unsigned* to, const void* row)
+{{
+  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{places}}}, [%{count}];"
+               : {outputs} : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+}}"""
+MULTIPLY = """\
+static __device__ __forceinline__ void multiply_matrices_{name}(
+    float* upper, float* lower, const unsigned* a, const unsigned* b)
+{{
+  asm volatile("{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+               : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}"""
+
+
+@dataclass(frozen=True)
+class WarpOperand:
+    """Elements that a loop's tile reads: `tile` and `depth` are the dimensions of its rows or columns, and of k."""
+
+    load: Load
+    tile: int
+    depth: int
+
+    @property
+    def is_along_depth(self) -> bool:
+        return self.depth == len(self.load.indices) - 1
+
+    def at(self, values: Mapping[Expr, Expr], tile: Expr, depth: Expr) -> tuple[Expr, ...]:
+        """The element that is so far from the first one of a tile."""
+        found = [substitute(i, values) for i in self.load.indices]
+        found[self.tile] = found[self.tile] + tile
+        found[self.depth] = found[self.depth] + depth
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class WarpProduct:
+    """Loops over a thread's rows, its columns and k around one update; `x` and `y` are the lanes' variables."""
+
+    row: MatrixIntrinsic
+    loops: tuple[For, For, For]
+    store: Store
+    left: WarpOperand
+    right: WarpOperand
+    x: Var
+    y: Var
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Of 16 rows, and of 8 columns."""
+        rows, columns = (loop.bound for loop in self.loops[:2])
+        assert isinstance(rows, Const)
+        assert isinstance(columns, Const)
+        return int(rows.value) // HALVES, int(columns.value) // NEIGHBOURS
+
+    @property
+    def fragment_bytes(self) -> int:
+        down, across = self.tiles
+        return 4 * (down * FRAGMENT["A"] + across * FRAGMENT["B"])
+
+
+def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions) -> WarpProduct | None:
+    """The product that the loop is the outermost of, if it is one. `lanes`: variables of threads along x and y.
+
+    Raises ScheduleError where the loops, the lanes or the operands do not lie as the instructions want it.
+    """
+    loops: list[For] = []
+    body: Stmt = loop
+    while isinstance(body, For):
+        loops.append(body)
+        body = body.body
+    if not (isinstance(body, Store) and body.matrix) or len(loops) != 3:
+        return None
+    rows, columns, depth = loops
+    x, y = lanes
+    pair = factors(body.values[0], body.values[0].dtype)
+    where = f"the product {body.stage} by {body.matrix}"
+    if pair is None or x is None or y is None or any(s.kind is not ForKind.UNROLL for s in loops):
+        raise ScheduleError(f"{where} has no two operands, no lanes, or loops that are not unrolled")
+    left, right = pair if _moves(pair[0], rows.var) else pair[::-1]
+    operands = _operand(left, rows.var, depth.var), _operand(right, columns.var, depth.var)
+    product = WarpProduct(MATRICES[body.matrix], (rows, columns, depth), body, *operands, x, y)
+    problem = _problem(product, c)
+    if problem:
+        raise ScheduleError(f"{where} cannot be done by warps: {problem}")
+    return product
+
+
+def _moves(load: Load, var: Var) -> bool:
+    return any(var in free_vars(i) for i in load.indices)
+
+
+def _operand(load: Load, tile: Var, depth: Var) -> WarpOperand:
+    dims = [next((n for n, i in enumerate(load.indices) if v in free_vars(i)), -1) for v in (tile, depth)]
+    return WarpOperand(load, dims[0], dims[1])
+
+
+def _problem(product: WarpProduct, c: Expressions) -> str:
+    """What is not as the instructions want it; empty where all is well."""
+    rows, columns, depth = product.loops
+    ranges = c.simplify.ranges
+    extents = [ranges.get(v, (0, -1))[1] + 1 for v in (product.x, product.y)]
+    if extents != [ACROSS, DOWN] or depth.bound is not Const(product.row.k, INDEX):
+        return f"the lanes are {extents[0]} by {extents[1]}, the step is {depth.bound}"
+    if any(s.extent is not s.bound or not isinstance(s.bound, Const) or int(s.bound.value) % 2 for s in product.loops):
+        return "a loop has no constant, even extent"
+    row = rows.var // HALVES * product.row.m + rows.var % HALVES * DOWN + product.y
+    column = columns.var // NEIGHBOURS * product.row.n + columns.var % NEIGHBOURS + product.x * NEIGHBOURS
+    for operand, place in ((product.left, row), (product.right, column)):
+        buffer, _ = c.buffers[operand.load.buffer]
+        if not _is_placed(operand, place, product, LINE // buffer.itemsize, c.simplify):
+            return f"the elements of {operand.load.buffer} do not lie as the lanes and loops do"
+        pitch = stored_shape(buffer)[-1][1] * buffer.itemsize
+        if pitch % LINE or not _is_in_order(buffer):
+            return f"rows of {operand.load.buffer} are {pitch} bytes, or stored in another order"
+    result, _ = c.buffers[product.store.buffers[0]]
+    is_plain = result.layout is None and product.store.indices[-1] is columns.var
+    return "" if is_plain else f"{result.name} is not stored along the columns"
+
+
+def _is_in_order(buffer: Buffer) -> bool:
+    layout = buffer.layout
+    return layout is None or (layout.order == tuple(range(len(buffer.shape))) and not layout.tiles)
+
+
+def _is_placed(operand: WarpOperand, place: Expr, product: WarpProduct, grain: int, simplify: Simplifier) -> bool:
+    """Whether an element's index is `place` and k from where rows of matrices begin, multiples of `grain`, in two
+    dimensions of which one is the last, and nothing of these elsewhere."""
+    rows, columns, depth = (loop.var for loop in product.loops)
+    moving = {rows, columns, depth, product.x, product.y}
+    wanted = {operand.tile: place, operand.depth: depth}
+    if len(wanted) < 2 or max(wanted) != len(operand.load.indices) - 1 or min(wanted) < 0:
+        return False
+    for n, index in enumerate(operand.load.indices):
+        rest = simplify(index - wanted.get(n, ZERO))
+        if free_vars(rest) & moving:
+            return False
+        if n == max(wanted) and not _is_multiple(rest, grain, simplify):
+            return False
+    return True
+
+
+def _is_multiple(index: Expr, of: int, simplify: Simplifier) -> bool:
+    form = simplify.affine(index)
+    return form.constant % of == 0 and all(n % of == 0 for _, n in form.terms)
+
+
+def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
+    """The lines that load the fragments of both operands and multiply them."""
+    down, across = product.tiles
+    a, b = text.name("a_fragments"), text.name("b_fragments")
+    text.line(f"unsigned {a}[{down * FRAGMENT['A']}];")
+    text.line(f"unsigned {b}[{across * FRAGMENT['B']}];")
+    lanes = Lane(product.x, product.y)
+    rows, columns, depth = (loop.var for loop in product.loops)
+    start: dict[Expr, Expr] = {product.x: ZERO, product.y: ZERO, depth: ZERO}
+
+    def load(operand: WarpOperand, count: int, to: str, first: Mapping[Expr, Expr], tile: Expr, beside: Expr) -> None:
+        """`tile`, `beside`: the matrix's number along the operand's rows or columns, and along k."""
+        if operand.is_along_depth:
+            place = operand.at({**start, **first}, tile * DOWN + lanes.row, beside * DOWN)
+        else:
+            place = operand.at({**start, **first}, tile * DOWN, beside * DOWN + lanes.row)
+        name = _load_helper(count, operand.is_along_depth, c)
+        text.line(f"{name}({to}, &{c.element(operand.load.buffer, place)});")
+
+    with _unrolled(down, "tile", product, c, text) as tile:
+        load(product.left, 4, f"&{a}[{c.text(tile * 4)}]", {rows: tile * HALVES}, lanes.lower, lanes.right)
+    if across > 1:
+        with _unrolled(across // 2, "pair", product, c, text) as two:
+            first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
+            load(product.right, 4, f"&{b}[{c.text(two * 4)}]", first, lanes.right, lanes.lower)
+    if across % 2:
+        last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
+        load(product.right, 2, f"&{b}[{across * 2 - 2}]", last, ZERO, lanes.lower)
+    with _unrolled(down, "i", product, c, text) as i, _unrolled(across, "j", product, c, text) as j:
+        halves = [
+            c.element(product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS}))
+            for n in range(HALVES)
+        ]
+        fragments = f"&{a}[{c.text(i * 4)}], &{b}[{c.text(j * 2)}]"
+        text.line(f"{_multiply_helper(product.row, c)}(&{halves[0]}, &{halves[1]}, {fragments});")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The digits of a thread's number in its warp: 16 right + 8 lower + row."""
+
+    x: Var
+    y: Var
+
+    @property
+    def row(self) -> Expr:
+        return self.y % 2 * ACROSS + self.x
+
+    @property
+    def lower(self) -> Expr:
+        return self.y // 2 % 2
+
+    @property
+    def right(self) -> Expr:
+        return self.y // 4
+
+
+def _moved(store: Store, values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+    return tuple(substitute(i, values) for i in store.indices)
+
+
+@contextmanager
+def _unrolled(count: int, name: str, product: WarpProduct, c: Expressions, text: Text) -> Iterator[Expr]:
+    """The lines that follow, `count` times; the number of the time."""
+    if count == 1:
+        yield ZERO
+        return
+    var = Var(f"{product.store.stage}.{name}", INDEX)
+    c.simplify.ranges[var] = (0, count - 1)
+    number = c.variables[var] = text.name(name)
+    text.line(c.dialect.unroll)
+    with text.block(f"for (int {number} = 0; {number} < {count}; ++{number})"):
+        yield var
+
+
+def _load_helper(count: int, is_along_depth: bool, c: Expressions) -> str:
+    """The name of a function that loads matrices, in use from now on."""
+    form, trans = ("rows", "") if is_along_depth else ("columns", ".trans")
+    places = ", ".join(f"%{n}" for n in range(count))
+    outputs = ", ".join(f'"=r"(to[{n}])' for n in range(count))
+    name = f"load_{form}_{count}"
+    c.helpers[name] = LOAD.format(form=form, count=count, trans=trans, places=places, outputs=outputs)
+    return name
+
+
+def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
+    name = f"multiply_matrices_{row.operand}"
+    c.helpers[name] = MULTIPLY.format(name=row.operand, instruction=row.instruction)
+    return name

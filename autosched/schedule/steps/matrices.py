@@ -1,0 +1,128 @@
+"""Mma, matrix multiply-accumulate: a thread's tile of a product, added up by instructions of whole warps.
+
+    C: .. threads: lanes down (y), lanes across (x): unrolled rows, halves, columns, neighbours
+      C.acc: k.0 { shared copies of A and B }  k.1  | rows, columns, k.2 |
+
+What is between the bars is one operation of a warp (`ir/matrices.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import Const, Expr, Load
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
+from autosched.ir.stmt import ForKind, Scope
+from autosched.schedule.stage import Stage, StageAxis
+from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check
+
+
+@dataclass(frozen=True)
+class ProductAxes:
+    """Of a sum of products: `left` moves with `rows`, `right` with `columns`, both with `depth`."""
+
+    left: Load
+    right: Load
+    rows: StageAxis
+    columns: StageAxis
+    depth: StageAxis
+
+    def fills(self, row: MatrixIntrinsic) -> bool:
+        """Whether there are points for all threads of a warp, and terms for one instruction."""
+        least = ((self.rows, row.m // HALVES + 1), (self.columns, row.n - NEIGHBOURS + 1), (self.depth, row.k))
+        return all(isinstance(a.extent, Const) and a.extent.value >= n for a, n in least)
+
+
+@dataclass(frozen=True)
+class Mma:
+    """The reduction `stage`, in registers of a thread, is done by the row `intrinsic` of MATRICES.
+
+    Its innermost loops are over its rows, its columns (the last axis) and as much of k as the row takes, all unrolled.
+    The stage that reads it is split so that rows end in the factors 2, 8 and columns in 4, 2; the 8 are threadIdx.y and
+    the 4 are threadIdx.x. Operands are shared copies that are made in the reduction's loops, zero beyond an axis, so k
+    is done in whole steps. Refused for anything else.
+    """
+
+    stage: str
+    intrinsic: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"mma({self.stage}, {self.intrinsic})"
+        check(self.intrinsic in MATRICES, f"{where}: known are {', '.join(MATRICES)}")
+        row = MATRICES[self.intrinsic]
+        found = matrix_factors(stage.op.body, stage.op.reducer)
+        check(found is not None and found[0] is row, f"{where}: it is no sum of products of {row.operand}")
+        product = product_axes(stage)
+        check(product is not None, f"{where}: its operands are not indexed by a row, a column and one reduction axis")
+        assert product is not None
+        check(product.fills(row), f"{where}: there is less to do than one instruction does")
+        _check_loops(where, stage, product, row)
+        _check_lanes(where, state, stage, product)
+        for load in (product.left, product.right):
+            copy = state.producer(load.buffer)
+            is_near = copy is not None and copy.scope is Scope.SHARED and copy.at is not None
+            check(is_near, f"{where}: compute a copy of {load.buffer} in its loops with scope 'shared' first")
+            assert copy is not None
+            assert copy.at is not None
+            is_plain = copy.at.stage == self.stage and (copy.layout is None or not copy.layout.tiles)
+            check(
+                is_plain and copy.cooperate is not None, f"{where}: {load.buffer} is not filled together in its loops"
+            )
+        return state.with_stage(replace(stage, matrix=self.intrinsic))
+
+
+def product_axes(stage: Stage) -> ProductAxes | None:
+    """The axes of a sum of products of two operands: k is its only reduction axis, columns are its last axis, rows the
+    last one that moves the other operand alone. None where indices are more than axes, where an operand has its rows,
+    its columns or k in no dimension or in several, or something else along the last."""
+    op, found = stage.op, matrix_factors(stage.op.body, stage.op.reducer)
+    if found is None or len(op.reduce_axes) != 1 or op.guards or not op.axes:
+        return None
+    depth, columns, known = op.reduce_axes[0], op.axes[-1], {a.var for a in op.all_axes}
+    right = [x for x in found[1:] if columns.var in x.indices]
+    left = [x for x in found[1:] if columns.var not in x.indices]
+    if len(right) != 1 or right[0].buffer == left[0].buffer:
+        return None
+    own = [a for a in op.axes if a.var in left[0].indices and a.var not in right[0].indices]
+    product = ProductAxes(left[0], right[0], own[-1], columns, depth) if own else None
+    for load, axis in ((left[0], own[-1:]), (right[0], [columns])):
+        pair: list[Expr] = [depth.var, *(a.var for a in axis)]
+        if not known.issuperset(load.indices) or load.indices[-1] not in pair:
+            return None
+        if any(load.indices.count(v) != 1 for v in pair):
+            return None
+    return product
+
+
+def _check_loops(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+    rows, columns, depth = product.rows.name, product.columns.name, product.depth.name
+    splits = (*stage.factors(rows), *stage.factors(columns), *stage.factors(depth)[-1:])
+    check(splits == (row.k,), f"{where}: split {depth} by {row.k} last, and neither {rows} nor {columns}")
+    level = len(stage.factors(depth))
+    inner = (((rows, 0),), ((columns, 0),), ((depth, level),))
+    last = stage.loops[-len(inner) :]
+    is_whole = tuple(x.parts for x in last) == inner and all(x.kind is ForKind.UNROLL for x in last)
+    check(is_whole, f"{where}: unroll {rows}, {columns} and {depth}.{level} innermost, in this order")
+
+
+def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -> None:
+    """The stage is read where the lanes of a warp are."""
+    readers = state.consumers(stage)
+    is_alone = len(readers) == 1 and stage.at is not None and readers[0].name == stage.at.stage
+    check(is_alone and stage.scope is Scope.REGISTER, f"{where}: compute it in registers in its only reader first")
+    reader = readers[0]
+    point = tuple(a.var for a in reader.op.axes)
+    check(all(x.indices == point for x in reader.op.loads_from(*stage.op.buffers)), f"{where}: it is read elsewhere")
+    lanes = (
+        (product.rows, (HALVES, DOWN), 0, ForKind.THREAD_Y),
+        (product.columns, (ACROSS, NEIGHBOURS), 1, ForKind.THREAD_X),
+    )
+    for axis, factors, inside, kind in lanes:
+        own = reader.op.axes[stage.op.axes.index(axis)].name
+        splits = reader.factors(own)
+        check(splits[-2:] == factors, f"{where}: the last factors of {own} in {reader.name} must be {factors}")
+        level = len(splits) - inside
+        bound = [x.parts for x in reader.loops if x.kind is kind]
+        check(bound == [((own, level),)], f"{where}: bind {own}.{level} of {reader.name} to {kind.value}")

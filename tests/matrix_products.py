@@ -1,0 +1,74 @@
+"""Products of matrices in every order of their operands, and schedules of them for tensor cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autosched import te
+from autosched.schedule import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Cooperate,
+    Fuse,
+    Mma,
+    Pad,
+    Pipeline,
+    Reorder,
+    Split,
+    State,
+    Unroll,
+    initial_state,
+)
+
+ORDERS = ("nn", "nt", "tn", "tt")  # of A and B: n as [m, k] and [k, n], t the other way round
+
+
+def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", batch: int = 0) -> te.ComputeDAG:
+    """C[i, j] = sum over k of A[i, k] * B[k, j] in float32, for each of a `batch` if that is not 0."""
+    lead = (batch,) if batch else ()
+    a_shape, b_shape = (m, k) if order[0] == "n" else (k, m), (k, n) if order[1] == "n" else (n, k)
+    A, B = te.placeholder((*lead, *a_shape), dtype, name="A"), te.placeholder((*lead, *b_shape), dtype, name="B")
+    axis = te.reduce_axis(k, name="k")
+
+    def at(*point: Any) -> Any:
+        *b, i, j = point
+        left = A[(*b, i, axis) if order[0] == "n" else (*b, axis, i)]
+        right = B[(*b, axis, j) if order[1] == "n" else (*b, j, axis)]
+        return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), axis=axis)
+
+    function = (lambda b, i, j: at(b, i, j)) if batch else (lambda i, j: at(i, j))
+    return te.ComputeDAG(te.compute((*lead, m, n), function, name="C"))
+
+
+def matrix_state(
+    dag: te.ComputeDAG, warps: tuple[int, int] = (1, 1), tiles: tuple[int, int] = (1, 1), stages: int = 1, pad: int = 8
+) -> State:
+    """A block of warps, each with some tiles of 16 by 8; two steps of 16 between two fills."""
+    dtype = dag.inputs[0].dtype
+    state = initial_state(dag).apply(
+        CacheWrite("C"),
+        Split("C", "i", (warps[0], tiles[0], 2, 8)),
+        Split("C", "j", (warps[1], tiles[1], 4, 2)),
+        Reorder("C", ("i.0", "j.0", "i.1", "j.1", "i.4", "j.3", "i.2", "j.2", "i.3", "j.4")),
+        Fuse("C", ("i.1", "j.1")),
+        *(Bind("C", f"{axis}.0", f"blockIdx.{place}") for axis, place in (("i", "y"), ("j", "x"))),
+        Bind("C", "i.1@j.1", "threadIdx.z"),
+        Bind("C", "i.4", "threadIdx.y"),
+        Bind("C", "j.3", "threadIdx.x"),
+        *(Unroll("C", loop) for loop in ("i.2", "j.2", "i.3", "j.4")),
+        ComputeAt("C.acc", "C", "j.3", "register"),
+        Split("C.acc", "k", (2, 16)),
+        Reorder("C.acc", ("k.0", "k.1", "i", "j", "k.2")),
+        *(Unroll("C.acc", loop) for loop in ("k.1", "i", "j", "k.2")),
+    )
+    for buffer in "AB":
+        copy = f"{buffer}.shared"
+        state = state.apply(
+            CacheRead(buffer, "C.acc", "shared"), ComputeAt(copy, "C.acc", "k.0", "shared"), Pad(copy, pad)
+        )
+        state = state.apply(Cooperate(copy, 1))
+    if stages > 1:
+        state = state.apply(Pipeline("C.acc", "k.0", stages))
+    return state.apply(Mma("C.acc", f"mma.{dtype}"))
