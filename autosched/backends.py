@@ -31,6 +31,7 @@ class Backend:
     has_winograd: bool = False
     has_shuffles: bool = False  # threads that run in step exchange values
     has_asynchronous_copies: bool = False  # where the device has them too
+    has_matrices: bool = False  # warps multiply matrices, where the device can
 
 
 BACKENDS: dict[str, Backend] = {
@@ -43,7 +44,13 @@ BACKENDS: dict[str, Backend] = {
         has_winograd=True,
     ),
     "cuda": Backend(
-        True, "-arch", ("cuda",), {"cuda": ".cu", "cubin": ".cubin"}, has_shuffles=True, has_asynchronous_copies=True
+        True,
+        "-arch",
+        ("cuda",),
+        {"cuda": ".cu", "cubin": ".cubin"},
+        has_shuffles=True,
+        has_asynchronous_copies=True,
+        has_matrices=True,
     ),
     "opencl": Backend(True, None, ("opencl",), {"opencl": ".cl"}),
 }

@@ -39,6 +39,15 @@ class GpuFacts:
     @property
     def has_asynchronous_copies(self) -> bool:
         """From global to shared memory: CUDA's cp.async, of compute capability 8.0 and later."""
+        return self._is_of_8_0
+
+    @property
+    def has_matrices(self) -> bool:
+        """Products of matrices of float16 and bfloat16 by warps: mma.sync of compute capability 8.0 and later."""
+        return self._is_of_8_0
+
+    @property
+    def _is_of_8_0(self) -> bool:
         digits = re.sub(r"\D", "", self.arch)
         return bool(digits) and int(digits) >= 80
 

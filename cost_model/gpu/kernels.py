@@ -45,12 +45,14 @@ from autosched.ir.closed_forms.arithmetic import (
 )
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product, select
 from autosched.ir.linear import linear
+from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
 from autosched.ir.visit import free_vars, is_copy, loads
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Analysis, Statement, Synchronisation
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
+from cost_model.gpu import matrices
 
 Triple = tuple[Expr, Expr, Expr]
 OUTSIDE = (Scope.PARAM, Scope.GLOBAL)
@@ -138,8 +140,10 @@ class Work:
 
     @cached_property
     def copies(self) -> Expr:
-        """The same, integer."""
-        return product([loop.bound for loop in self.own if unrolls(loop)])
+        """The same, integer; a product of matrices by warps counts for what one instruction does."""
+        written = product([loop.bound for loop in self.own if unrolls(loop)])
+        row = MATRICES.get(self.statement.store.matrix)
+        return written if row is None else written // row.updates
 
     @cached_property
     def steps(self) -> Expr:
@@ -190,6 +194,11 @@ class KernelWork:
             imin(y, ceildiv(Const(warp, INDEX), x)),
             imin(z, ceildiv(Const(warp, INDEX), x * y)),
         )
+
+
+def is_product(work: Work) -> bool:
+    """Whether warps do it, by instructions for products of matrices."""
+    return bool(work.statement.store.matrix)
 
 
 def unrolls(loop: AnalysedLoop) -> bool:
@@ -395,6 +404,8 @@ def elements(work: Work, access: Access) -> Expr:
 
 def transfers(work: Work, access: Access) -> Expr:
     """Load or store instructions of a thread, real."""
+    if is_product(work):
+        return multiply(matrices.loads_of(access, work.own, work.first), work.executions)
     return divide(elements(work, access), merged(work, access) if work.fill is None else work.fill.width)
 
 
@@ -420,6 +431,8 @@ def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
 
 def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Cycles in which shared memory serves one such instruction of a warp, real."""
+    if is_product(work):
+        return matrices.load_cycles(access)
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
         return bank_cycles(work.strides(access), kernel.warp_shape(warp), words)

@@ -52,12 +52,14 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.dots import Dot
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, ceildiv, imax, imin, product
+from autosched.ir.matrices import MATRICES
 from autosched.ir.raster import side_by_side
 from autosched.ir.stmt import BLOCKS, Scope
 from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
+from cost_model.gpu import matrices
 from cost_model.gpu.kernels import (
     OUTSIDE,
     PRIVATE,
@@ -66,6 +68,7 @@ from cost_model.gpu.kernels import (
     Work,
     divides,
     elements,
+    is_product,
     kernels,
     sectors,
     transfers,
@@ -237,8 +240,7 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     facts, _statement = machine.facts, work.statement
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
-    converted, every_time = _conversions(work)
-    slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
+    slots, arithmetic = _arithmetic(kernel, work, machine)
     moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
     overhead = multiply(work.steps, g.STEP_INSTRUCTIONS)
     if work.fill is not None:
@@ -249,10 +251,7 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
             overhead = subtract(overhead, multiply(stored, subtract(1.0, by_thread)))
     instructions = add(add(slots, overhead), sum_of(moved.values()))
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
-    arithmetic, issue = (
-        multiply(multiply(slots, warps), 1.0 / lanes),
-        multiply(multiply(instructions, warps), 1.0 / g.SCHEDULERS),
-    )
+    issue = multiply(multiply(instructions, warps), 1.0 / g.SCHEDULERS)
     bank_waits = multiply(
         warps, sum_of(multiply(moved[id(a)], wavefronts(kernel, work, a, facts.warp)) for a in shared)
     )
@@ -267,7 +266,7 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     room = _l1_room(kernel, resident, machine)
     l2 = [multiply(_from_l2(work, a, room), _ways(a)) for a in outside]
     dram = [minimum(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
-    chains, chain_cycles = _chains(work)
+    chains, chain_cycles = _chains(work, machine)
     waiting = multiply(_waits(work, instructions), _longest_load(work))
     latency = add(maximum(multiply(instructions, g.ALONE * 128 / 32 / lanes), chain_cycles), waiting)
     port = multiply(sum_of(l2), divide(1.0 / g.L2_PORT, kernel.blocks))
@@ -331,8 +330,23 @@ def _conversions(work: Work) -> tuple[Expr, float]:
     return total, sum(slots.values())
 
 
-def _chains(work: Work) -> tuple[Expr, Expr]:
+def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Expr, Expr]:
+    """(slots of a thread, cycles of a block)."""
+    facts = machine.facts
+    row = MATRICES.get(work.statement.store.matrix)
+    if row is not None:
+        cycles = matrices.tensor_cycles(work.statement, work.executions, real(kernel.threads), facts.arch)
+        return multiply(work.executions, 1.0 / row.updates), cycles
+    converted, every_time = _conversions(work)
+    slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
+    lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
+    return slots, multiply(multiply(slots, real(kernel.warps(facts.warp))), 1.0 / lanes)
+
+
+def _chains(work: Work, machine: GpuMachine) -> tuple[Expr, Expr]:
     """(independent accumulations of a thread, cycles of the dependent ones)."""
+    if is_product(work):
+        return matrices.product_chains(work.statement, work.own, work.executions, machine.facts.arch)
     if not work.statement.updates or work.statement.store.atomic:  # nobody waits for an atomic update
         return ONE, ZERO
     write = work.statement.write

@@ -37,6 +37,7 @@ DOUBLE_SLOTS_ELSEWHERE = 64.0
 GLOBAL_WAVEFRONTS = 2.0  # cycles of L1 for what shared memory would deliver in one
 ALONE = 1.5  # cycles from one instruction of a warp to its next when no other warp fills the gap
 ARITHMETIC_LATENCY = 4.0  # cycles until a result can be used
+MATRIX_LATENCY = 33.0  # the same of a product of matrices
 SHARED_LATENCY = 30.0
 GLOBAL_LATENCY = 550.0
 BARRIER_LATENCY = 30.0

@@ -7,7 +7,8 @@ from autosched.ir.expr import INDEX, Const, Expr, imin, product, select
 from autosched.ir.stmt import Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
-from cost_model.gpu.kernels import NONE, OUTSIDE, PRIVATE, UNIT, KernelWork, Work, unrolls
+from cost_model.gpu import matrices
+from cost_model.gpu.kernels import NONE, OUTSIDE, PRIVATE, UNIT, KernelWork, Work, is_product, unrolls
 
 
 def accumulators(work: Work) -> Expr:
@@ -20,6 +21,8 @@ def accumulators(work: Work) -> Expr:
 
 def operands(work: Work) -> Expr:
     """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
+    if is_product(work):
+        return matrices.fragments(work.own)
     result = NONE
     for access in work.accesses(*OUTSIDE, Scope.SHARED):
         if access.kind == "write":

@@ -17,6 +17,7 @@ from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
+from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, numbered
@@ -27,6 +28,8 @@ RULES: tuple[SketchRule, ...] = (
     RowValue(),
     # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
+    # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.
+    MatrixTiling(),
     # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.
     SplitTiledReduction(),
     # A reduction with reuse: blocks, threads, register tiles; operands through shared memory, filled ahead.

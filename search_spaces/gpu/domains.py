@@ -14,6 +14,9 @@ MOST_ROWS = 8
 SHORT_ROWS = 2048  # longer ones keep a block busy
 MOST_TILE = 8  # points of an axis that a thread has next to each other
 MOST_VTHREADS = 4
+MOST_WARPS = 8  # along an axis
+MOST_MATRICES = 8  # of a warp along an axis
+MOST_STEPS = 4  # of products of matrices along a reduction, between two fills
 MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
 SMALL_REDUCTION = 8  # up to this length a reduction is one chunk, or each iteration is one; it may be unrolled whole
 VECTORS = (1, 2, 4, 8, 16)
@@ -90,6 +93,23 @@ def unroll(name: str, extent: int, group: str) -> SketchParam:
 def stages(name: str, extent: int, group: str, asynchronous: bool) -> SketchParam:
     """How many chunks of a reduction shared buffers have room for; copies through registers need no more than two."""
     return SketchParam(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
+
+
+def warps(name: str, tiles: int, group: str) -> SketchParam:
+    """Warps of a block along an axis of so many tiles of matrices."""
+    counts = powers(min(MOST_WARPS, next_power_of_two(tiles)))
+    return SketchParam(name, counts, "thread", group, next_power_of_two(tiles))
+
+
+def matrix_tiles(name: str, tiles: int, group: str) -> SketchParam:
+    """Tiles of matrices that a warp has next to each other."""
+    counts = powers(min(MOST_MATRICES, next_power_of_two(tiles)))
+    return SketchParam(name, counts, "tile", group, next_power_of_two(tiles))
+
+
+def matrix_steps(name: str, steps: int) -> SketchParam:
+    """Instructions along a reduction between two fills of the shared buffers."""
+    return SketchParam(name, powers(min(MOST_STEPS, next_power_of_two(steps))), "tile")
 
 
 def raster(name: str) -> SketchParam:

@@ -109,8 +109,8 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     batch, uniform = (_on_consumer(sketch, consumer, stage, axes) for axes in (batch, _ends(stage)))
     sketch = bind_levels(sketch, tiled_levels(consumer, sketch.state.stage(consumer).op.axes, batch, uniform))
-    if _is_large(sketch.state, sketch.state.stage(acc), context):
-        sketch = _rastered(sketch, consumer)
+    if is_large(sketch.state, sketch.state.stage(acc), context):
+        sketch = rastered(sketch, consumer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     sketch, loop = accumulate(sketch, sketch.state.stage(acc), chunks=bool(plan.shared))
     for buffer in plan.shared:
@@ -122,7 +122,7 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
     return sketch.finish(consumer, acc, note=f"{stage.name}:{plan.note}")
 
 
-def _is_large(state: State, stage: Stage, context: SketchContext) -> bool:
+def is_large(state: State, stage: Stage, context: SketchContext) -> bool:
     """Whether what the reduction reads and writes may be more than the cache that all blocks share."""
     gpu = context.target.gpu
     read = sum(math.prod(buffer_shape(state, x.buffer)) * DTYPES[x.dtype].nbytes for x in stage.op.loads)
@@ -130,7 +130,7 @@ def _is_large(state: State, stage: Stage, context: SketchContext) -> bool:
     return gpu is not None and 2 * (read + written) > gpu.l2_bytes
 
 
-def _rastered(sketch: PartialSketch, consumer: str) -> PartialSketch:
+def rastered(sketch: PartialSketch, consumer: str) -> PartialSketch:
     """The order of its blocks as an open number, where they are in rows and columns."""
     kinds = {x.kind for x in sketch.state.stage(consumer).loops}
     if not {ForKind.BLOCK_X, ForKind.BLOCK_Y} <= kinds:

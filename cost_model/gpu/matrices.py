@@ -1,0 +1,64 @@
+"""Products of matrices by warps: what their instructions ask for, as closed forms (see `codegen/c/matrices.py`).
+
+The last three of a thread's loops are over its rows (two of each tile of 16), its columns (two of each tile of 8) and
+the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads four matrices of 8
+rows of 16 bytes each, which are a wavefront where all 8 lie in different banks: where their distance is an odd number
+of 16 bytes; gcd(distance, 8) of them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autosched.ir.closed_forms.arithmetic import ONE, divide, maximum, multiply, where
+from autosched.ir.expr import INDEX, Const, Expr, binary
+from autosched.ir.matrices import HALVES, MATRICES, NEIGHBOURS
+from cost_model.analysis.access import Access, stored
+from cost_model.analysis.statements import Statement
+from cost_model.analysis.trips import AnalysedLoop
+from cost_model.gpu import machine as g
+
+NONE: Expr = Const(0, INDEX)
+LOADED = 4  # matrices by one ldmatrix
+ROWS = 8  # of such a matrix
+
+
+def loads_of(access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
+    """Instructions that load the operand for each update of a thread, real; `first`: the place of `own` among all
+    loops."""
+    rows, columns, depth = own[-3:]
+    is_left = access.moves(first + len(own) - 3)
+    shared = multiply(columns.trips, float(HALVES)) if is_left else multiply(rows.trips, float(2 * NEIGHBOURS))
+    return divide(1.0, multiply(shared, depth.trips))
+
+
+def load_cycles(access: Access) -> Expr:
+    """Wavefronts of one of them, real."""
+    _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
+    distance = shape[-1] * access.buffer.itemsize // g.VECTOR_BYTES
+    again: Expr = ONE
+    for power in (2, 4, ROWS):
+        again = where(binary("eq", distance % power, NONE), float(power), again)
+    return multiply(again, float(LOADED))
+
+
+def fragments(own: Sequence[AnalysedLoop]) -> Expr:
+    """32-bit registers of both operands for one step, integer."""
+    rows, columns, _ = own[-3:]
+    return rows.bound * 2 + columns.bound
+
+
+def tensor_cycles(statement: Statement, updates: Expr, threads: Expr, arch: str) -> Expr:
+    """Cycles in which a multiprocessor does so many updates of each thread, real."""
+    return multiply(multiply(updates, threads), 1.0 / MATRICES[statement.store.matrix].rate(arch))
+
+
+def product_chains(statement: Statement, own: Sequence[AnalysedLoop], updates: Expr, arch: str) -> tuple[Expr, Expr]:
+    """(independent instructions of a thread, cycles of a warp alone), real: one after the other, or one partition's
+    share of the tensor cores."""
+    row = MATRICES[statement.store.matrix]
+    rows, columns, _ = own[-3:]
+    tiles = multiply(multiply(rows.trips, columns.trips), 1.0 / (HALVES * NEIGHBOURS))
+    dependent = multiply(divide(multiply(updates, 1.0 / row.updates), tiles), g.MATRIX_LATENCY)
+    warp = float(row.m * row.n * row.k // row.updates)
+    return tiles, maximum(dependent, multiply(updates, warp * g.SCHEDULERS / row.rate(arch)))

@@ -1,0 +1,95 @@
+"""Products of matrices by whole warps, on GPUs with tensor cores (`autosched/ir/matrices.py`).
+
+    blocks m.0, n.0:  warps m.1 by n.1 (z):  lanes of a warp, 8 along m (y) by 4 along n (x)
+      accumulators in registers: m.2 by n.2 tiles of 16 by 8, of which a thread has 2 by 2 points each
+        k.0                                            <- both operands are copied to shared memory here, or ahead
+          k.1 unrolled:  the warp's tiles times 16 of k, one operation
+      the consumer (the fused one, or the copy out) writes the points
+
+What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
+common. Either may lie along k or across it. Tiles that reach beyond an axis are multiplied as well: shared copies are
+zero there, and what is outside is not written. Products with less than one instruction's work are left to other rules.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
+from autosched.ir.stmt import Scope
+from autosched.schedule import ComputeAt, Fuse, Mma, Reorder, Split, Stage, Step, Unroll
+from autosched.schedule.steps.matrices import ProductAxes, product_axes
+from search_spaces.access import reads_of
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer
+from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+
+
+class MatrixTiling:
+    """Sums of products that warps can do; the tiles of `MultiLevelTiling`, where a thread is for itself, come after."""
+
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        gpu = context.target.gpu
+        can = context.target.backend.has_matrices and gpu is not None and gpu.has_matrices
+        return can and _product(stage) is not None
+
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+        read = (r.load.buffer for r in reads_of(sketch.state, stage))
+        is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
+        found = [_by_warps(sketch, stage, fold, context) for fold in ((True, False) if is_fed else (True,))]
+        return [*found, *tiled_alternatives(sketch, stage, context)]
+
+
+def _product(stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
+    found, axes = matrix_factors(stage.op.body, stage.op.reducer), product_axes(stage)
+    return (found[0], axes) if found is not None and axes is not None and axes.fills(found[0]) else None
+
+
+def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchContext) -> PartialSketch:
+    found = _product(stage)
+    assert found is not None
+    row, product = found
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    sketch = _bind(sketch, consumer, stage, product)
+    if is_large(sketch.state, sketch.state.stage(acc), context):
+        sketch = rastered(sketch, consumer)
+    sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
+    depth = product.depth
+    group = f"{acc}.{depth.name}"
+    steps = domains.matrix_steps(f"{group}.c", -(-size(depth) // row.k))
+    loops = [f"{depth.name}.{n}" for n in range(3)]
+    others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
+    inner = (loops[1], product.rows.name, product.columns.name, loops[2])
+    sketch = sketch.with_params([steps]).apply(
+        Split(acc, depth.name, (steps.name, row.k)),
+        Reorder(acc, (loops[0], *others, *inner)),
+        *(Unroll(acc, name) for name in inner),
+    )
+    for buffer in (product.left.buffer, product.right.buffer):
+        sketch = copy_to_shared(sketch, buffer, acc, loops[0], fold, None)
+    sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(acc, row.name))
+    note = f"{stage.name}:{row.name}{'' if fold else '-unfolded'}"
+    return sketch.finish(consumer, acc, note=note)
+
+
+def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes) -> PartialSketch:
+    """The consumer's loops as blocks, warps, the lanes of a warp, and tiles with the points of a thread."""
+    axes = sketch.state.stage(consumer).op.axes
+    rows, columns = (axes[stage.op.axes.index(a)] for a in (product.rows, product.columns))
+    steps: list[Step] = []
+    for axis, (outer, inner) in ((rows, (HALVES, DOWN)), (columns, (ACROSS, NEIGHBOURS))):
+        group, tiles = f"{consumer}.{axis.name}", -(-size(axis) // (outer * inner))
+        params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
+        sketch = sketch.with_params(params)
+        steps.append(Split(consumer, axis.name, (*(p.name for p in params), outer, inner)))
+    m, n = ([f"{a.name}.{level}" for level in range(5)] for a in (rows, columns))
+    others = [a for a in axes if a not in (rows, columns)]
+    blocks = [*(a.name for a in others), m[0], n[0]]
+    steps += [
+        Reorder(consumer, (*blocks, m[1], n[1], m[4], n[3], m[2], n[2], m[3], n[4])),
+        Fuse(consumer, (m[1], n[1])),
+    ]
+    steps += bind_blocks(consumer, blocks, [size(a) for a in (*others, rows, columns)])
+    steps += bind_threads(consumer, [f"{m[1]}@{n[1]}", m[4], n[3]])
+    steps += [Unroll(consumer, name) for name in (m[2], n[2], m[3], n[4])]
+    return sketch.apply(*steps)

@@ -1,0 +1,92 @@
+"""Sketches for tensor cores: where they are offered, and that what is drawn from them is right in the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen import build_source
+from autosched.target import parse_target
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.model import CostModel
+from search_spaces.gpu import sketches
+from tests.codegen import cuda
+from tests.codegen.gpu import TARGETS
+from tests.matrix_products import ORDERS, product
+from tests.search_spaces.gpu_candidates import Drawn, draw
+
+MARK = "mma."
+SM_80 = TARGETS["cuda"]
+
+
+def by_warps(dag: te.ComputeDAG, target: str = "cuda -arch=sm_80") -> list[str]:
+    return [s.name for s in sketches(collapse(dag), parse_target(target)) if MARK in s.name]
+
+
+def drawn(dag: te.ComputeDAG) -> list[Drawn]:
+    return [d for d in draw(collapse(dag), SM_80) if MARK in d.sketch.name]
+
+
+def check(dag: te.ComputeDAG, runs: int = 2) -> None:
+    inputs = make_inputs(dag, 0, "normal")
+    references = evaluate(dag, inputs)
+    found = drawn(dag)
+    assert found
+    for one in found:
+        assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
+        for values in one.candidates(runs):
+            source = build_source(one.func, values, SM_80)
+            assert "mma.sync" in source.text
+            outputs = cuda.run(source, one.func, inputs)
+            for tensor, reference in zip(dag.outputs, references, strict=True):
+                seen = outputs[tensor.name].reshape(tensor.public_shape)
+                assert within(reference, seen).all(), f"{values}\n{source.text}"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_and_batches(order: str) -> None:
+    check(product(33, 24, 40, order, "bfloat16"))
+    check(product(17, 15, 23, order, batch=2), 1)
+
+
+def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:
+    """relu(relu(A) B + bias) as `dtype`: a prologue and an epilogue."""
+    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
+    bias, axis = te.placeholder((n,), "float32", name="bias"), te.reduce_axis(k, name="k")
+    P = te.compute((m, k), lambda i, j: te.cast(te.max(te.cast(A[i, j], "float32"), 0.0), dtype), name="P")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(P[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
+        name="C",
+    )
+    return te.ComputeDAG(te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j] + bias[j], 0.0), dtype), name="D"))
+
+
+def test_prologue_and_epilogue() -> None:
+    check(biased(40, 24, 48), 1)
+    check(biased(19, 21, 35, "bfloat16"), 1)
+
+
+def test_where_they_are_offered() -> None:
+    dag = product(64, 64, 64)
+    assert by_warps(dag) == ["C:mma.float16"]
+    assert by_warps(dag, "cuda -arch=sm_90")
+    assert not by_warps(dag, "cuda -arch=sm_75")
+    assert not by_warps(dag, "opencl")
+    assert not by_warps(product(64, 64, 64, dtype="float32"))
+    assert not by_warps(product(8, 64, 64))
+    assert not by_warps(product(64, 64, 15))
+
+
+def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
+    """The best of random rows by the analytic latency, against the best of threads for themselves."""
+    best: dict[bool, float] = {}
+    for one in draw(product(2048, 2048, 2048), SM_80, 300):
+        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
+        if len(one.legal):
+            key = MARK in one.sketch.name
+            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
+    assert best[True] < best[False] / 3
