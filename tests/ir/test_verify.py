@@ -10,7 +10,21 @@ import pytest
 from autosched.errors import AutoschedError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Cast, Const, Load, Param, Select, Var, const, imin
-from autosched.ir.stmt import Allocate, ForKind, Func, If, Layout, Prefetch, Reducer, Scope, Seq, Store
+from autosched.ir.stmt import (
+    Allocate,
+    Barrier,
+    Commit,
+    ForKind,
+    Func,
+    If,
+    Layout,
+    Prefetch,
+    Reducer,
+    Scope,
+    Seq,
+    Store,
+    Wait,
+)
 from autosched.ir.types import type_problem
 from autosched.ir.verify import IRError, verify
 from tests.ir.nests import F32, F64, I64, argmax, buffer, func, i, j, k, load, loop, num, reducer, store
@@ -259,3 +273,18 @@ def test_register_indices_may_still_be_loops_before_unrolling():
 def test_integer_ranges(dtype, bounds):
     assert DTYPES[dtype].integer_range == bounds
     assert all(type_problem(const(b, dtype)) is None for b in bounds)
+
+
+@pytest.mark.parametrize(("lanes", "fits"), [(4, True), (2, False)])
+def test_small_elements_are_copied_asynchronously_with_their_neighbours(lanes: int, fits: bool) -> None:
+    lane, thread = Var("lane", I64), Var("t", I64)
+    start = replace(store("s", (lane,), load("A", lane, dtype="int8")), asynchronous=True)
+    fill = loop(lane, lanes, start, kind=ForKind.UNROLL)
+    read = store("C", (thread,), load("s", thread, dtype="int8"))
+    body = Allocate(buffer("s", (lanes,), "int8", Scope.SHARED), Seq((fill, Commit(), Wait(0), Barrier(), read)))
+    f = func([buffer("A", (8,), "int8")], [buffer("C", (1,), "int8")], loop(thread, 1, body, kind=ForKind.THREAD_X))
+    if fits:
+        verify(f)
+    else:
+        with pytest.raises(IRError, match="an element of 1 bytes cannot be copied asynchronously"):
+            verify(f)
