@@ -13,6 +13,7 @@ from autosched.schedule import (
     Cooperate,
     Fuse,
     Mma,
+    Pack,
     Pad,
     Pipeline,
     Reorder,
@@ -26,27 +27,35 @@ ORDERS = ("nn", "nt", "tn", "tt")  # of A and B: n as [m, k] and [k, n], t the o
 
 
 def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", batch: int = 0) -> te.ComputeDAG:
-    """C[i, j] = sum over k of A[i, k] * B[k, j] in float32, for each of a `batch` if that is not 0."""
+    """C[i, j] = sum over k of A[i, k] * B[k, j] in float32 or int32, for each of a `batch` if that is not 0."""
     lead = (batch,) if batch else ()
     a_shape, b_shape = (m, k) if order[0] == "n" else (k, m), (k, n) if order[1] == "n" else (n, k)
     A, B = te.placeholder((*lead, *a_shape), dtype, name="A"), te.placeholder((*lead, *b_shape), dtype, name="B")
     axis = te.reduce_axis(k, name="k")
+    wide = "int32" if "int" in dtype else "float32"
 
     def at(*point: Any) -> Any:
         *b, i, j = point
         left = A[(*b, i, axis) if order[0] == "n" else (*b, axis, i)]
         right = B[(*b, axis, j) if order[1] == "n" else (*b, j, axis)]
-        return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), axis=axis)
+        return te.sum(te.cast(left, wide) * te.cast(right, wide), axis=axis)
 
     function = (lambda b, i, j: at(b, i, j)) if batch else (lambda i, j: at(i, j))
     return te.ComputeDAG(te.compute((*lead, m, n), function, name="C"))
 
 
 def matrix_state(
-    dag: te.ComputeDAG, warps: tuple[int, int] = (1, 1), tiles: tuple[int, int] = (1, 1), stages: int = 1, pad: int = 8
+    dag: te.ComputeDAG,
+    warps: tuple[int, int] = (1, 1),
+    tiles: tuple[int, int] = (1, 1),
+    stages: int = 1,
+    pad: int = 8,
+    vector: int = 1,
 ) -> State:
-    """A block of warps, each with some tiles of 16 by 8; two steps of 16 between two fills."""
+    """A block of warps, each with some tiles of 16 by 8; two instructions between two fills. Copies of A and B lie along
+    k where they have to."""
     dtype = dag.inputs[0].dtype
+    is_small = "int" in dtype
     state = initial_state(dag).apply(
         CacheWrite("C"),
         Split("C", "i", (warps[0], tiles[0], 2, 8)),
@@ -59,16 +68,17 @@ def matrix_state(
         Bind("C", "j.3", "threadIdx.x"),
         *(Unroll("C", loop) for loop in ("i.2", "j.2", "i.3", "j.4")),
         ComputeAt("C.acc", "C", "j.3", "register"),
-        Split("C.acc", "k", (2, 16)),
+        Split("C.acc", "k", (2, 32 if is_small else 16)),
         Reorder("C.acc", ("k.0", "k.1", "i", "j", "k.2")),
         *(Unroll("C.acc", loop) for loop in ("k.1", "i", "j", "k.2")),
     )
     for buffer in "AB":
         copy = f"{buffer}.shared"
-        state = state.apply(
-            CacheRead(buffer, "C.acc", "shared"), ComputeAt(copy, "C.acc", "k.0", "shared"), Pad(copy, pad)
-        )
-        state = state.apply(Cooperate(copy, 1))
+        state = state.apply(CacheRead(buffer, "C.acc", "shared"), ComputeAt(copy, "C.acc", "k.0", "shared"))
+        (load,) = state.stage("C.acc").op.loads_from(copy)
+        if is_small and load.indices[-1] is not state.stage("C.acc").op.reduce_axes[0].var:
+            state = state.apply(Pack(copy, (1, 0)))
+        state = state.apply(Pad(copy, pad), Cooperate(copy, vector))
     if stages > 1:
         state = state.apply(Pipeline("C.acc", "k.0", stages))
     return state.apply(Mma("C.acc", f"mma.{dtype}"))

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.ir.dots import factors
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr, Load
 from autosched.ir.stmt import Reducer
 
@@ -45,6 +46,11 @@ class MatrixIntrinsic:
     rates: Mapping[str, int]
 
     @property
+    def can_lie_across(self) -> bool:
+        """Whether matrices of an operand whose rows lie across k are transposed on the way into registers."""
+        return DTYPES[self.operand].nbytes > 1
+
+    @property
     def updates(self) -> int:
         """Of elements by a thread, in one instruction."""
         return HALVES * NEIGHBOURS * self.k
@@ -55,6 +61,7 @@ class MatrixIntrinsic:
 
 # Sums in float32. sm_90 does better by instructions of four warps, sm_100 by those of its own memory.
 _OF_16_BITS = {"sm_80": 1024, "sm_86": 256, "sm_89": 256, "sm_90": 1288, "sm_100": 1024, "sm_120": 256}
+_OF_8_BITS = {"sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 2576, "sm_100": 2048, "sm_120": 1024}
 MATRICES: dict[str, MatrixIntrinsic] = {
     row.name: row
     for row in (
@@ -62,6 +69,10 @@ MATRICES: dict[str, MatrixIntrinsic] = {
                         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", _OF_16_BITS),
         MatrixIntrinsic("mma.bfloat16", "bfloat16", "float32", 16, 8, 16,
                         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", _OF_16_BITS),
+        MatrixIntrinsic("mma.int8", "int8", "int32", 16, 8, 32,
+                        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", _OF_8_BITS),
+        MatrixIntrinsic("mma.uint8", "uint8", "int32", 16, 8, 32,
+                        "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32", _OF_8_BITS),
     )
 }  # fmt: skip
 

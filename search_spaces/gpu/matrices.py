@@ -6,9 +6,10 @@
           k.1 unrolled:  the warp's tiles times 16 of k, one operation
       the consumer (the fused one, or the copy out) writes the points
 
-What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
-common. Either may lie along k or across it. Tiles that reach beyond an axis are multiplied as well: shared copies are
-zero there, and what is outside is not written. Products with less than one instruction's work are left to other rules.
+What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, with axes of their own and
+one in common. Either may lie along k or across it; shared copies of 8 bits lie along k. Tiles that reach beyond an axis
+are multiplied as well: shared copies are zero there, and what is outside is not written. Products with less than one
+instruction's work are left to other rules.
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchCo
         Reorder(acc, (loops[0], *others, *inner)),
         *(Unroll(acc, name) for name in inner),
     )
-    for buffer in (product.left.buffer, product.right.buffer):
-        sketch = copy_to_shared(sketch, buffer, acc, loops[0], fold, None)
+    for load in (product.left, product.right):
+        is_along = load.indices[-1] is depth.var
+        dim = None if is_along or row.can_lie_across else load.indices.index(depth.var)
+        sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], fold, dim, in_lines=True)
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(acc, row.name))
     note = f"{stage.name}:{row.name}{'' if fold else '-unfolded'}"
     return sketch.finish(consumer, acc, note=note)

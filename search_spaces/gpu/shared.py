@@ -84,12 +84,19 @@ def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, tar
 
 
 def copy_to_shared(
-    sketch: PartialSketch, buffer: str, reader: str, loop: str, fold: bool, innermost: int | None
+    sketch: PartialSketch,
+    buffer: str,
+    reader: str,
+    loop: str,
+    fold: bool,
+    innermost: int | None,
+    in_lines: bool = False,
 ) -> PartialSketch:
     """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
 
     `fold`: compute the stage that makes `buffer` in the copy. `innermost`: the dimension that is stored innermost
-    instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a vector.
+    instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a vector. Rows that are
+    `in_lines` are whole accesses all the same.
     """
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
@@ -100,7 +107,8 @@ def copy_to_shared(
         sketch = sketch.apply(ComputeInline(producer.name))
     steps: list[Step] = [ComputeAt(copy, reader, loop, Scope.SHARED.value)]
     if innermost is not None:
-        gap = domains.pad(f"{copy}.pad")
+        name = f"{copy}.pad"
+        gap = domains.vector_pad(name, sketch.state.stage(copy)) if in_lines else domains.pad(name)
         params.append(gap)
         rank = len(sketch.state.stage(copy).op.axes)
         order = (*(d for d in range(rank) if d != innermost), innermost)

@@ -60,6 +60,15 @@ def test_ragged_tiles(shape: tuple[int, int, int], warps: tuple[int, int], tiles
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integers(order: str, dtype: str) -> None:
+    dag = product(33, 23, 71, order, dtype)
+    text = right(dag, matrix_state(dag, (2, 1), (1, 3), 2, 16))
+    assert "m16n8k32" in text
+    assert "load_columns" not in text
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_padded_rows_are_in_different_banks(order: str) -> None:
     dag = product(64, 64, 64, order)
     func, inputs = lower(matrix_state(dag, (2, 2), (2, 4), pad=8)), make_inputs(dag, 0, "normal")
@@ -81,7 +90,8 @@ def test_opencl_c_has_plain_loops() -> None:
     assert "mma" not in emit(*concretise(lower(matrix_state(dag)), {}), "opencl").text
 
 
-def test_nvcc_keeps_all_in_registers(tmp_path: Path) -> None:
-    dag = product(256, 256, 256)
-    source = emit(*concretise(lower(matrix_state(dag, (2, 2), (4, 8), 3)), {}), "cuda")
+@pytest.mark.parametrize(("dtype", "vector"), [("float16", 8), ("int8", 16)])
+def test_nvcc_keeps_all_in_registers(dtype: str, vector: int, tmp_path: Path) -> None:
+    dag = product(256, 256, 256, "nt", dtype)
+    source = emit(*concretise(lower(matrix_state(dag, (2, 2), (4, 8), 3, vector, vector)), {}), "cuda")
     assert SPILLED.findall(resources(source.text, "sm_80", tmp_path)) == [("0", "0")]

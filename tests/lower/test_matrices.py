@@ -14,10 +14,10 @@ from tests.matrix_products import ORDERS, matrix_state, product
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8"])
 def test_every_order_of_operands(order: str, dtype: str) -> None:
-    dag = product(17, 9, 19, order, dtype)
-    func = exact(dag, matrix_state(dag))
+    dag = product(17, 9, 35, order, dtype)
+    func = exact(dag, matrix_state(dag, pad=16))
     assert {s.matrix for s in walk(func.body) if isinstance(s, Store)} == {"", f"mma.{dtype}"}
 
 

@@ -50,6 +50,8 @@ def check(dag: te.ComputeDAG, runs: int = 2) -> None:
 def test_orders_and_batches(order: str) -> None:
     check(product(33, 24, 40, order, "bfloat16"))
     check(product(17, 15, 23, order, batch=2), 1)
+    check(product(33, 24, 64, order, "int8"), 1)
+    check(product(17, 15, 37, order, "uint8", batch=2), 1)
 
 
 def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:

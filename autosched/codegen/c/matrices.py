@@ -2,12 +2,12 @@
 
     for rows, columns, k: acc[..] += A[..] * B[..]   ->   A's fragments by ldmatrix, B's, then mma.sync for each tile
 
-ldmatrix reads matrices of 8 by 8 elements of 16 bits, of which each lane names a row of 16 bytes: lane l row l % 8 of
-matrix l / 8. It gives each lane what mma.sync wants of an operand whose rows lie along k, and transposed of one whose
-rows lie across k. Which matrix is which, with lane = 16 right + 8 lower + row:
+ldmatrix reads matrices of 8 rows of 16 bytes, each of which a lane names: lane l row l % 8 of matrix l / 8. It gives
+each lane what mma.sync wants of an operand whose rows lie along k, and transposed, if elements have 16 bits, of one
+whose rows lie across k. Which matrix is which, with lane = 16 right + 8 lower + row and u elements in 16 bytes:
 
-    A, 16 rows by 16 of k       along k: rows 8 lower + row, k 8 right       across: k 8 right + row, rows 8 lower
-    B, 16 of k by two tiles     along k: columns 8 right + row, k 8 lower    across: k 8 lower + row, columns 8 right
+    A, 16 rows by 2 u of k       along k: rows 8 lower + row, k u right       across: k 8 right + row, rows 8 lower
+    B, 2 u of k by two tiles     along k: columns 8 right + row, k u lower    across: k 8 lower + row, columns 8 right
 
 Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 """
@@ -30,7 +30,9 @@ from autosched.ir.storage import stored_shape
 from autosched.ir.visit import free_vars, substitute
 
 LINE = 16  # bytes of a row of a matrix, and its alignment
+TRANSPOSED = 8  # elements in a row, where matrices can be transposed
 FRAGMENT = {"A": 4, "B": 2}  # words of a thread
+CONSTRAINTS = {"float32": "f", "int32": "r"}  # of a register in inline PTX
 ZERO = Const(0, INDEX)
 
 LOAD = """\
@@ -41,10 +43,10 @@ static __device__ __forceinline__ void load_{form}_{count}(unsigned* to, const v
 }}"""
 MULTIPLY = """\
 static __device__ __forceinline__ void multiply_matrices_{name}(
-    float* upper, float* lower, const unsigned* a, const unsigned* b)
+    {type}* upper, {type}* lower, const unsigned* a, const unsigned* b)
 {{
   asm volatile("{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-               : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
+               : "+{letter}"(upper[0]), "+{letter}"(upper[1]), "+{letter}"(lower[0]), "+{letter}"(lower[1])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}"""
 
@@ -56,10 +58,21 @@ class WarpOperand:
     load: Load
     tile: int
     depth: int
+    buffer: Buffer
 
     @property
     def is_along_depth(self) -> bool:
-        return self.depth == len(self.load.indices) - 1
+        return self.depth == self.last
+
+    @property
+    def last(self) -> int:
+        """The dimension whose neighbours are adjacent."""
+        return len(self.load.indices) - 1 if self.buffer.layout is None else self.buffer.layout.order[-1]
+
+    @property
+    def grain(self) -> int:
+        """Elements in a row of a matrix."""
+        return LINE // self.buffer.itemsize
 
     def at(self, values: Mapping[Expr, Expr], tile: Expr, depth: Expr) -> tuple[Expr, ...]:
         """The element that is so far from the first one of a tile."""
@@ -114,7 +127,7 @@ def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions
     if pair is None or x is None or y is None or any(s.kind is not ForKind.UNROLL for s in loops):
         raise ScheduleError(f"{where} has no two operands, no lanes, or loops that are not unrolled")
     left, right = pair if _moves(pair[0], rows.var) else pair[::-1]
-    operands = _operand(left, rows.var, depth.var), _operand(right, columns.var, depth.var)
+    operands = _operand(left, rows.var, depth.var, c), _operand(right, columns.var, depth.var, c)
     product = WarpProduct(MATRICES[body.matrix], (rows, columns, depth), body, *operands, x, y)
     problem = _problem(product, c)
     if problem:
@@ -126,9 +139,9 @@ def _moves(load: Load, var: Var) -> bool:
     return any(var in free_vars(i) for i in load.indices)
 
 
-def _operand(load: Load, tile: Var, depth: Var) -> WarpOperand:
+def _operand(load: Load, tile: Var, depth: Var, c: Expressions) -> WarpOperand:
     dims = [next((n for n, i in enumerate(load.indices) if v in free_vars(i)), -1) for v in (tile, depth)]
-    return WarpOperand(load, dims[0], dims[1])
+    return WarpOperand(load, dims[0], dims[1], c.buffers[load.buffer][0])
 
 
 def _problem(product: WarpProduct, c: Expressions) -> str:
@@ -143,35 +156,32 @@ def _problem(product: WarpProduct, c: Expressions) -> str:
     row = rows.var // HALVES * product.row.m + rows.var % HALVES * DOWN + product.y
     column = columns.var // NEIGHBOURS * product.row.n + columns.var % NEIGHBOURS + product.x * NEIGHBOURS
     for operand, place in ((product.left, row), (product.right, column)):
-        buffer, _ = c.buffers[operand.load.buffer]
-        if not _is_placed(operand, place, product, LINE // buffer.itemsize, c.simplify):
+        buffer = operand.buffer
+        if not _is_placed(operand, place, product, c.simplify):
             return f"the elements of {operand.load.buffer} do not lie as the lanes and loops do"
         pitch = stored_shape(buffer)[-1][1] * buffer.itemsize
-        if pitch % LINE or not _is_in_order(buffer):
-            return f"rows of {operand.load.buffer} are {pitch} bytes, or stored in another order"
+        if pitch % LINE or (buffer.layout is not None and buffer.layout.tiles):
+            return f"rows of {operand.load.buffer} are {pitch} bytes, or stored in tiles"
+        if not operand.is_along_depth and operand.grain != TRANSPOSED:
+            return f"{operand.load.buffer} lies across k"
     result, _ = c.buffers[product.store.buffers[0]]
     is_plain = result.layout is None and product.store.indices[-1] is columns.var
     return "" if is_plain else f"{result.name} is not stored along the columns"
 
 
-def _is_in_order(buffer: Buffer) -> bool:
-    layout = buffer.layout
-    return layout is None or (layout.order == tuple(range(len(buffer.shape))) and not layout.tiles)
-
-
-def _is_placed(operand: WarpOperand, place: Expr, product: WarpProduct, grain: int, simplify: Simplifier) -> bool:
-    """Whether an element's index is `place` and k from where rows of matrices begin, multiples of `grain`, in two
-    dimensions of which one is the last, and nothing of these elsewhere."""
+def _is_placed(operand: WarpOperand, place: Expr, product: WarpProduct, simplify: Simplifier) -> bool:
+    """Whether an element's index is `place` and k from where rows of matrices begin, multiples of whole
+    rows, in two dimensions of which one is the last as stored, and nothing of these elsewhere."""
     rows, columns, depth = (loop.var for loop in product.loops)
     moving = {rows, columns, depth, product.x, product.y}
     wanted = {operand.tile: place, operand.depth: depth}
-    if len(wanted) < 2 or max(wanted) != len(operand.load.indices) - 1 or min(wanted) < 0:
+    if len(wanted) < 2 or operand.last not in wanted or min(wanted) < 0:
         return False
     for n, index in enumerate(operand.load.indices):
         rest = simplify(index - wanted.get(n, ZERO))
         if free_vars(rest) & moving:
             return False
-        if n == max(wanted) and not _is_multiple(rest, grain, simplify):
+        if n == operand.last and not _is_multiple(rest, operand.grain, simplify):
             return False
     return True
 
@@ -194,7 +204,7 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     def load(operand: WarpOperand, count: int, to: str, first: Mapping[Expr, Expr], tile: Expr, beside: Expr) -> None:
         """`tile`, `beside`: the matrix's number along the operand's rows or columns, and along k."""
         if operand.is_along_depth:
-            place = operand.at({**start, **first}, tile * DOWN + lanes.row, beside * DOWN)
+            place = operand.at({**start, **first}, tile * DOWN + lanes.row, beside * operand.grain)
         else:
             place = operand.at({**start, **first}, tile * DOWN, beside * DOWN + lanes.row)
         name = _load_helper(count, operand.is_along_depth, c)
@@ -268,5 +278,7 @@ def _load_helper(count: int, is_along_depth: bool, c: Expressions) -> str:
 
 def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
     name = f"multiply_matrices_{row.operand}"
-    c.helpers[name] = MULTIPLY.format(name=row.operand, instruction=row.instruction)
+    kind = c.type(row.accumulator)
+    letter = CONSTRAINTS[row.accumulator]
+    c.helpers[name] = MULTIPLY.format(name=row.operand, instruction=row.instruction, type=kind, letter=letter)
     return name

@@ -47,6 +47,7 @@ RESERVED = frozenset(
     pow_unsigned_char atomicAdd atomicMin atomicMax atomic_add atomic_min atomic_max atomic_add_float atomic_add_double
     atomic_add_long atomic_min_long atomic_max_long
     load_rows_2 load_rows_4 load_columns_2 load_columns_4 multiply_matrices_float16 multiply_matrices_bfloat16
+    multiply_matrices_int8 multiply_matrices_uint8
     """.split()  # noqa: SIM905
 )
 

@@ -201,5 +201,6 @@ def _list(kind: PtxOperand, text: str, bound: Sequence[Bound], before: list[str]
             f"const {form} {name}[{count}] = {{{', '.join(f'({form})({r.expression})' for r in registers)}}}; "
         )
     else:
-        before.append(f"{form}* const {name}[{count}] = {{{', '.join(f'&({r.expression})' for r in registers)}}}; ")
+        places = ", ".join(f"({form}*)&({r.expression})" for r in registers)  # PTX knows no signs
+        before.append(f"{form}* const {name}[{count}] = {{{places}}}; ")
     return name

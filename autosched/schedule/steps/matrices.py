@@ -70,6 +70,9 @@ class Mma:
             check(
                 is_plain and copy.cooperate is not None, f"{where}: {load.buffer} is not filled together in its loops"
             )
+            last = -1 if copy.layout is None else copy.layout.order[-1]
+            is_along = load.indices[last] is product.depth.var
+            check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
         return state.with_stage(replace(stage, matrix=self.intrinsic))
 
 
