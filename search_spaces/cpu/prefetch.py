@@ -17,8 +17,8 @@ for. So it asks for some of the operand in each step of its reduction:
                    where the second level cache holds two. Weights of a network come from memory in each call; so asked
                    for, they come while all tiles of rows compute and not only the first. On a Xeon with AMX, beside
                    other work, the kernels of ResNet-50 take 0.90 of the processor time that they take with rows asked
-                   for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, where
-                   panels of weights are asked for that are small, but that few rows use
+                   for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, whose
+                   panels of weights are small, but used by few rows
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
@@ -56,7 +56,7 @@ SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
 TILES_AHEAD = 2  # a tile takes about as long as the memory
 ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
 VECTORS_OF_PANEL = 3  # in a row of a panel, as most candidates have
-FEW_ROWS = 512  # that use a weight: below, its 4 bytes from memory take 5 % of the time of its products, or more
+FEW_ROWS = 512  # that use a weight: 4 bytes at 15 GB/s are 5 % of as many products at 190 GFLOP/s, those of a core
 PANEL_AHEAD = 32  # steps: lines of a panel come in order, and a core has prefetched the next few by itself
 FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
 LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
@@ -184,14 +184,13 @@ def _prefetch_points(state: State, tile: Stage, context: SketchContext) -> State
     loops = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     if not loops or n_steps > FEW_STEPS or not state.is_output(consumer):
         return state
-    n_points = math.prod(extent(a) for a in consumer.op.axes)
+    n_points = points(consumer)
     for name, dtype in zip(consumer.op.buffers, consumer.op.dtypes, strict=True):
         if n_points * DTYPES[dtype].nbytes >= _large(context):
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, name, 1))
     for tensor in state.inputs:
-        n_elements = math.prod(tensor.shape)
-        beside = tensor.name in consumer.op.reads - tile.op.reads and n_elements == n_points
-        if beside and n_elements * DTYPES[tensor.dtype].nbytes >= _large(context):
+        beside = tensor.name in consumer.op.reads - tile.op.reads and math.prod(tensor.shape) == n_points
+        if beside and _n_bytes(state, tensor.name) >= _large(context):
             state = state.apply(FetchAhead(tile.name, loops[-1], tile.name, tensor.name, 1))
     return state
 

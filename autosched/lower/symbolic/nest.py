@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Layout, Overlap, Scope, Seq, Stmt, Store
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
 from autosched.ir.visit import bottom_up, free_vars, substitute
 from autosched.lower.symbolic.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.lower.symbolic.ordered import in_order
-from autosched.lower.symbolic.prefetch import Box, fetch_box, fetches, with_fetches
+from autosched.lower.symbolic.prefetch import Box, fetch_box, fetches, layout_of, with_fetches
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
 
@@ -206,14 +206,9 @@ class NestBuilder:
                 moved = self._moved(Load(load.buffer, tuple(substitute(i, values) for i in load.indices), load.dtype))
                 ahead: dict[Expr, Expr] = {var: var + hint.distance}
                 boxes = [interval(substitute(i, ahead), ranging) for i in moved.indices]
-                box = Box(load.buffer, load.dtype, boxes, layout=self._layout(load.buffer))
+                box = Box(load.buffer, load.dtype, boxes, layout=layout_of(self.state, load.buffer))
                 stmts.append(fetch_box(box, f"{self.stage.name}.{loop.name}.later{len(stmts)}", hint.level))
         return Seq((*stmts, body))
-
-    def _layout(self, buffer: str) -> Layout | None:
-        """How a buffer is stored that is whole where it is read."""
-        producer = self.state.producer(buffer)
-        return None if producer is None or producer.at is not None else producer.layout
 
     def _exists_outside(self, buffer: str, loop: Loop) -> bool:
         """Whether the buffer is there before an iteration of `loop` starts: not computed in it or further inside."""

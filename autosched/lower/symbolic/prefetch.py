@@ -88,16 +88,20 @@ class Box(NamedTuple):
         return [*panels, *(Interval(ZERO, f) for f in tiles.values())], indices
 
 
+def layout_of(state: State, buffer: str) -> Layout | None:
+    """How a buffer is stored that is whole where it is read; None for one that is computed inside, part by part."""
+    producer = state.producer(buffer)
+    return None if producer is None or producer.at is not None else producer.layout
+
+
 def _read(state: State, domain: Domain, buffer: str) -> list[Box]:
     """What the stage reads of the buffer, for each of its loads."""
     regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
     moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
     ranging = {var: region.extent for var, region in regions.items()}
-    producer = state.producer(buffer)
-    layout = None if producer is None else producer.layout
     same = domain.stage.op.loads_from(buffer)
     sides = [[interval(substitute(i, moved), ranging) for i in x.indices] for x in same]
-    return [Box(buffer, x.dtype, s, layout=layout) for x, s in zip(same, sides, strict=True)]
+    return [Box(buffer, x.dtype, s, layout=layout_of(state, buffer)) for x, s in zip(same, sides, strict=True)]
 
 
 def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
@@ -179,7 +183,7 @@ class _Tile:
         later = _later(self.outer[: len(self.outer) - again], distance)
         sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
         turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
-        return _asked(box._replace(sides=sides), turns, self.name, level)
+        return fetch_box(box._replace(sides=sides), self.name, level, turns)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
         """How many of the innermost loops around read the same box in each of their iterations, which then share its
@@ -201,12 +205,7 @@ def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
     return found
 
 
-def fetch_box(box: Box, name: str, level: int) -> Stmt:
-    """Asks for the lines of the box."""
-    return _asked(box, (ZERO, ONE), name, level)
-
-
-def _asked(box: Box, turns: tuple[Expr, Expr], name: str, level: int) -> Stmt:
+def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO, ONE)) -> Stmt:
     """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows."""
     per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
     sides, indices_of = box.stored()
