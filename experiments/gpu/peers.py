@@ -114,9 +114,10 @@ SLOW = ("torch.compile",)  # left for a second pass
 
 
 class GraphClock:
-    """Seconds of `repeats` calls on the device: events around replays of a graph that goes round the copies."""
+    """Seconds of `repeats` calls on the device: events around replays of a graph that goes round the copies, with
+    `least` calls or more (IN_GRAPH)."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], least: int | None = None) -> None:
         import torch
 
         self._torch = torch
@@ -128,7 +129,7 @@ class GraphClock:
                 for n, run in enumerate(runs):
                     self._kept[n] = run()
         torch.cuda.synchronize()
-        self._calls = len(runs) * -(-IN_GRAPH // len(runs))
+        self._calls = len(runs) * -(-(least or IN_GRAPH) // len(runs))
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             for i in range(self._calls):

@@ -1,0 +1,81 @@
+"""What calibrates the GPU's cost model and what libraries reach: dry runs with tiny shapes, on PoCL and the processor."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from autosched.target import parse_target
+from experiments.gpu import calibrate, ceilings
+from experiments.gpu.calibrate import PROBLEMS, QUICK
+from experiments.gpu.ceilings import CEILINGS, Ceiling
+from experiments.gpu.drawn import CalibrationProblem, drawn, parts, problem_model
+
+
+def test_candidates_begin_with_the_search_s_first_pick_and_spread_over_the_ranks():
+    of = problem_model(CalibrationProblem("gmm", (1, 128, 128, 128), "bfloat16", 20), parse_target("cuda"))
+    found = drawn(of, 0)
+    assert len(set(found)) == len(found) == 20
+    seconds = [of.model.analytic_latency(c.sketch, np.array([c.values]))[0] for c in found]
+    assert seconds[0] <= 1.2 * min(seconds)
+    assert max(seconds) > 4 * min(seconds)
+    kernels = parts(of, found[0])
+    assert sum(k["seconds"] for k in kernels) == pytest.approx(seconds[0])
+
+
+def test_every_problem_builds_and_has_a_label_of_its_own():
+    assert len({p.label for p in PROBLEMS}) == len(PROBLEMS)
+    for problem in (*PROBLEMS, *QUICK):
+        assert problem.dag().outputs
+
+
+def test_a_dry_run_writes_a_line_for_each_candidate(tmp_path):
+    pytest.importorskip("pyopencl")
+    out = tmp_path / "c.jsonl"
+    assert calibrate.main(["--target", "opencl", "--quick", "--candidates", "2", "--out", str(out)]) == 0
+    first, *lines = map(json.loads, out.read_text().splitlines())
+    assert first["target"] == "opencl"
+    assert first["card"]["name"]
+    problems = [x["problem"]["label"] for x in lines if "problem" in x]
+    rows = [x for x in lines if "sketch" in x]
+    assert problems == [p.label for p in QUICK]
+    assert len(rows) == 4
+    assert all(x["predicted"] > 0 and ("seconds" in x or "failure" in x) for x in rows)
+    assert all(len(x["features"]) == len(rows[0]["features"]) for x in rows)
+
+
+def test_no_time_measures_nothing(tmp_path):
+    torch = pytest.importorskip("torch")
+    assert ceilings.ceilings(torch, tmp_path / "c.json", seconds=0.0, device="cpu") == []
+
+
+TINY = (
+    Ceiling("gemm", (32, 32, 32), "bfloat16"), Ceiling("gemm", (32, 32, 32), "tf32"),
+    Ceiling("gemm", (32, 32, 32), "int8"), Ceiling("gemm", (32, 32, 32), "no such type"),
+    Ceiling("conv", (2, 8, 8, 4, 8, 3, 1, 1), "float32", "channels_last"),
+    Ceiling("attention", (1, 2, 8, 4), "float32"), Ceiling("softmax", (4, 8), "float32"),
+    Ceiling("layer_norm", (4, 8), "float32"), Ceiling("copy", (4, 8), "float32"),
+)  # fmt: skip
+
+
+def test_every_kind_of_ceiling_is_measured_and_failures_do_not_end_it(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def clock(runs, is_long):
+        assert len(runs) == ceilings.MOST_COPIES
+        runs[-1]()
+        return 1e-3
+
+    rows = ceilings.ceilings(torch, tmp_path / "c.json", clock=clock, device="cpu", cases=TINY)
+    assert json.loads((tmp_path / "c.json").read_text())["ceilings"] == rows
+    assert ["error" in row for row in rows] == [c.dtype == "no such type" for c in TINY]
+    assert rows[0]["flops_per_s"] == pytest.approx(2 * 32**3 / 1e-3)
+    assert rows[0]["bytes"] == 3 * 32 * 32 * 2
+    assert {c.kind for c in CEILINGS} == {c.kind for c in TINY}
+    assert all(ceilings.line(row) for row in rows)
+
+
+def test_operations_of_a_convolution():
+    assert Ceiling("conv", (1, 14, 14, 256, 256, 3, 1, 1), "float32").flops == 2 * 14 * 14 * 256 * 256 * 9
