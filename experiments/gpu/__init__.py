@@ -1,12 +1,19 @@
-"""The scoreboard on a GPU: every operator verified, the benchmark operators tuned and compared with PyTorch and Triton.
+"""A few minutes on a GPU, in steps: what the card is and can do, whether its instructions do what the simulator says,
+which form of kernel is fast, what the cost model gets wrong, and how tuned kernels compare with PyTorch and Triton.
 
+    experiments/gpu/run.sh --steps facts,instructions,ladder --minutes 5 [--dry] [--out DIR]
     experiments/gpu/run.sh --minutes 9 [--target cuda|opencl] [--quick] [--out DIR]
 
-It verifies all operators of the registry on the device, at small shapes with random candidates of every sketch; tunes
-the cases of `cases.CASES`, the most telling first; times each against its peers in one process, interleaved; and prints
-the table last. Every finished step is in `DIR/<target>.json` (default experiments/results/gpu/) at once, and the next
-call with the same DIR goes on behind it, so a killed run loses one step, and an hour's work may be done in slices.
-Nothing else may run on the device meanwhile.
+Each step runs in a process group of its own under a deadline, says first what it expects, and stops no other. Rows are
+in `DIR/card.json` (default experiments/results/gpu/) as soon as they are known, what processes print in `DIR/card.log`.
+`--dry` runs every step without a card, at tiny shapes on the simulator. The steps are listed below; the default is the
+scoreboard.
+
+The scoreboard verifies all operators of the registry on the device, at small shapes with random candidates of every
+sketch; tunes the cases of `cases.CASES`, the most telling first; times each against its peers in one process,
+interleaved; and prints the table last. Every finished part is in `DIR/<target>.json` at once, and the next call with
+the same DIR goes on behind it, so a killed run loses one part, and an hour's work may be done in slices. Nothing else
+may run on the device meanwhile.
 
 Peers: PyTorch eager (cuBLAS, cuDNN; TF32 off, cudnn.benchmark on), the better of two forms: convolutions in
 channels_last and in NCHW, products with and without their batch of one; torch.compile with max-autotune; a Triton

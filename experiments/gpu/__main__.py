@@ -4,268 +4,146 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import experiments.gpu
 from autosched.cli.interrupts import interrupted_by_signals
 from autosched.errors import AutoschedError, Interrupted
-from autosched.runtime.gpu.devices import device_facts
-from autosched.target import Target, parse_target, usable_cores
-from autosched.tuner.asked import Asked
-from experiments.arena import Lost, ProcessArena
-from experiments.gpu import cases as suite
-from experiments.gpu.facts import device_report
-from experiments.gpu.ledger import GpuLedger
-from experiments.gpu.peers import PEERS, SLOW
-from experiments.gpu.table import cells, report, totals
-from experiments.gpu.verify import verify
-from experiments.tuning import BenchmarkCase, load_now, parse_cases, tune
+from experiments.gpu import board
+from experiments.gpu.card_ledger import CardLedger
+from experiments.gpu.step import encode
+from experiments.gpu.steps import DEFAULT, CardStep, StepRequest, chosen, seconds_of, step_table
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
-TRIALS, QUICK_TRIALS = 64, 8
-ROUNDS, SAMPLE_S = 10, 0.02
-CANDIDATES, QUICK_CANDIDATES = 12, 3  # random ones of each operator
-CHECK_SHARE = 0.35  # of the time, for verifying operators before any case; what is left of them comes after the cases
-LEAST_CHECK_S = 5.0
-ATTEMPTS = 2
-RESERVE_S = 8.0  # for the table, and for processes to end
-TUNING_S, LEAST_TUNING_S, QUICK_TUNING_S = 100.0, 40.0, 5.0  # a search cut short would stand as the result
-CONTEST_S, LEAST_CONTEST_S = 120.0, 10.0
-COMPILE_S, LEAST_COMPILE_S = 150.0, 30.0
-KEPT = (
-    "best_s", "best_ci_s", "gflops", "trials", "failed", "failures", "wall_s", "search_s", "build_s", "check_s",
-    "measure_s", "first_result_s", "sketch", "values", "record_id", "curve",
-)  # fmt: skip  # of what `tune --json` says
+RESERVE_S = 3.0  # for the table
+LEAST_S = 3.0  # a step with less is not begun
+GRACE_S = 3.0  # beyond what a step was told, for it to end by itself
+LOG_TAIL = 400
 
 
 @dataclass(frozen=True)
-class GpuRun:
-    """What one call of the script is to do."""
+class Ended:
+    """How a step's process ended: "done", or what happened to it."""
 
-    target: Target
-    cases: tuple[BenchmarkCase, ...]
-    checks: tuple[suite.Check, ...]
-    trials: int
-    candidates: int
-    peers: tuple[str, ...]
-    database: Path
-    seed: int
-    least_tuning_s: float = LEAST_TUNING_S
+    how: str
+    seconds: float
 
 
-Hold = Callable[[BenchmarkCase, Sequence[str], float], dict[str, Any]]
-Tune = Callable[[BenchmarkCase, float], dict[str, Any]]
-Verify = Callable[[suite.Check], dict[str, Any]]
+def run_step(request: StepRequest, receive: Callable[[str], None], log: Path) -> Ended:
+    """The lines of the step's process go to `receive`; its process group is killed at the deadline."""
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "experiments.gpu.step", encode(request)]
+    with log.open("ab") as errors:
+        errors.write(f"== {request.step}\n".encode())
+        errors.flush()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    in_time = False
+    try:
+        in_time = _lines(process, begun + request.seconds + GRACE_S, receive)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGTERM if in_time else signal.SIGKILL)
+        status = process.wait()
+    spent = time.monotonic() - begun
+    if not in_time:
+        return Ended("killed at its deadline", spent)
+    if status == 0:
+        return Ended("done", spent)
+    return Ended(f"ended with {status}: {_last_words(log)}", spent)
 
 
-class Budget:
-    """How much of a run's time is left: `minutes` from now on, less RESERVE_S; `clock` in seconds."""
-
-    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._start = clock()
-        self.total_s = max(0.0, 60.0 * minutes - RESERVE_S)
-
-    @property
-    def spent_s(self) -> float:
-        return self._clock() - self._start
-
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self.total_s - self.spent_s)
-
-    def share(self, wanted_s: float, least_s: float, kept_s: float = 0.0) -> float | None:
-        """Up to `wanted_s` seconds such that `kept_s` stay; None where that would be less than `least_s`."""
-        given = min(wanted_s, self.left_s - kept_s)
-        return given if given >= least_s else None
-
-
-def contest_command(target: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.gpu.contest", str(os.getpid()), target]
-
-
-def hold_contest(
-    arena: ProcessArena,
-    case: BenchmarkCase,
-    database: Path,
-    names: Sequence[str],
-    *,
-    rounds: int,
-    sample_s: float,
-    deadline_s: float,
-) -> dict[str, Any]:
-    """The row of a case. A peer at which the process is lost is left out of another try; its entry says why."""
-    give_up, left_out = time.monotonic() + deadline_s, dict[str, Any]()
+def _lines(process: subprocess.Popen[bytes], give_up: float, receive: Callable[[str], None]) -> bool:
+    """Hands on what the process prints until it has ended; False when it has not in time."""
+    assert process.stdout is not None
+    descriptor, kept = process.stdout.fileno(), b""
     while True:
-        present = [name for name in names if name not in left_out]
-        request = {"case": case.label, "db": str(database), "peers": present, "rounds": rounds, "sample_s": sample_s}
-        # What is slow to start is the last of `present`: it may take half of the time, and a try without it the rest.
-        seconds = give_up - time.monotonic()
-        try:
-            row = arena.ask(request, seconds / 2 if present else seconds)
-        except Lost as lost:
-            if lost.stage not in present or time.monotonic() >= give_up:
-                return {"error": str(lost)}
-            left_out[lost.stage] = {"right": False, "reason": str(lost)}
-            continue
-        row.setdefault("peers", {})
-        row["peers"] = {name: (left_out | row["peers"]).get(name) for name in names if name in left_out | row["peers"]}
-        return row
+        left = give_up - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return False
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, give_up - time.monotonic()))
+            return process.poll() is not None
+        *lines, kept = (kept + data).split(b"\n")
+        for line in lines:
+            receive(line.decode(errors="replace"))
 
 
-def run_checks(plan: GpuRun, ledger: GpuLedger, left_s: Callable[[], float], verify_one: Verify) -> None:
-    """Verifies the operators that have no result yet, several at a time, while `left_s` allows it."""
-
-    def one(check: suite.Check) -> tuple[suite.Check, dict[str, Any] | None]:
-        return check, verify_one(check) if left_s() >= LEAST_CHECK_S else None
-
-    pending = [check for check in plan.checks if check.label not in ledger.checks]
-    with ThreadPoolExecutor(max(1, min(4, usable_cores() // 2))) as pool:
-        for check, row in pool.map(one, pending):  # which cancels what has not begun when this loop is left
-            if row is not None:
-                ledger.record("checks", check.label, row)
-                say(f"verify {check.label}: {row['right']} of {row['candidates']} right {' '.join(row['messages'])}")
+def _last_words(log: Path) -> str:
+    with suppress(OSError):
+        return " ".join(log.read_text(errors="replace")[-LOG_TAIL:].split())
+    return ""
 
 
-def tuned(
-    case: BenchmarkCase, plan: GpuRun, ledger: GpuLedger, budget: Budget, tune_case: Tune
-) -> dict[str, Any] | None:
-    """The row of a case that has been tuned, now or by an earlier call; None where too little time is left for it."""
-    row_before = ledger.cases.get(case.label, {})
-    if "tuning" in row_before and plan.database.exists():
-        return row_before | {"attempts": row_before.get("attempts", 0) + 1}
-    seconds = budget.share(TUNING_S, plan.least_tuning_s, kept_s=LEAST_CONTEST_S)
-    if seconds is None:
-        return None
-    answer = tune_case(case, seconds)
-    row: dict[str, Any] = {"workload": case.workload, "shape": case.shape}
-    row["attempts"] = row_before.get("attempts", 0) + 1
-    if "error" in answer:
-        row["error"] = f"tuning: {answer['error']['message']}"
-    else:
-        row["tuning"] = {name: answer.get(name) for name in KEPT}
-    ledger.record("cases", case.label, row)
-    return row
+def run(args: argparse.Namespace, words: Sequence[str]) -> int:
+    """Every step in its turn; none stops the next."""
+    begun = time.monotonic()
+    steps = chosen(args.steps)
+    board.build_parser().parse_args(list(words))  # a wrong word is said now
+    args.out.mkdir(parents=True, exist_ok=True)
+    ledger = CardLedger(args.out / "card.json", args.dry)
+    try:
+        for n, step in enumerate(steps):
+            left = 60.0 * args.minutes - RESERVE_S - (time.monotonic() - begun)
+            seconds = seconds_of(steps[n:], left) - GRACE_S
+            if seconds < LEAST_S:
+                ledger.end(step.name, "not begun: too little time", 0.0)
+                continue
+            request = StepRequest(step.name, seconds, args.dry, args.out, tuple(words))
+            run_one(step, request, ledger, args.out / "card.log")
+    except (KeyboardInterrupt, Interrupted):
+        print("interrupted; what was measured is kept", file=sys.stderr)
+    finally:
+        ledger.write()
+        print(ledger.report([step.name for step in steps]))
+    return 0
 
 
-def run_cases(plan: GpuRun, ledger: GpuLedger, budget: Budget, tune_case: Tune, hold: Hold) -> None:
-    """All cases without a result, then the slow peers of all that have one. What failed ATTEMPTS times is left."""
-    quick = [name for name in plan.peers if name not in SLOW]
-    for case in plan.cases:
-        known = ledger.cases.get(case.label, {})
-        if "ours" in known or ("error" in known and known.get("attempts", 0) >= ATTEMPTS):
-            continue
-        row = tuned(case, plan, ledger, budget, tune_case)
-        seconds = budget.share(CONTEST_S, LEAST_CONTEST_S)
-        if row is None or seconds is None:
-            break
-        if "tuning" in row:
-            ledger.record("cases", case.label, without_error(row) | hold(case, quick, seconds))
-        say("  ".join(filter(None, cells(case.label, ledger.cases[case.label]))))
-    slow = [name for name in plan.peers if name in SLOW]
-    for case in plan.cases:
-        row = ledger.cases.get(case.label, {})
-        if not slow or not row.get("ours", {}).get("right") or all(name in row["peers"] for name in slow):
-            continue
-        seconds = budget.share(COMPILE_S, LEAST_COMPILE_S)
-        if seconds is None:
-            break
-        again = hold(case, plan.peers, seconds)
-        if "error" in again:  # what was measured without them stays
-            again = {"peers": row["peers"] | {name: {"right": False, "reason": again["error"]} for name in slow}}
-        ledger.record("cases", case.label, row | again)
-        say("  ".join(filter(None, cells(case.label, ledger.cases[case.label]))))
-
-
-def without_error(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "error"}
+def run_one(step: CardStep, request: StepRequest, ledger: CardLedger, log: Path) -> None:
+    say(f"== {step.name} ({request.seconds:.0f} s): {step.what}")
+    ledger.begin(step.name)
+    ended = run_step(request, lambda line: ledger.take(step.name, line, say), log)
+    ledger.end(step.name, ended.how, ended.seconds)
+    say(f"   {ended.how}, {ended.seconds:.1f} s")
 
 
 def say(text: str) -> None:
-    print(text.strip(), file=sys.stderr, flush=True)
-
-
-def run(args: argparse.Namespace, budget: Budget) -> int:
-    target = parse_target(args.target)
-    target = target.with_gpu(device_facts(target.kind))
-    assert target.gpu is not None
-    args.out.mkdir(parents=True, exist_ok=True)
-    ledger = GpuLedger(args.out / f"{target.kind}.json", target.kind, target.gpu.name)
-    checks = suite.QUICK_CHECKS if args.quick else suite.CHECKS
-    plan = GpuRun(
-        target,
-        parse_cases(args.cases) if args.cases else suite.QUICK if args.quick else suite.CASES,
-        () if args.no_verify else checks,
-        args.trials or (QUICK_TRIALS if args.quick else TRIALS),
-        QUICK_CANDIDATES if args.quick else CANDIDATES,
-        tuple(name for name in PEERS if name not in args.without),
-        args.out / "records.db",
-        args.seed,
-        QUICK_TUNING_S if args.quick else LEAST_TUNING_S,
-    )
-    ledger.facts = device_report(target)
-    ledger.runs.append({"minutes": args.minutes, "trials": plan.trials, "seed": args.seed, "load_before": load_now()})
-    ledger.write()
-    arena = ProcessArena(contest_command(target.kind), args.out / "contest.log")
-
-    def tune_case(case: BenchmarkCase, seconds: float) -> dict[str, Any]:
-        asked = Asked(shape=case.shape, target=target.kind)
-        return tune(
-            case.workload, asked, trials=plan.trials, database=plan.database, seed=plan.seed, budget_s=seconds,
-            timeout_s=seconds + 20.0,
-        )  # fmt: skip
-
-    def hold(case: BenchmarkCase, names: Sequence[str], seconds: float) -> dict[str, Any]:
-        sample_s = SAMPLE_S / 10 if args.quick else SAMPLE_S
-        return hold_contest(arena, case, plan.database, names, rounds=ROUNDS, sample_s=sample_s, deadline_s=seconds)
-
-    def verify_one(check: suite.Check) -> dict[str, Any]:
-        return verify(check, target, plan.candidates, plan.seed, build_workers=2)
-
-    try:
-        run_checks(plan, ledger, lambda: budget.left_s - (1 - CHECK_SHARE) * budget.total_s, verify_one)
-        run_cases(plan, ledger, budget, tune_case, hold)
-        run_checks(plan, ledger, lambda: budget.left_s, verify_one)
-    except (KeyboardInterrupt, Interrupted):
-        say("interrupted; what was measured is kept")
-    finally:
-        arena.close()
-        ledger.runs[-1] |= {"seconds": round(budget.spent_s, 1), "totals": totals(ledger.checks, ledger.cases)}
-        ledger.write()
-        print(report(ledger.checks, ledger.cases, len(checks)))
-    return 0
+    print(text, file=sys.stderr, flush=True)
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="experiments/gpu/run.sh", description=experiments.gpu.__doc__,
+        prog="experiments/gpu/run.sh",
+        description=experiments.gpu.__doc__,
+        epilog=f"steps:\n{step_table()}\n\nmore, of the scoreboard: {board.build_parser().format_usage()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--minutes", type=float, default=9.0, metavar="N", help="end within N minutes (default 9)")
-    parser.add_argument("--target", choices=("cuda", "opencl"), default="cuda", help="default cuda")
-    parser.add_argument("--quick", action="store_true", help="tiny shapes and few trials, to try the script itself")
-    parser.add_argument("--cases", metavar="NAMES", help="only these, as in gmm,c2d:1 (default: all)")
-    parser.add_argument(
-        "--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})"
     )
-    parser.add_argument("--without", action="append", default=[], choices=tuple(PEERS), help="leave out a peer")
-    parser.add_argument("--no-verify", action="store_true", help="do not verify all operators first")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default experiments/results/gpu/")
+    parser.add_argument(
+        "--steps", default=",".join(DEFAULT), metavar="NAMES", help=f"in this order (default {','.join(DEFAULT)})"
+    )
+    parser.add_argument("--minutes", type=float, default=9.0, metavar="N", help="end within N minutes (default 9)")
+    parser.add_argument("--dry", action="store_true", help="no card: tiny shapes on the simulator, no peers")
+    parser.add_argument(
+        "--out", type=Path, default=board.RESULTS, metavar="DIR", help="default experiments/results/gpu/"
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    args, words = build_parser().parse_known_args(argv)
     try:
         with interrupted_by_signals():
-            return run(args, Budget(args.minutes))
+            return run(args, words)
     except AutoschedError as error:
         print(f"experiments/gpu/run.sh: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The scoreboard on a GPU: `run.sh --help`. What is carried as wheels is installed into a temporary folder first.
+# Everything that is measured on a GPU, in steps: `run.sh --help`. What is carried as wheels is installed into a temporary folder first.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 python="${PYTHON:-python3}"
@@ -19,9 +19,8 @@ if [ "$AUTOSCHED_CUDA_DRIVER" = pycuda ] && missing pycuda; then
     "$wheels"/pycuda-*.tar.gz
 fi
 for name in numpy llvmlite networkx xgboost rich; do
-  if missing "$name"; then
+  if missing "$name"; then # some steps go without it
     echo "run.sh: the package $name is missing; carry its wheel in $wheels (see run.sh --help)" >&2
-    exit 2
   fi
 done
 cd "$root"

@@ -12,9 +12,9 @@ from autosched.errors import DeviceError, UsageError
 from autosched.target import parse_target
 from autosched.te.operators.registry import WORKLOADS, build
 from experiments.arena import Lost, ProcessArena
-from experiments.gpu import __main__ as script
+from experiments.gpu import board as script
 from experiments.gpu import cases as suite
-from experiments.gpu.__main__ import RESERVE_S, Budget, hold_contest
+from experiments.gpu.board import RESERVE_S, Budget, hold_contest
 from experiments.gpu.ledger import GpuLedger
 from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
 from experiments.tuning import BenchmarkCase, parse_cases
@@ -332,7 +332,7 @@ def test_without_a_device_it_ends_with_one_sentence(tmp_path, capsys, monkeypatc
 
     monkeypatch.setattr(script, "device_facts", refuse)
     assert script.main(["--out", str(tmp_path)]) == 5
-    assert capsys.readouterr().err == "experiments/gpu/run.sh: there is no device\n"
+    assert capsys.readouterr().err == "experiments.gpu.board: there is no device\n"
 
 
 @pytest.fixture
