@@ -17,6 +17,7 @@ from autosched.schedule import (
     Pad,
     Pipeline,
     Reorder,
+    Rfactor,
     Split,
     State,
     Unroll,
@@ -51,34 +52,39 @@ def matrix_state(
     stages: int = 1,
     pad: int = 8,
     vector: int = 1,
+    part: int = 0,
 ) -> State:
     """A block of warps, each with some tiles of 16 by 8; two instructions between two fills. Copies of A and B lie along
-    k where they have to."""
+    k where they have to. Each `part` of k has blocks of its own, if that is not 0."""
     dtype = dag.inputs[0].dtype
     is_small = "int" in dtype
+    name, k = ("C.rf", "k.i") if part else ("C", "k")
+    acc = f"{name}.acc"
     state = initial_state(dag).apply(
-        CacheWrite("C"),
-        Split("C", "i", (warps[0], tiles[0], 2, 8)),
-        Split("C", "j", (warps[1], tiles[1], 4, 2)),
-        Reorder("C", ("i.0", "j.0", "i.1", "j.1", "i.4", "j.3", "i.2", "j.2", "i.3", "j.4")),
-        Fuse("C", ("i.1", "j.1")),
-        *(Bind("C", f"{axis}.0", f"blockIdx.{place}") for axis, place in (("i", "y"), ("j", "x"))),
-        Bind("C", "i.1@j.1", "threadIdx.z"),
-        Bind("C", "i.4", "threadIdx.y"),
-        Bind("C", "j.3", "threadIdx.x"),
-        *(Unroll("C", loop) for loop in ("i.2", "j.2", "i.3", "j.4")),
-        ComputeAt("C.acc", "C", "j.3", "register"),
-        Split("C.acc", "k", (2, 32 if is_small else 16)),
-        Reorder("C.acc", ("k.0", "k.1", "i", "j", "k.2")),
-        *(Unroll("C.acc", loop) for loop in ("k.1", "i", "j", "k.2")),
+        *([Rfactor("C", "k", part, "outer")] if part else []),
+        CacheWrite(name),
+        Split(name, "i", (warps[0], tiles[0], 2, 8)),
+        Split(name, "j", (warps[1], tiles[1], 4, 2)),
+        Reorder(name, ("i.0", "j.0", "i.1", "j.1", "i.4", "j.3", "i.2", "j.2", "i.3", "j.4")),
+        Fuse(name, ("i.1", "j.1")),
+        *([Bind(name, "k.o", "blockIdx.z")] if part else []),
+        *(Bind(name, f"{axis}.0", f"blockIdx.{place}") for axis, place in (("i", "y"), ("j", "x"))),
+        Bind(name, "i.1@j.1", "threadIdx.z"),
+        Bind(name, "i.4", "threadIdx.y"),
+        Bind(name, "j.3", "threadIdx.x"),
+        *(Unroll(name, loop) for loop in ("i.2", "j.2", "i.3", "j.4")),
+        ComputeAt(acc, name, "j.3", "register"),
+        Split(acc, k, (2, 32 if is_small else 16)),
+        Reorder(acc, (f"{k}.0", f"{k}.1", "i", "j", f"{k}.2")),
+        *(Unroll(acc, loop) for loop in (f"{k}.1", "i", "j", f"{k}.2")),
     )
     for buffer in "AB":
         copy = f"{buffer}.shared"
-        state = state.apply(CacheRead(buffer, "C.acc", "shared"), ComputeAt(copy, "C.acc", "k.0", "shared"))
-        (load,) = state.stage("C.acc").op.loads_from(copy)
-        if is_small and load.indices[-1] is not state.stage("C.acc").op.reduce_axes[0].var:
+        state = state.apply(CacheRead(buffer, acc, "shared"), ComputeAt(copy, acc, f"{k}.0", "shared"))
+        (load,) = state.stage(acc).op.loads_from(copy)
+        if is_small and load.indices[-1] is not state.stage(acc).op.reduce_axes[0].var:
             state = state.apply(Pack(copy, (1, 0)))
         state = state.apply(Pad(copy, pad), Cooperate(copy, vector))
     if stages > 1:
-        state = state.apply(Pipeline("C.acc", "k.0", stages))
-    return state.apply(Mma("C.acc", f"mma.{dtype}"))
+        state = state.apply(Pipeline(acc, f"{k}.0", stages))
+    return state.apply(Mma(acc, f"mma.{dtype}"))

@@ -144,6 +144,7 @@ class Stage:
     pipeline: Pipelined | None = None
     non_temporal: bool = False  # its values may go around the caches
     matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
+    whole: tuple[tuple[str, int], ...] = ()  # axis -> its innermost loops that run in full even where it is shorter
 
     @property
     def name(self) -> str:

@@ -8,22 +8,27 @@
 
 What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, with axes of their own and
 one in common. Either may lie along k or across it; shared copies of 8 bits lie along k. Tiles that reach beyond an axis
-are multiplied as well: shared copies are zero there, and what is outside is not written. Products with less than one
-instruction's work are left to other rules.
+are multiplied as well: shared copies are zero there, and what is outside is not written.
+
+A long reduction with few tiles is offered in parts as well, each in blocks of its own, which another kernel adds up.
 """
 
 from __future__ import annotations
 
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
 from autosched.ir.stmt import Scope
-from autosched.schedule import ComputeAt, Fuse, Mma, Reorder, Split, Stage, Step, Unroll
-from autosched.schedule.steps.matrices import ProductAxes, product_axes
+from autosched.schedule import ComputeAt, Fuse, Mma, Reorder, Split, Stage, State, Step, Unroll
+from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from search_spaces.access import reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction, split_tiled_alternatives
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer
 from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+
+ROWS = HALVES * DOWN  # of an instruction
+LEAST_SHARE = 8  # of the points of an instruction's tile, one in so many has to exist
 
 
 class MatrixTiling:
@@ -32,22 +37,45 @@ class MatrixTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         gpu = context.target.gpu
         can = context.target.backend.has_matrices and gpu is not None and gpu.has_matrices
-        return can and _product(stage) is not None
+        return can and _product(sketch.state, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         read = (r.load.buffer for r in reads_of(sketch.state, stage))
         is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
         found = [_by_warps(sketch, stage, fold, context) for fold in ((True, False) if is_fed else (True,))]
-        return [*found, *tiled_alternatives(sketch, stage, context)]
+        if not can_split_tiles(sketch.state, stage):
+            return [*found, *tiled_alternatives(sketch, stage, context)]
+        return [*found, *_in_parts(sketch, stage, context), *split_tiled_alternatives(sketch, stage, context)]
 
 
-def _product(stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
+def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
     found, axes = matrix_factors(stage.op.body, stage.op.reducer), product_axes(stage)
-    return (found[0], axes) if found is not None and axes is not None and axes.fills(found[0]) else None
+    if found is None or axes is None or not ends_with(state, axes):
+        return None
+    row, (m, n) = found[0], (min(size(axes.rows), ROWS), min(size(axes.columns), ROWS))
+    is_enough = m * n * LEAST_SHARE >= ROWS * row.n and 2 * size(axes.depth) >= row.k
+    return (row, axes) if is_enough else None
+
+
+def _in_parts(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    """Parts of k that are whole steps, whatever their number between two fills; other blocks have other parts."""
+    found = _product(sketch.state, stage)
+    assert found is not None
+    (row, product), result = found, []
+    step, total = row.k * domains.MOST_STEPS, size(product.depth)
+    lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, product.depth)}
+    for length in sorted(n for n in lengths if n < total):
+        split, partial = split_reduction(sketch, stage, product.depth, length)
+        inner = split.state.stage(partial)
+        if _product(split.state, inner) is not None:
+            result.append(
+                _by_warps(split, inner, True, context).finish(note=f"split-k{-(-size(product.depth) // length)}")
+            )
+    return result
 
 
 def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchContext) -> PartialSketch:
-    found = _product(stage)
+    found = _product(sketch.state, stage)
     assert found is not None
     row, product = found
     sketch, consumer, acc = fuse_consumer(sketch, stage)
@@ -67,8 +95,7 @@ def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchCo
         *(Unroll(acc, name) for name in inner),
     )
     for load in (product.left, product.right):
-        is_along = load.indices[-1] is depth.var
-        dim = None if is_along or row.can_lie_across else load.indices.index(depth.var)
+        dim = None if product.is_along_depth(load) or row.can_lie_across else product.depth_dim(load)
         sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], fold, dim, in_lines=True)
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(acc, row.name))
     note = f"{stage.name}:{row.name}{'' if fold else '-unfolded'}"

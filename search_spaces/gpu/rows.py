@@ -293,7 +293,7 @@ class PointReduction:
         axis = max(stage.op.reduce_axes, key=size)
         if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
             parts = min(MOST_PARTS, size(axis) // WARP)
-            split, partial = split_reduction(sketch, stage, axis, parts)
+            split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
             found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
         return found
 
@@ -324,7 +324,7 @@ def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Sketc
     if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
         found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
     for parts in parts_of_tiles(stage, axis):
-        split, partial = split_reduction(sketch, stage, axis, parts)
+        split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
         inner = split.state.stage(partial)
         for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
             new = tile_reduction(split, inner, plan, context)
@@ -338,7 +338,8 @@ def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
     return sorted({most, max(2, most // 4)})
 
 
-def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, str]:
-    """The reduction over `axis` in parts, and the stage that computes them; they are combined point by point."""
-    sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
+def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, length: int) -> tuple[PartialSketch, str]:
+    """The reduction over `axis` in parts of `length`, and the stage that computes them; they are combined point by
+    point."""
+    sketch = sketch.apply(Rfactor(stage.name, axis.name, length, "outer"))
     return reduce_by_thread(sketch, sketch.state.stage(stage.name)), f"{stage.name}.rf"

@@ -28,6 +28,9 @@ def test_every_order_of_operands(order: str, dtype: str) -> None:
         (33, 13, 47, (2, 1), (1, 2), 2),
         (16, 40, 33, (1, 2), (1, 3), 3),
         (40, 24, 64, (1, 1), (2, 2), 2),
+        (1, 40, 33, (1, 2), (1, 1), 2),
+        (19, 1, 5, (1, 1), (1, 2), 1),
+        (3, 5, 1, (1, 1), (1, 1), 1),
     ],
 )
 def test_ragged_tiles(m: int, n: int, k: int, warps: tuple[int, int], tiles: tuple[int, int], stages: int) -> None:
@@ -51,14 +54,6 @@ def test_a_record_brings_the_schedule_back() -> None:
     assert func_text(concretise(lower(again), {})[0]) == func_text(concretise(lower(state), {})[0])
 
 
-@pytest.mark.parametrize(
-    ("shape", "reason"), [((8, 8, 16), "less to do"), ((16, 6, 16), "less to do"), ((16, 8, 15), "less to do")]
-)
-def test_too_little_for_an_instruction(shape: tuple[int, int, int], reason: str) -> None:
-    with pytest.raises(ScheduleError, match=reason):
-        matrix_state(product(*shape))
-
-
 def test_what_is_refused() -> None:
     dag = product(32, 16, 32)
     state = matrix_state(dag)
@@ -74,3 +69,11 @@ def test_what_is_refused() -> None:
         last = max(n for n, s in enumerate(before) if type(s).__name__ == missing)
         with pytest.raises(ScheduleError, match=reason):
             initial_state(dag).apply(*before[:last], *before[last + 1 :], state.steps[-1])
+
+
+def test_parts_are_whole_steps() -> None:
+    """What comes after a part is the next one."""
+    dag = product(32, 16, 80)
+    exact(dag, matrix_state(dag, part=64))
+    with pytest.raises(ScheduleError, match=r"a part of k\.i is no multiple of 32"):
+        matrix_state(dag, part=48)

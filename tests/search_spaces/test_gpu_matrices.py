@@ -79,8 +79,31 @@ def test_where_they_are_offered() -> None:
     assert not by_warps(dag, "cuda -arch=sm_75")
     assert not by_warps(dag, "opencl")
     assert not by_warps(product(64, 64, 64, dtype="float32"))
-    assert not by_warps(product(8, 64, 64))
-    assert not by_warps(product(64, 64, 15))
+    assert by_warps(product(2, 64, 64)) == ["C:mma.float16"]
+    assert not by_warps(product(1, 64, 64))
+    assert not by_warps(product(3, 3, 64))
+    assert not by_warps(product(64, 64, 7))
+
+
+@pytest.mark.parametrize("shape", [(5, 24, 40), (2, 9, 257), (12, 3, 200), (17, 40, 300), (16, 8, 8)])
+def test_few_rows_columns_and_terms(shape: tuple[int, int, int]) -> None:
+    for order in ("nn", "tt") if shape[2] > 100 else ORDERS:
+        check(product(*shape, order), 1)
+
+
+def test_parts_of_a_long_reduction() -> None:
+    dag = product(17, 40, 300, "nt", "bfloat16")
+    assert [s for s in by_warps(dag) if "split" in s] == [f"C.rf:mma.bfloat16/split-k{n}" for n in (3, 2)]
+    check(product(33, 9, 389, "tn", "uint8"), 1)
+    check(biased(5, 11, 323), 1)
+
+
+def test_what_lies_beyond_a_sum_is_not_added() -> None:
+    """Copies of the operands are zero beyond their last element, not beyond the reduction's."""
+    A, B = te.placeholder((16, 40), "float16", name="A"), te.placeholder((40, 16), "float16", name="B")
+    k = te.reduce_axis(35, name="k")
+    function = lambda i, j: te.sum(te.cast(A[i, k], "float32") * te.cast(B[k, j], "float32"), axis=k)  # noqa: E731
+    assert not by_warps(te.ComputeDAG(te.compute((16, 16), function, name="C")))
 
 
 def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:

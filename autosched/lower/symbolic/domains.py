@@ -88,8 +88,10 @@ class Domain:
 def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
     """The closed-form trip count of one level of a split axis."""
     factors = stage.factors(axis)
-    whole = ceildiv(region.extent, stage.stride(axis, level))
-    return whole if level == 0 else imin(closed(factors[level - 1]), whole)
+    if level > len(factors) - dict(stage.whole).get(axis, 0):
+        return closed(factors[level - 1])
+    needed = ceildiv(region.extent, stage.stride(axis, level))
+    return needed if level == 0 else imin(closed(factors[level - 1]), needed)
 
 
 def _bound(stage: Stage, regions: Mapping[str, Region], loop: Loop) -> Expr:

@@ -11,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Const, Expr, Load
+from autosched.ir.linear import ONE, linear
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
 from autosched.ir.stmt import ForKind, Scope
+from autosched.ir.visit import free_vars, loads
 from autosched.schedule.stage import Stage, StageAxis
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
+from autosched.schedule.steps.stages import shape_of_buffer
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,14 @@ class ProductAxes:
     rows: StageAxis
     columns: StageAxis
     depth: StageAxis
+    end: Expr  # of k in the operands' dimensions of it, closed form
 
-    def fills(self, row: MatrixIntrinsic) -> bool:
-        """Whether there are points for all threads of a warp, and terms for one instruction."""
-        least = ((self.rows, row.m // HALVES + 1), (self.columns, row.n - NEIGHBOURS + 1), (self.depth, row.k))
-        return all(isinstance(a.extent, Const) and a.extent.value >= n for a, n in least)
+    def depth_dim(self, load: Load) -> int:
+        """The operand's dimension along k."""
+        return _dim(load, self.depth)
+
+    def is_along_depth(self, load: Load) -> bool:
+        return self.depth_dim(load) == len(load.indices) - 1
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,8 @@ class Mma:
 
     Its innermost loops are over its rows, its columns (the last axis) and as much of k as the row takes, all unrolled.
     The stage that reads it is split so that rows end in the factors 2, 8 and columns in 4, 2; the 8 are threadIdx.y and
-    the 4 are threadIdx.x. Operands are shared copies that are made in the reduction's loops, zero beyond an axis, so k
-    is done in whole steps. Refused for anything else.
+    the 4 are threadIdx.x. These run in full, and so does a step of k, where an axis is shorter as well: operands are
+    shared copies that are made in the reduction's loops, zero beyond an axis. Refused for anything else.
     """
 
     stage: str
@@ -57,7 +63,7 @@ class Mma:
         product = product_axes(stage)
         check(product is not None, f"{where}: its operands are not indexed by a row, a column and one reduction axis")
         assert product is not None
-        check(product.fills(row), f"{where}: there is less to do than one instruction does")
+        _check_depth(where, state, stage, product, row)
         _check_loops(where, stage, product, row)
         _check_lanes(where, state, stage, product)
         for load in (product.left, product.right):
@@ -70,33 +76,64 @@ class Mma:
             check(
                 is_plain and copy.cooperate is not None, f"{where}: {load.buffer} is not filled together in its loops"
             )
-            last = -1 if copy.layout is None else copy.layout.order[-1]
-            is_along = load.indices[last] is product.depth.var
+            last = len(load.indices) - 1 if copy.layout is None else copy.layout.order[-1]
+            is_along = last == product.depth_dim(load)
             check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
-        return state.with_stage(replace(stage, matrix=self.intrinsic))
+        reader = state.consumers(stage)[0]
+        points = [reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns)]
+        state = state.with_stage(replace(reader, whole=tuple((name, 2) for name in points)))
+        return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
 
 
 def product_axes(stage: Stage) -> ProductAxes | None:
     """The axes of a sum of products of two operands: k is its only reduction axis, columns are its last axis, rows the
-    last one that moves the other operand alone. None where indices are more than axes, where an operand has its rows,
-    its columns or k in no dimension or in several, or something else along the last."""
+    last one that moves the other operand alone. None where an operand has its rows, its columns or k in no dimension or
+    in several, or something else along the last, or where k ends elsewhere than the operands do."""
     op, found = stage.op, matrix_factors(stage.op.body, stage.op.reducer)
-    if found is None or len(op.reduce_axes) != 1 or op.guards or not op.axes:
+    if found is None or len(op.reduce_axes) != 1 or not op.axes:
         return None
-    depth, columns, known = op.reduce_axes[0], op.axes[-1], {a.var for a in op.all_axes}
-    right = [x for x in found[1:] if columns.var in x.indices]
-    left = [x for x in found[1:] if columns.var not in x.indices]
+    depth, columns = op.reduce_axes[0], op.axes[-1]
+    right = [x for x in found[1:] if _moves(x, columns)]
+    left = [x for x in found[1:] if not _moves(x, columns)]
     if len(right) != 1 or right[0].buffer == left[0].buffer:
         return None
-    own = [a for a in op.axes if a.var in left[0].indices and a.var not in right[0].indices]
-    product = ProductAxes(left[0], right[0], own[-1], columns, depth) if own else None
-    for load, axis in ((left[0], own[-1:]), (right[0], [columns])):
-        pair: list[Expr] = [depth.var, *(a.var for a in axis)]
-        if not known.issuperset(load.indices) or load.indices[-1] not in pair:
+    own = [a for a in op.axes if _moves(left[0], a) and not _moves(right[0], a)]
+    if not own:
+        return None
+    for load, axis in ((left[0], own[-1]), (right[0], columns)):
+        dims = _dim(load, axis), _dim(load, depth)
+        if -1 in dims or dims[0] == dims[1] or len(load.indices) - 1 not in dims or any(map(loads, load.indices)):
             return None
-        if any(load.indices.count(v) != 1 for v in pair):
-            return None
-    return product
+    ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found[1:])]
+    if len(ends) < len(op.guards) or len(ends) > 1:
+        return None
+    return ProductAxes(left[0], right[0], own[-1], columns, depth, *ends or [depth.extent])
+
+
+def _moves(load: Load, axis: StageAxis) -> bool:
+    return any(axis.var in free_vars(i) for i in load.indices)
+
+
+def _dim(load: Load, axis: StageAxis) -> int:
+    """The dimension whose index is the axis, and what else does not move with it; -1 where there is not one."""
+    found = [n for n, i in enumerate(load.indices) if axis.var in free_vars(i)]
+    return found[0] if len(found) == 1 and linear(load.indices[found[0]]).coefficient(axis.var) is ONE else -1
+
+
+def ends_with(state: State, product: ProductAxes) -> bool:
+    """Whether the operands have no more along k than is added up, so that copies of them are zero beyond that."""
+    operands = (product.left, product.right)
+    return all(shape_of_buffer(state, x.buffer)[product.depth_dim(x)] is product.end for x in operands)
+
+
+def _check_depth(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+    """A part of k is whole steps: what comes after it is the next part, and not zero."""
+    check(ends_with(state, product), f"{where}: its operands have more along {product.depth.name} than it adds up")
+    if stage.op.guards:
+        extent, steps = product.depth.extent, stage.factors(product.depth.name)
+        step = row.k if isinstance(steps[0], str) else row.k * steps[0]
+        is_whole = isinstance(extent, Const) and extent.value % step == 0
+        check(is_whole, f"{where}: a part of {product.depth.name} is no multiple of {step}")
 
 
 def _check_loops(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
