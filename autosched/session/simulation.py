@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autosched.te import ComputeDAG
     from autosched.tuner.protocols import Candidate
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 EXAMINED = 1 << 26  # operations up to which every access is examined: two seconds
 
 
@@ -77,22 +77,19 @@ def description(source: GpuSource, spec: str) -> str:
 
 def read_source(path: Path) -> tuple[GpuSource, str]:
     """A source that was written with its description, and the spec of what it computes. Raises UsageError."""
-    from autosched.codegen.c.source import GpuSource, Launch
+    from autosched.codegen.c.source import GpuSource
+    from autosched.measure.protocol import ProtocolError, checked
 
     try:
         text = path.read_text(encoding="utf-8")
         said: dict[str, Any] = json.loads(beside(path).read_text(encoding="utf-8"))
         if said["schema_version"] != SCHEMA_VERSION:
             raise UsageError(f"{beside(path)} is of version {said['schema_version']}, expected {SCHEMA_VERSION}")
-        launches = tuple(
-            Launch(x["kernel"], tuple(x["grid"]), tuple(x["block"]), tuple(x["arguments"]), x["shared_bytes"])
-            for x in said["launches"]
-        )
-        workspace = tuple((str(name), int(nbytes)) for name, nbytes in said["workspace"])
-        names = tuple(said["inputs"]), tuple(said["outputs"])
-        source = GpuSource(said["name"], said["dialect"], text, launches, *names, workspace)
-        return source, json.dumps(said["workload"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        del said["schema_version"]
+        workload = said.pop("workload")
+        source: GpuSource = checked({**said, "text": text}, GpuSource, "a source")
+        return source, json.dumps(workload)
+    except (OSError, ValueError, KeyError, TypeError, ProtocolError) as error:
         raise UsageError(
             f"{path} is read with what stands beside it in {beside(path).name}: {error}; write both with "
             "`autosched tune ... --target cuda --no-run --out-dir DIR`"

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from autosched.codegen.c.source import GpuSource, Launch, PixelBox, TensorMap
 from autosched.measure import simulated
 from autosched.measure.check import CandidateError
 from autosched.runtime.simulator.build import find_compiler
+from autosched.session.simulation import beside, description, read_source
 from tests.codegen import cuda_on_cpu
 
 WORDS = ("tune", "matmul", "--shape", "7,12,8", "--target", "cuda -arch=sm_80", "--simulate")
@@ -84,6 +86,20 @@ def test_a_source_that_was_written(
     monkeypatch.setattr(sys, "argv", ["cuda_on_cpu", str(path), *words])
     assert cuda_on_cpu.main() == code
     assert expected in capsys.readouterr().out
+
+
+def test_a_description_has_all_of_a_source(tmp_path: Path) -> None:
+    image = PixelBox((0, 0), (-1, -1), 16, 8)
+    maps = (
+        TensorMap("map_A", "A", "bfloat16", (64, 8), (128,), (64, 8), 128),
+        TensorMap("map_B", "B", "int8", (16, 4, 4, 1), (16, 64, 256), image, steps=(1, 2, 2, 1)),
+    )
+    launch = Launch("k_0", (1, 1, 1), (32, 1, 1), (*maps, "C"), 1 << 16)
+    source = GpuSource("k", "cuda", "// text", (launch,), ("A", "B"), ("C",), (("T", 8),), is_arch_specific=True)
+    path = tmp_path / "k.cu"
+    path.write_text(source.text)
+    beside(path).write_text(description(source, '{"name": "matmul"}'))
+    assert read_source(path) == (source, '{"name": "matmul"}')
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", json.dumps({"schema_version": 99})])

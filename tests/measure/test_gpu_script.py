@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.errors import DeviceError
 from autosched.measure import FAULTS, Failure, FinalMeasurement, Job, Measurement, Measurer, Workshop, make_problem
 from autosched.target import parse_target
@@ -52,6 +52,24 @@ def test_fault_costs_its_candidate_only(tmp_path: Path, kind: str) -> None:
     if failures or kind != "wrong_result":  # a wrong result in the timing loop is overwritten by the next launch
         assert failures[0].kind in allowed
         assert failures[0].kind in FAULTS
+
+
+def test_a_map_that_no_driver_makes_is_a_launch_refused(tmp_path: Path) -> None:
+    """What the kernel takes for its first input is a map of it."""
+    plain = job(0).source
+    assert isinstance(plain, GpuSource)
+    name, *others = plain.launches[0].buffers
+    jobs = []
+    for box in ((16, 16), (16, 300), (16, 8)):
+        mapped = TensorMap("map", name, "float32", (16, 16), (64,), box)
+        launch = replace(plain.launches[0], arguments=(mapped, *others))
+        jobs.append(Job(str(box), replace(plain, text=f"// {box}", launches=(launch,))))
+    with scripted(tmp_path, []) as measurer:
+        first, second, third = measurer.measure(jobs)
+    assert isinstance(first, Measurement)
+    assert isinstance(second, Failure)
+    assert (second.kind, "boxes have 1 to 256 elements" in second.message) == ("launch_refused", True)
+    assert isinstance(third, Measurement)
 
 
 def test_several_faults_in_one_search(tmp_path: Path) -> None:

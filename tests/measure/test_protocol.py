@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource, Launch, PixelBox, TensorMap
 from autosched.codegen.source import KernelSource
 from autosched.measure.protocol import (
     MAX_FRAME,
@@ -29,7 +29,10 @@ from autosched.target import parse_target
 
 KINDS = {**REQUESTS, **REPLIES}
 PROCESSORS = KernelSource("kernel", "define", 64, 2)
-GPUS = GpuSource("k", "cuda", "//", (Launch("k_0", (1, 1, 1), (32, 1, 1), ("A", "C"), 0),), ("A",), ("C",), (("w", 8),))
+TILED = TensorMap("map_A", "A", "bfloat16", (64, 8), (128,), (64, 8), 128)
+IMAGE = TensorMap("map", "A", "int8", (16, 4, 4, 1), (16, 64, 256), PixelBox((0, 0), (-1, -1), 16, 8), 0, (1, 2, 2, 1))
+LAUNCH = Launch("k_0", (1, 1, 1), (32, 1, 1), (TILED, "A", IMAGE, "C"), 0)
+GPUS = GpuSource("k", "cuda", "//", (LAUNCH,), ("A",), ("C",), (("w", 8),), True)
 MESSAGES = (
     Done(1),
     Rate(1, 2.5),

@@ -171,7 +171,7 @@ class StandIn:
         stand_in = self
 
         class Function:
-            def prepare(self, form: str) -> None:
+            def prepare(self, form: list[str]) -> None:
                 stand_in.call("prepare", form)
 
             def set_attribute(self, attribute: int, value: int) -> None:

@@ -1,5 +1,5 @@
 /* A stand-in for libcuda.so.1 in host memory: enough of the CUDA driver API to see that the driver above it marshals
-   its arguments as the API wants them. One kernel, `add`: C[i] = A[i] + B[i] for each thread of the launch. A kernel
+   its arguments as the API wants them. One kernel, `add`: C[i] = A[i] + B[i] for each thread of the launch; `mapped` does so by tensor maps. A kernel
    `illegal` makes the context sticky. Every launch is written to stderr. Compiled by test_gpu_cuda.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -143,6 +143,7 @@ CALL cuModuleLoadData(Handle *m, const void *image) {
 CALL cuModuleUnload(Handle m) { OURS fprintf(stderr, "unloaded\n"); return 0; }
 CALL cuModuleGetFunction(Handle *f, Handle m, const char *name) {
   if (!strcmp(name, "add")) *f = (Handle)0x41;
+  else if (!strcmp(name, "mapped")) *f = (Handle)0x43;
   else if (!strcmp(name, "illegal")) *f = (Handle)0x42;
   else return 500;
   return sticky;
@@ -156,8 +157,34 @@ CALL cuLaunchKernel(Handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
   if (bx * by * bz > 1024) return 1;
   if (f == (Handle)0x42) { sticky = 700; return 0; }
   Node node = {0, *(float **)parameters[0], *(float **)parameters[1], *(float **)parameters[2], gx * gy * gz * bx * by * bz};
+  for (int i = 0; i < 2 && f == (Handle)0x43; ++i)
+    fprintf(stderr, "map %d has %llx\n", i, ((unsigned long long *)parameters[i])[1]);
   if (recording) recording->nodes[recording->n++] = node;
   else execute(node);
+  return 0;
+}
+static void encode(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *dims, const uint64_t *strides,
+                   const unsigned *steps, const int *modes) {
+  fprintf(stderr, "encode %d of type %d, modes %d %d %d %d:", (int)((uintptr_t)map % 64), type, modes[0], modes[1], modes[2], modes[3]);
+  for (unsigned d = 0; d < rank; ++d) fprintf(stderr, " %llu/%u", (unsigned long long)dims[d], steps[d]);
+  for (unsigned d = 0; d + 1 < rank; ++d) fprintf(stderr, " +%llu", (unsigned long long)strides[d]);
+  map[0] = (uint64_t)address;
+  map[1] = 0x300000;
+}
+CALL cuTensorMapEncodeTiled(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *dims,
+                            const uint64_t *strides, const unsigned *box, const unsigned *steps, int interleave,
+                            int swizzle, int promotion, int fill) {
+  encode(map, type, rank, address, dims, strides, steps, (int[]){interleave, swizzle, promotion, fill});
+  for (unsigned d = 0; d < rank; ++d) fprintf(stderr, " [%u]", box[d]);
+  fprintf(stderr, "\n");
+  return box[0] == 13 ? 1 : 0;
+}
+CALL cuTensorMapEncodeIm2col(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *dims,
+                             const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
+                             unsigned pixels, const unsigned *steps, int interleave, int swizzle, int promotion,
+                             int fill) {
+  encode(map, type, rank, address, dims, strides, steps, (int[]){interleave, swizzle, promotion, fill});
+  fprintf(stderr, " [%d %d to %d %d] %u %u\n", lower[0], lower[1], upper[0], upper[1], channels, pixels);
   return 0;
 }
 CALL cuStreamBeginCapture_v2(Handle s, int mode) { recording = calloc(1, sizeof(Graph)); return mode == 1 ? 0 : 1; }

@@ -6,30 +6,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autosched.codegen.c.source import Launch
+from autosched.codegen.c.source import Launch, TensorMap
 from autosched.ir.dtype import numpy_dtype
-from autosched.runtime.simulator.maps import tiled
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Product:
-    """`maps(A, B)`: what the kernel takes beside the arrays, by name."""
-
     text: str
     launch: Launch
     m: int
     n: int
     k: int
-    maps: Callable[[Array, Array], dict[str, Array]]
 
     def memory(self) -> tuple[dict[str, Array], Array, Array]:
         """(arguments by name, what C must be, how far from it)"""
@@ -40,7 +35,7 @@ class Product:
         )
         x, y = a.astype(np.float64), b.astype(np.float64)
         c = aligned(np.full((self.m, self.n), np.nan, np.float32))
-        return {**self.maps(a, b), "A": a, "B": b, "C": c}, x @ y, 1e-5 * (np.abs(x) @ np.abs(y))
+        return {"A": a, "B": b, "C": c}, x @ y, 1e-5 * (np.abs(x) @ np.abs(y))
 
 
 def aligned(array: Array) -> Array:
@@ -144,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) gemm(const unsigned short* 
 }}
 """
     launch = Launch("gemm", (n // 128, m // 128, 1), (128, 1, 1), ("A", "B", "C"), 49152)
-    return Product(text, launch, m, n, k, lambda a, b: {})
+    return Product(text, launch, m, n, k)
 
 
 # wgmma: tiles of 128 x 128, 64 of k at a time, three stages; two consumers of 64 rows
@@ -276,9 +271,9 @@ extern "C" __global__ void __launch_bounds__({128 * (CONSUMERS + 1)}, 1) gemm(co
   }}
 }}
 """
-    launch = Launch("gemm", (blocks, 1, 1), (128 * (CONSUMERS + 1), 1, 1), ("map_A", "map_B", "C"), BARS + 16 * STAGES)
-
-    def maps(a: Array, b: Array) -> dict[str, Array]:
-        return {"map_A": tiled(a, (BK, BM), 128), "map_B": tiled(b, (64, BK), 128)}
-
-    return Product(text, launch, m, n, k, maps)
+    maps = (
+        TensorMap("map_A", "A", "bfloat16", (k, m), (2 * k,), (BK, BM), 128),
+        TensorMap("map_B", "B", "bfloat16", (n, k), (2 * n,), (64, BK), 128),
+    )
+    launch = Launch("gemm", (blocks, 1, 1), (128 * (CONSUMERS + 1), 1, 1), (*maps, "C"), BARS + 16 * STAGES)
+    return Product(text, launch, m, n, k)

@@ -366,6 +366,45 @@ faulty(d.run, loaded(block=(2048, 1, 1)))
     assert "the driver is of CUDA 13.0" in said
 
 
+def test_tensor_maps_are_made_for_the_buffers_of_a_launch(stub: Path) -> None:
+    """At a multiple of 64, with a bit off where the tensor is small and the driver of CUDA 13.1 or before."""
+    log, said = play(
+        stub,
+        r"""
+from dataclasses import replace
+from autosched.codegen.c.source import PixelBox, TensorMap
+from autosched.runtime.gpu.device import DeviceFault
+d, source = shared_device("cuda"), k.source
+memory = {name: d.allocate(1 << 16) for name in "ABC"}
+d.upload(memory["A"], X), d.upload(memory["B"], Y)
+tiled = TensorMap("map_A", "A", "float32", (8, 8), (32,), (8, 4), 32, (1, 2))
+image = TensorMap("map_B", "B", "int8", (16, 4, 4, 1), (16, 1 << 16, 1 << 20), PixelBox((-1, -2), (0, 1), 16, 7))
+launch = replace(source.launches[0], kernel="mapped", arguments=(tiled, image, "C"))
+def bound(memory, **changed):
+    made = replace(source, launches=(replace(launch, **changed),))
+    return d.prepare(d.load(DeviceCode(b"\x7fELF"), made), made, memory)
+call = bound(memory)
+d.run(call)
+got = np.zeros((8, 8), np.float32)
+d.download(memory["C"], got)
+np.testing.assert_array_equal(got, X + Y)
+assert abs(d.time([call], 3) - 3e-5) < 1e-9
+for changed, there in (({"arguments": (replace(tiled, box=(16, 300)),) * 3}, memory),
+                       ({}, memory | {"A": d.view(memory["A"], 8, 1 << 15)})):
+    try: bound(there, **changed)
+    except DeviceFault as fault: print(fault.kind, fault)
+""",
+    )
+    encoded = [line for line in log if line.startswith("encode")]
+    assert encoded[0] == "encode 0 of type 7, modes 0 1 3 0: 8/1 8/2 +32 [8] [4]"
+    assert encoded[1].startswith("encode 0 of type 0, modes 0 0 3 0: 16/1 4/1 4/1 1/1 +16 +65536 +1048576")
+    assert encoded[1].endswith("[-1 -2 to 0 1] 16 7")
+    assert log.count("map 0 has 100000") == 4  # once by itself, three times in a graph
+    assert log.count("map 1 has 300000") == 4
+    assert "launch_refused no tensor map map_A can be made of A: boxes have 1 to 256 elements" in said
+    assert "launch_refused no tensor map map_A can be made of A: it must begin at a multiple of 16 bytes" in said
+
+
 def test_no_device(stub: Path) -> None:
     with pytest.raises(AssertionError, match="CUDA finds no NVIDIA GPU on this machine"):
         play(stub, "", STUB_NO_DEVICE="1")

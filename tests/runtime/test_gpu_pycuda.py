@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.errors import DeviceError
+from autosched.runtime.gpu import tensor_maps
 from autosched.runtime.gpu.arrays import DeviceArray, allocate
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import DeviceFault
@@ -44,7 +47,7 @@ def device(stand_in: StandIn) -> PyCudaDevice:
 
 def test_kernel_over_numpy_arrays(stand_in: StandIn, device: PyCudaDevice) -> None:
     kernel = GpuKernel(device, DeviceCode(b"\x7fELF"), source(), (A, B), (C,))
-    assert stand_in.log == [("module_from_buffer", b"\x7fELF"), ("get_function", "add"), ("prepare", "PPP")]
+    assert stand_in.log == [("module_from_buffer", b"\x7fELF"), ("get_function", "add"), ("prepare", ["P", "P", "P"])]
     stand_in.log.clear()
     np.testing.assert_array_equal(kernel(X, X), 2 * X)
     names = [name for name, *_ in stand_in.log if name not in ("mem_get_info", "Stream.synchronize")]
@@ -59,6 +62,27 @@ def test_shared_memory_beyond_the_static_limit_is_asked_for(stand_in: StandIn, d
     assert ("set_attribute", 8, 64 << 10) in stand_in.log
     kernel(X, X)
     assert ("launch", (2, 1, 1), (32, 1, 1), 0x20, 64 << 10) in stand_in.log
+
+
+def test_maps_are_packed_at_multiples_of_64(
+    stand_in: StandIn, device: PyCudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(wanted: TensorMap, address: int) -> tensor_maps.EncodedMap:
+        made = tensor_maps.EncodedMap()
+        made.words[0] = address
+        return made
+
+    monkeypatch.setattr(tensor_maps, "encode", encode)
+    mapped = TensorMap("map_A", "A", "float32", (64,), (), (64,))
+    launch = Launch("add", (2, 1, 1), (32, 1, 1), ("B", mapped, "C"), 0)
+    made = replace(source(), launches=(launch,))
+    kernels = device.load(DeviceCode(b""), made)
+    assert ("prepare", ["P", "56x", "128s", "P"]) in stand_in.log
+    memory = {name: device.allocate(256) for name in "ABC"}
+    (bound,) = device.prepare(kernels, made, memory).launches
+    packed = struct.pack("P56x128sP", *bound.values)
+    assert len(packed) == 200
+    assert struct.unpack_from("P", packed, 64) == (memory["A"].handle,)
 
 
 def test_callers_stream_is_met_by_waiting(stand_in: StandIn, device: PyCudaDevice) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.errors import UsageError
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import Mode
-from autosched.runtime.simulator.maps import Pixels, image, tiled
+from autosched.runtime.simulator.maps import encoded
+from tests.runtime.tensor_maps import tensor_map
 from tests.runtime.test_simulated_instructions import (
     KINDS,
     MODES,
@@ -203,8 +205,8 @@ def test_images_to_columns(stride: int, pad: int, kernel: int, tap: tuple[int, i
     array = aligned(np.arange(1, n * h * w * c + 1, dtype=np.float32).reshape(n, h, w, c))
     out_h, out_w = ((e + 2 * pad - kernel) // stride + 1 for e in (h, w))
     first, pixels, channels = out_w * out_h - 4, 9, 8
-    corners = Pixels((-pad, -pad), (pad - kernel + 1, pad - kernel + 1), channels, pixels)
-    made = image(array, corners, steps=(1, stride, stride, 1))
+    corners = PixelBox((-pad, -pad), (pad - kernel + 1, pad - kernel + 1), channels, pixels)
+    made = tensor_map(array, corners, steps=(1, stride, stride, 1))
     p, q, image_n = first // out_w % out_h, first % out_w, first // (out_w * out_h)
     inner = ", ".join(f"%{d + 2}" for d in range(4))
     text = TILE + helper(
@@ -237,7 +239,7 @@ ADD = STORE.replace(
 )
 
 
-def stored(text: str, made: Array, out: Array, mode: Mode, after: str = "fence();") -> Any:
+def stored(text: str, made: TensorMap, out: Array, mode: Mode, after: str = "fence();") -> Any:
     body = f"""{SHARED}
   for (int i = threadIdx.x; i < 128; i += 32) ((float*)s)[i] = i;
   {after}
@@ -250,7 +252,7 @@ def stored(text: str, made: Array, out: Array, mode: Mode, after: str = "fence()
 @pytest.mark.parametrize("mode", MODES)
 def test_tiles_are_written_where_the_tensor_is(mode: Mode) -> None:
     out = aligned(np.full((5, 16), -1, np.float32))
-    assert not stored(STORE, tiled(out, (16, 8)), out, mode).mistakes
+    assert not stored(STORE, tensor_map(out, (16, 8), buffer="c"), out, mode).mistakes
     expected = np.full((5, 16), -1, np.float32)
     expected[2:, 8:] = np.arange(128).reshape(8, 16)[:3, :8]
     assert (out == expected).all()
@@ -258,14 +260,14 @@ def test_tiles_are_written_where_the_tensor_is(mode: Mode) -> None:
 
 def test_tiles_are_added() -> None:
     out = aligned(np.full((5, 16), 100, np.float32))
-    stored(ADD, tiled(out, (16, 8)), out, Mode())
+    stored(ADD, tensor_map(out, (16, 8), buffer="C"), out, Mode())
     assert (out[2:, 8:] == 100 + np.arange(128).reshape(8, 16)[:3, :8]).all()
     assert (out[:2] == 100).all()
 
 
 def test_the_engine_sees_what_is_behind_a_fence() -> None:
     out = aligned(np.zeros((5, 16), np.float32))
-    found = stored(STORE, tiled(out, (16, 8)), out, MODES[0], after="").mistakes
+    found = stored(STORE, tensor_map(out, (16, 8), buffer="c"), out, MODES[0], after="").mistakes
     assert [mistake.kind for mistake in found] == ["unfenced"]
 
 
@@ -330,7 +332,7 @@ def test_a_tile_for_all_blocks_of_a_cluster(mode: Mode) -> None:
   all_arrive();
   all_wait();"""
     parameters = "const __grid_constant__ TensorMap map, float* c"
-    memory = {"m": tiled(array, (16, 16)), "A": array, "c": out}
+    memory = {"m": tensor_map(array, (16, 16)), "A": array, "c": out}
     ran = run(body, text, memory, parameters, "m c", mode=mode, cluster=2)
     assert not ran.mistakes, ran.mistakes
     assert (out == array).all()
@@ -465,14 +467,19 @@ def test_tf32_is_rounded() -> None:
 ])  # fmt: skip
 def test_maps_that_no_driver_makes(shape: tuple[int, ...], box: tuple[int, ...], swizzle: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        tiled(aligned(np.zeros(shape, np.float32)), box, swizzle)
+        encoded(tensor_map(np.zeros(shape, np.float32), box, swizzle), 256)
 
 
 @pytest.mark.parametrize(("columns", "message"), [
-    (Pixels((-200, 0), (0, 0), 8, 8), "corners are 2 numbers each from -128 to 127"),
-    (Pixels((0, 0), (0, 0), 3, 8), "a multiple of 16 bytes, got 12"),
-    (Pixels((0, 0), (0, 0), 8, 2000), "1 to 1024 pixels"),
+    (PixelBox((-200, 0), (0, 0), 8, 8), "corners are 2 numbers each from -128 to 127"),
+    (PixelBox((0, 0), (0, 0), 3, 8), "a multiple of 16 bytes, got 12"),
+    (PixelBox((0, 0), (0, 0), 8, 2000), "1 to 1024 pixels"),
 ])  # fmt: skip
-def test_images_that_no_driver_maps(columns: Pixels, message: str) -> None:
+def test_images_that_no_driver_maps(columns: PixelBox, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        image(aligned(np.zeros((1, 4, 4, 8), np.float32)), columns)
+        encoded(tensor_map(np.zeros((1, 4, 4, 8), np.float32), columns), 256)
+
+
+def test_a_tensor_that_begins_in_between() -> None:
+    with pytest.raises(UsageError, match="no tensor map map can be made of A: it must begin at a multiple of 16 bytes"):
+        encoded(tensor_map(np.zeros((8, 8), np.float32), (8, 8)), 264)

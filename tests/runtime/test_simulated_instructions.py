@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autosched.codegen.c.source import Launch
+from autosched.codegen.c.source import Launch, TensorMap
 from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import EXTREMES, Execution, Mode, build, execute
-from autosched.runtime.simulator.maps import tiled
+from tests.runtime.tensor_maps import tensor_map
 
 Array = npt.NDArray[Any]
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="g++ is not installed (on Debian: g++)")
@@ -33,13 +33,15 @@ def aligned(array: Array) -> Array:
 
 
 def run(
-    body: str, helpers: str, memory: dict[str, Array], parameters: str, launched: str, *, threads: int = 32,
+    body: str, helpers: str, given: dict[str, Any], parameters: str, launched: str, *, threads: int = 32,
     mode: Mode = MODES[0], shared: int = 65536, cluster: int = 1,
 ) -> Execution:  # fmt: skip
-    """`launched`: the arguments' names; those in lower case have no content."""
+    """`launched`: names in `given`, arrays and maps of them; arrays in lower case have no content."""
     words = f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else ""
     text = f'{helpers}\nextern "C" __global__ void {words}k({parameters})\n{{\n{body}\n}}\n'
-    launch = Launch("k", (cluster, 1, 1), (threads, 1, 1), tuple(launched.split()), shared)
+    memory = {name: value for name, value in given.items() if not isinstance(value, TensorMap)}
+    arguments = tuple(n if n in memory else given[n] for n in launched.split())
+    launch = Launch("k", (cluster, 1, 1), (threads, 1, 1), arguments, shared)
     known = frozenset(n for n in memory if n.isupper())
     return execute(build(text, mode.checked), [launch], memory, known, mode)
 
@@ -214,7 +216,9 @@ def loader(rank: int) -> str:
     )
 
 
-def loaded(made: Array, array: Array, where: tuple[int, ...], nbytes: int, mode: Mode, text: str, call: str) -> Array:
+def loaded(
+    made: TensorMap, array: Array, where: tuple[int, ...], nbytes: int, mode: Mode, text: str, call: str
+) -> Array:
     out = aligned(np.zeros(nbytes, np.uint8))
     body = f"""{SHARED}
   if (threadIdx.x == 0) init(base + 60000, 1);
@@ -247,7 +251,7 @@ def test_tiles_are_zero_outside(
     array = aligned(np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape))
     nbytes = int(np.prod(box)) * 4
     call = "load(base, &map, from, base + 60000);"
-    got = loaded(tiled(array, box), array, where, nbytes, mode, loader(len(shape)), call)
+    got = loaded(tensor_map(array, box), array, where, nbytes, mode, loader(len(shape)), call)
     wide = np.pad(array, 16)
     first = tuple(16 + w for w in reversed(where))
     expected = wide[tuple(slice(f, f + b) for f, b in zip(first, reversed(box), strict=True))]
@@ -259,7 +263,7 @@ def test_tiles_are_swizzled(swizzle: int) -> None:
     array = aligned(np.arange(40 * 128, dtype=np.uint16).reshape(40, 128))
     columns = (swizzle or 128) // 2
     call = "load(base, &map, from, base + 60000);"
-    got = loaded(tiled(array, (columns, 24), swizzle), array, (64, 8), columns * 48, MODES[0], loader(2), call)
+    got = loaded(tensor_map(array, (columns, 24), swizzle), array, (64, 8), columns * 48, MODES[0], loader(2), call)
     rows = unswizzled(got, columns * 2, swizzle).view(np.uint16)
     assert (rows == array[8:32, 64 : 64 + columns]).all()
 
@@ -267,5 +271,5 @@ def test_tiles_are_swizzled(swizzle: int) -> None:
 def test_steps_leave_elements_out() -> None:
     array = aligned(np.arange(40 * 8, dtype=np.float32).reshape(40, 8))
     call = "load(base, &map, from, base + 60000);"
-    got = loaded(tiled(array, (4, 9), steps=(1, 2)), array, (4, 3), 5 * 16, MODES[0], loader(2), call)
+    got = loaded(tensor_map(array, (4, 9), steps=(1, 2)), array, (4, 3), 5 * 16, MODES[0], loader(2), call)
     assert (got.view(np.float32).reshape(5, 4) == array[3:12:2, 4:8]).all()

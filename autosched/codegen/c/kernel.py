@@ -79,7 +79,7 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
 def _launch_text(launch: Launch) -> str:
     """How a caller starts the kernel, for the comment at the top."""
     sizes = f"grid {launch.grid}, block {launch.block}, {launch.shared_bytes} shared bytes"
-    names = ", ".join(launch.arguments).encode("ascii", "backslashreplace").decode()  # not all compilers know others
+    names = ", ".join(launch.parameters).encode("ascii", "backslashreplace").decode()  # not all compilers know others
     return f"launch {launch.kernel}({names}): {sizes}"
 
 

@@ -10,19 +10,69 @@ Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class PixelBox:
+    """Of an image to columns: corners of its box along W, H, (D); `channels` and `pixels` that are copied at a time."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """How a GPU's copy engine sees a buffer: 128 bytes that a kernel takes by value, at a multiple of 64.
+
+    In CUDA C the parameter is `const __grid_constant__ T name`, of a type that the text declares itself:
+    `struct __align__(64) T { unsigned long long opaque[16]; };`. The driver makes it for the buffer's address.
+
+    Lists are innermost first. `extents` in elements of `dtype`; `strides` in bytes, one fewer, for the innermost
+    elements are neighbours; `box`: elements that are copied at a time, of an image with its channels innermost a
+    PixelBox. `steps`: between the elements that are taken, 1 where there is none for a dimension; of a box of n there
+    are n / step then. `swizzle`: bytes of the span within which 16 bytes change places; 0, 32, 64 or 128.
+    """
+
+    name: str
+    buffer: str
+    dtype: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...] | PixelBox
+    swizzle: int = 0
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One kernel call: blocks and threads as (x, y, z), the names of the buffers it takes, bytes of shared memory."""
+    """One kernel call: blocks and threads as (x, y, z), its arguments in order, bytes of shared memory.
+
+    An argument is the name of a buffer, or a map of one. Clusters of blocks are in the text, as `__cluster_dims__`.
+    """
 
     kernel: str
     grid: Triple
     block: Triple
-    arguments: tuple[str, ...]
+    arguments: tuple[str | TensorMap, ...]
     shared_bytes: int
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """For each argument the buffer that it stands for."""
+        return tuple(a.buffer if isinstance(a, TensorMap) else a for a in self.arguments)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """For each argument the name that a reader knows it by."""
+        return tuple(a.name if isinstance(a, TensorMap) else a for a in self.arguments)
 
 
 @dataclass(frozen=True)
 class GpuSource:
-    """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS."""
+    """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS.
+
+    `is_arch_specific`: it has instructions of one architecture that later ones lack, as wgmma of sm_90a, and is
+    compiled for that one alone.
+    """
 
     name: str
     dialect: str
@@ -31,6 +81,7 @@ class GpuSource:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     workspace: tuple[tuple[str, int], ...]
+    is_arch_specific: bool = False
 
     @property
     def suffix(self) -> str:

@@ -91,7 +91,8 @@ class Compiler(Protocol):
 
 def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
     """The compiled `source`, from the cache if it was compiled before. Raises CompileError."""
-    key = cache.key_of(_FORMAT, compiler.identity, source.dialect, source.text)
+    specific = "specific" if source.is_arch_specific else "general"
+    key = cache.key_of(_FORMAT, compiler.identity, specific, source.dialect, source.text)
     kept = cache.read(key)
     if kept is not None:
         try:
@@ -162,7 +163,11 @@ class NvrtcCompiler:
         if int(status) != 0:
             raise CompileError(f"NVRTC does not take the program: {_nvrtc_text(nvrtc, status)}")
         try:
-            options = [f"--gpu-architecture={self.arch}".encode(), b"--std=c++17", b"--ptxas-options=-v"]
+            options = [
+                f"--gpu-architecture={_arch_of(source, self.arch)}".encode(),
+                b"--std=c++17",
+                b"--ptxas-options=-v",
+            ]
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
             log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
             nvrtc.nvrtcGetProgramLog(program, log)
@@ -174,6 +179,11 @@ class NvrtcCompiler:
         finally:
             nvrtc.nvrtcDestroyProgram(program)
         return DeviceCode(bytes(code), parse_resources(text))
+
+
+def _arch_of(source: GpuSource, arch: str) -> str:
+    """sm_90a for what only sm_90 can do."""
+    return f"{arch}a" if source.is_arch_specific else arch
 
 
 def _nvrtc_text(nvrtc: Any, status: Any) -> str:
@@ -194,7 +204,8 @@ class NvccCompiler:
         with tempfile.TemporaryDirectory() as directory:
             text, cubin = Path(directory) / "kernel.cu", Path(directory) / "kernel.cubin"
             text.write_text(source.text)
-            command = [self.path, "-cubin", f"-arch={self.arch}", "-std=c++17", "-Xptxas", "-v", "-o", str(cubin)]
+            arch = f"-arch={_arch_of(source, self.arch)}"
+            command = [self.path, "-cubin", arch, "-std=c++17", "-Xptxas", "-v", "-o", str(cubin)]
             done = subprocess.run([*command, str(text)], capture_output=True, text=True, check=False, cwd=directory)
             if done.returncode != 0:
                 raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))

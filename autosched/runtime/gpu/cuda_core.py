@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autosched.codegen.c.source import TensorMap
 from autosched.errors import DeviceError
-from autosched.runtime.gpu import cuda_driver
+from autosched.runtime.gpu import cuda_driver, tensor_maps
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream
 
@@ -150,10 +151,8 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
     ) -> LaunchSequence:
         bound = []
         for launch in source.launches:
-            n = len(launch.arguments)
-            values = (ctypes.c_uint64 * n)(*(buffers[name].handle for name in launch.arguments))
-            first = ctypes.addressof(values)
-            pointers = (ctypes.c_void_p * n)(*(first + 8 * i for i in range(n)))
+            values = tuple(_value(argument, buffers) for argument in launch.arguments)
+            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             shared = cuda_driver.dynamic_shared_bytes(launch)
             keep, address = (values, pointers, kernels), ctypes.addressof(pointers)
             bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
@@ -268,6 +267,13 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             kind = cuda_driver.FAULT_OF_CODE.get(int(status), "launch_failure")
             raise DeviceFault(kind, f"{what} failed: {error_text(self._cu, status)}")
         return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> ctypes.c_uint64 | tensor_maps.EncodedMap:
+    """What a kernel takes for an argument."""
+    if isinstance(argument, TensorMap):
+        return tensor_maps.encode(argument, buffers[argument.buffer].handle)
+    return ctypes.c_uint64(buffers[argument].handle)
 
 
 def read_facts() -> GpuFacts:

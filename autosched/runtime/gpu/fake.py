@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autosched.codegen.c.source import TensorMap
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, Resources
 from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
+from autosched.runtime.gpu.tensor_maps import why_illegal
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
@@ -173,6 +175,12 @@ class FakeDevice:
     def prepare(
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
     ) -> LaunchSequence:
+        """Raises DeviceFault for maps that no driver makes."""
+        for argument in (a for launch in source.launches for a in launch.arguments):
+            if isinstance(argument, TensorMap):
+                words = why_illegal(argument, self.address(buffers[argument.buffer]))
+                if words is not None:
+                    raise DeviceFault("launch_refused", words)
         return LaunchSequence((source, [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]))
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:

@@ -162,7 +162,7 @@ class OpenClDevice:
         with _faults(f"preparing {source.name}"):
             for launch in source.launches:
                 kernel = self._cl.Kernel(*kernels[launch.kernel])
-                kernel.set_args(*(buffers[name].handle for name in launch.arguments))
+                kernel.set_args(*(buffers[name].handle for name in launch.buffers))
                 (gx, gy, gz), (bx, by, bz) = launch.grid, launch.block
                 bound.append(BoundLaunch(kernel, (gx * bx, gy * by, gz * bz), launch.block))
         return LaunchSequence(tuple(bound))

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autosched.codegen.c.source import TensorMap
 from autosched.errors import DeviceError
-from autosched.runtime.gpu import cuda_driver
+from autosched.runtime.gpu import cuda_driver, tensor_maps
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One prepared function with the addresses it takes."""
+    """One prepared function with what it takes: addresses, and maps as their bytes."""
 
     function: Any
     grid: Triple
     block: Triple
     shared_bytes: int
-    addresses: tuple[int, ...]
+    values: tuple[int | bytes, ...]
 
 
 class PyCudaDevice(cuda_driver.AddressedDevice):
@@ -107,7 +108,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
             module = drv.module_from_buffer(binary.code)
             for launch in source.launches:
                 function = module.get_function(launch.kernel)
-                function.prepare("P" * len(launch.arguments))
+                function.prepare(_form(launch.arguments))
                 shared = cuda_driver.dynamic_shared_bytes(launch)
                 if shared:
                     function.set_attribute(drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
@@ -119,9 +120,9 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
     ) -> LaunchSequence:
         bound = []
         for launch in source.launches:
-            addresses = tuple(buffers[name].handle for name in launch.arguments)
+            values = tuple(_value(argument, buffers) for argument in launch.arguments)
             shared = cuda_driver.dynamic_shared_bytes(launch)
-            bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, addresses))
+            bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, values))
         return LaunchSequence(tuple(bound))
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
@@ -174,7 +175,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
 
     def _launch(self, call: LaunchSequence) -> None:
         for b in call.launches:
-            b.function.prepared_async_call(b.grid, b.block, self._stream, *b.addresses, shared_size=b.shared_bytes)
+            b.function.prepared_async_call(b.grid, b.block, self._stream, *b.values, shared_size=b.shared_bytes)
 
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
@@ -188,6 +189,25 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
                 self._context.pop()
         except self._drv.Error as error:
             raise DeviceFault(cuda_driver.fault_of_text(str(error)), f"{what} failed: {error}") from None
+
+
+def _form(arguments: Sequence[str | TensorMap]) -> list[str]:
+    """How arguments lie behind each other, in the words of Python's `struct`, which aligns addresses only."""
+    words, end = list[str](), 0
+    for argument in arguments:
+        is_map = isinstance(argument, TensorMap)
+        nbytes, unit = (tensor_maps.NBYTES, tensor_maps.ALIGNMENT) if is_map else (8, 8)
+        if gap := -end % unit:
+            words.append(f"{gap}x")
+        words.append(f"{nbytes}s" if is_map else "P")
+        end += gap + nbytes
+    return words
+
+
+def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> int | bytes:
+    if isinstance(argument, TensorMap):
+        return bytes(tensor_maps.encode(argument, buffers[argument.buffer].handle))
+    return int(buffers[argument].handle)
 
 
 def read_facts() -> GpuFacts:

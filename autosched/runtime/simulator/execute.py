@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from autosched.codegen.c.source import Launch
+from autosched.codegen.c.source import Launch, TensorMap
 from autosched.errors import UsageError
 from autosched.runtime.simulator.build import CompiledKernels, compile_kernels, runtime
+from autosched.runtime.simulator.maps import encoded
 from autosched.runtime.simulator.translate import Translated, translate
 
 Array = npt.NDArray[Any]
@@ -174,7 +175,10 @@ def _launch(library: ctypes.CDLL, simulated: Simulated, launch: Launch, memory: 
     if launch.grid[0] % cluster:
         raise UsageError(f"{launch.kernel} has clusters of {cluster} blocks, but {launch.grid[0]} of them along x")
     sizes = (ctypes.c_uint * 7)(*launch.grid, *launch.block, cluster)
-    given = (ctypes.c_void_p * len(launch.arguments))(*(memory[name].ctypes.data for name in launch.arguments))
+    values = [
+        encoded(a, memory[a.buffer].ctypes.data) if isinstance(a, TensorMap) else memory[a] for a in launch.arguments
+    ]
+    given = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
     entry = getattr(simulated.kernels.library, f"enter_{launch.kernel}")
     return int(library.simulator_launch(entry, given, sizes, launch.shared_bytes)) == 0
 
@@ -185,9 +189,12 @@ def _buffers(
     written = {
         name
         for launch in launches
-        for name, is_written in zip(launch.arguments, simulated.translated.written[launch.kernel], strict=True)
+        for name, is_written in zip(launch.buffers, simulated.translated.written[launch.kernel], strict=True)
         if is_written
     }
+    # What has no content before and is mapped: for the engine to write, now or before somebody else reads it.
+    maps = {a.buffer for launch in launches for a in launch.arguments if isinstance(a, TensorMap)}
+    written |= maps - known
     rows = [
         _Buffer(name.encode(), a.ctypes.data, a.nbytes, a.itemsize, name in written, name in known)
         for name, a in memory.items()
