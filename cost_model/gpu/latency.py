@@ -26,7 +26,7 @@ or just the unique bytes where everything fits into L2.
 
 The terms are those of the analytic models in Pruner (Qiao et al., ASPLOS 2025: wave efficiency, memory transactions,
 compute and memory penalties) and of Ansor-AF (Canesche et al., ICS 2024: intensity at block and thread level,
-instruction- and warp-level parallelism, occupancy). Constants are in `cost_model.gpu.machine`.
+instruction- and warp-level parallelism, occupancy). Constants are in `cost_model.gpu.constants` and `machine`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
+from cost_model.gpu.constants import CardConstants, Constant
 from cost_model.gpu.kernels import (
     OUTSIDE,
     PRIVATE,
@@ -143,7 +144,7 @@ def gpu_analytic_latency(analysis: Analysis, machine: GpuMachine) -> GpuAnalytic
 
 
 def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
-    facts = machine.facts
+    facts, k = machine.facts, machine.constants
     registers = register_estimate(kernel, machine)
     resident = occupancy(kernel, registers, machine)
     costs = tuple(_work_cost(kernel, w, resident, machine) for w in kernel.works)
@@ -151,29 +152,28 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     exchanged = multiply(kernel.shuffles, kernel.warps(facts.warp))  # each takes a cycle of the pipe of shared memory
     pipes = (
         sum_of(c.arithmetic for c in costs),
-        add(sum_of(c.issue for c in costs), multiply(exchanged, 1.0 / g.SCHEDULERS)),
+        add(sum_of(c.issue for c in costs), multiply(exchanged, divide(k.issue, float(g.SCHEDULERS)))),
         add(sum_of(c.memory for c in costs), exchanged),
         sum_of(c.port for c in costs),
     )
-    meetings = add(multiply(kernel.barriers, g.BARRIER_LATENCY), multiply(kernel.shuffles, g.SHUFFLE_LATENCY))
-    path = add(_path(costs), meetings)
+    meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
+    path = add(_path(costs, k.global_latency), meetings)
     rounds = ceil(divide(share, resident))
-    on_chip = multiply(
-        _overlapped([multiply(share, maximum_of(pipes)), multiply(rounds, path)]), 1.0 / machine.clock_hz
-    )
+    cycles = _overlapped([multiply(share, maximum_of(pipes)), multiply(rounds, path)], k.overlap_loss)
+    on_chip = divide(cycles, machine.clock_hz)
     fits = sum_of(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
     fits_l2 = fits <= real(g.L2_CAPACITY_SHARE * facts.l2_bytes)
-    l2 = multiply(sum_of(c.l2 for c in costs), 1.0 / machine.l2_bytes_s)
+    l2 = divide(sum_of(c.l2 for c in costs), machine.l2_bytes_s)
     unique = sum_of(_once(w, a) for w in kernel.works for a in w.accesses(*OUTSIDE))
-    dram = multiply(
+    dram = divide(
         where(fits_l2, minimum(unique, sum_of(c.l2 for c in costs)), sum_of(c.dram for c in costs)),
-        1.0 / machine.dram_bytes_s,
+        machine.dram_bytes_s,
     )
-    seconds = add(_overlapped([on_chip, l2, dram]), g.LAUNCH_S)
+    seconds = add(_overlapped([on_chip, l2, dram], k.overlap_loss), k.launch_s)
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
 
-def _path(costs: tuple[WorkCost, ...]) -> Expr:
+def _path(costs: tuple[WorkCost, ...], global_latency: Constant) -> Expr:
     """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed."""
     piped = [c for c in costs if c.work.pipeline is not None]
     fills, computed = [c for c in piped if c.work.fill is not None], [c for c in piped if c.work.fill is None]
@@ -182,9 +182,8 @@ def _path(costs: tuple[WorkCost, ...]) -> Expr:
     if pipeline is None:
         return in_turns
     flow = sum_of(c.flow for c in fills)
-    waiting = add(
-        flow, multiply(pipeline.rounds, g.GLOBAL_LATENCY)
-    )  # all loads of an iteration are on their way together
+    # all loads of an iteration are on their way together
+    waiting = add(flow, multiply(pipeline.rounds, global_latency))
     beside = [
         add(sum_of(c.cycles for c in computed), sum_of(c.issue for c in fills)),
         flow,
@@ -195,8 +194,8 @@ def _path(costs: tuple[WorkCost, ...]) -> Expr:
     return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns)
 
 
-def _overlapped(limits: list[Expr]) -> Expr:
-    return add(multiply(maximum_of(limits), 1.0 - g.OVERLAP_LOSS), multiply(sum_of(limits), g.OVERLAP_LOSS))
+def _overlapped(limits: list[Expr], loss: Constant) -> Expr:
+    return add(multiply(maximum_of(limits), subtract(1.0, loss)), multiply(sum_of(limits), loss))
 
 
 def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
@@ -237,27 +236,27 @@ def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
 
 
 def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
-    facts, _statement = machine.facts, work.statement
+    facts, k = machine.facts, machine.constants
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
     slots, arithmetic = _arithmetic(kernel, work, machine)
     moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
-    overhead = multiply(work.steps, g.STEP_INSTRUCTIONS)
+    overhead = multiply(work.steps, k.step_instructions)
     if work.fill is not None:
-        overhead = add(overhead, _filling(kernel, work, work.fill))
+        overhead = add(overhead, _filling(kernel, work, work.fill, k))
         if work.pipeline is not None:  # an asynchronous copy is one instruction, others a load and a store
             by_thread = where(work.is_held | (work.pipeline.stages <= 1), 1.0, 0.0)
             stored = sum_of(moved[id(a)] for a in shared)
             overhead = subtract(overhead, multiply(stored, subtract(1.0, by_thread)))
     instructions = add(add(slots, overhead), sum_of(moved.values()))
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
-    issue = multiply(multiply(instructions, warps), 1.0 / g.SCHEDULERS)
+    issue = multiply(multiply(instructions, warps), divide(k.issue, float(g.SCHEDULERS)))
     bank_waits = multiply(
         warps, sum_of(multiply(moved[id(a)], wavefronts(kernel, work, a, facts.warp)) for a in shared)
     )
     per_wavefront = g.WAVEFRONT / g.SECTOR
     requests = multiply(
-        multiply(warps, g.GLOBAL_WAVEFRONTS),
+        multiply(warps, k.global_wavefronts),
         sum_of(
             multiply(moved[id(a)], maximum(1.0, multiply(sectors(kernel, work, a, facts.warp), 1.0 / per_wavefront)))
             for a in outside
@@ -267,9 +266,9 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     l2 = [multiply(_from_l2(work, a, room), _ways(a)) for a in outside]
     dram = [minimum(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
     chains, chain_cycles = _chains(work, machine)
-    waiting = multiply(_waits(work, instructions), _longest_load(work))
-    latency = add(maximum(multiply(instructions, g.ALONE * 128 / 32 / lanes), chain_cycles), waiting)
-    port = multiply(sum_of(l2), divide(1.0 / g.L2_PORT, kernel.blocks))
+    waiting = multiply(_waits(work, instructions), _longest_load(work, k))
+    latency = add(maximum(multiply(instructions, multiply(k.alone, 4.0 / lanes)), chain_cycles), waiting)
+    port = multiply(sum_of(l2), divide(divide(1.0, k.l2_port), kernel.blocks))
     return WorkCost(
         work,
         slots,
@@ -286,17 +285,19 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     )
 
 
-def _filling(kernel: KernelWork, work: Work, fill: Fill) -> Expr:
+def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstants) -> Expr:
     """Instructions of a thread that a fill takes beside loads and stores."""
     walked = kernel.threads * fill.vector
-    each: Expr = real(g.FILL_INSTRUCTIONS)
+    each: Expr = real(constants.fill_instructions)
     for n in range(1, len(fill.shape)):
         fixed = divides(product(list(fill.shape[n:])), walked) | (fill.trips <= 1)
         each = add(each, where(fixed, 0.0, g.DIVISION_INSTRUCTIONS))
     borders = sum(n for kind, n in work.statement.ops.counts if kind == "int_cmp")
     each = add(each, g.BORDER_INSTRUCTIONS * borders)
     copies = multiply(divide(work.executions, fill.vector), each)
-    rounds = 0.0 if work.pipeline is None else multiply(work.pipeline.rounds, g.ITERATION_INSTRUCTIONS)
+    if work.pipeline is None:
+        return copies
+    rounds = multiply(work.pipeline.rounds, constants.iteration_instructions)
     return add(copies, rounds)
 
 
@@ -335,7 +336,7 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
     facts = machine.facts
     row = MATRICES.get(work.statement.store.matrix)
     if row is not None:
-        cycles = matrices.tensor_cycles(work.statement, work.executions, real(kernel.threads), facts.arch)
+        cycles = matrices.tensor_cycles(work.executions, real(kernel.threads), machine.matrix_rate(row))
         return multiply(work.executions, 1.0 / row.updates), cycles
     converted, every_time = _conversions(work)
     slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
@@ -346,14 +347,14 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
 def _chains(work: Work, machine: GpuMachine) -> tuple[Expr, Expr]:
     """(independent accumulations of a thread, cycles of the dependent ones)."""
     if is_product(work):
-        return matrices.product_chains(work.statement, work.own, work.executions, machine.facts.arch)
+        return matrices.product_chains(work.statement, work.own, work.executions, machine)
     if not work.statement.updates or work.statement.store.atomic:  # nobody waits for an atomic update
         return ONE, ZERO
     write = work.statement.write
     chains = product_of(x.trips for x in work.moving(write) if unrolls(x))
-    step = g.ARITHMETIC_LATENCY
+    step, k = real(g.ARITHMETIC_LATENCY), machine.constants
     if write.buffer.scope not in PRIVATE:
-        step += g.SHARED_LATENCY if write.buffer.scope is Scope.SHARED else g.GLOBAL_LATENCY
+        step = add(step, k.shared_latency if write.buffer.scope is Scope.SHARED else k.global_latency)
     return chains, multiply(divide(work.executions, chains), step)
 
 
@@ -372,13 +373,13 @@ def _waits(work: Work, instructions: Expr) -> Expr:
     return divide(work.steps, where(short, together, 1.0))
 
 
-def _longest_load(work: Work) -> float:
+def _longest_load(work: Work, constants: CardConstants) -> Constant:
     statement = work.statement
     waited_for = statement.accesses[1:] if statement.store.atomic else statement.accesses
     scopes = {a.buffer.scope for a in waited_for if a.kind != "write"}
     if scopes & set(OUTSIDE):
-        return g.GLOBAL_LATENCY
-    return g.SHARED_LATENCY if Scope.SHARED in scopes else 0.0
+        return constants.global_latency
+    return constants.shared_latency if Scope.SHARED in scopes else 0.0
 
 
 # traffic

@@ -1,7 +1,8 @@
-"""What a GPU can do in a cycle: the constants of its analytic latency, in one place.
+"""What a GPU can do in a cycle: the constants of its analytic latency that are the same on every card.
 
 As on processors they only have to be right relative to each other; what differs between devices is in
-`autosched.target.GpuFacts`. Rates are those of one multiprocessor.
+`autosched.target.GpuFacts`, what is fitted to measurements in `cost_model.gpu.constants`. Rates are those of one
+multiprocessor.
 Sources: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions" and "Maximize Utilization";
 Nsight Compute documentation (sectors, requests, wavefronts); Jia et al., "Dissecting the NVIDIA Volta GPU
 Architecture via Microbenchmarking" (latencies); Abdelkhalik et al., "Demystifying the Nvidia Ampere Architecture".
@@ -12,7 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.errors import TargetError
+from autosched.ir.closed_forms.arithmetic import multiply
+from autosched.ir.expr import Expr
+from autosched.ir.matrices import MatrixIntrinsic
 from autosched.target import GpuFacts, Target
+from cost_model.gpu.constants import CardConstants, constants_of
 
 SECTOR = 32  # bytes that memory and caches move at least
 WAVEFRONT = 128  # bytes that shared memory or L1 deliver in a cycle
@@ -34,27 +39,12 @@ DOT_SHARE = 0.5  # of a multiply-add for each product that an instruction adds u
 DOUBLE_SLOTS: dict[str, float] = {"sm_80": 2.0, "sm_90": 2.0, "sm_100": 2.0}
 DOUBLE_SLOTS_ELSEWHERE = 64.0
 
-GLOBAL_WAVEFRONTS = 2.0  # cycles of L1 for what shared memory would deliver in one
-ALONE = 1.5  # cycles from one instruction of a warp to its next when no other warp fills the gap
 ARITHMETIC_LATENCY = 4.0  # cycles until a result can be used
-MATRIX_LATENCY = 33.0  # the same of a product of matrices
-SHARED_LATENCY = 30.0
-GLOBAL_LATENCY = 550.0
-BARRIER_LATENCY = 30.0
-SHUFFLE_LATENCY = 25.0
-STEP_INSTRUCTIONS = 6.0  # counter, comparison, branch and addresses of an iteration of a loop
-FILL_INSTRUCTIONS = 2.0  # of a copy into a shared buffer, beside its load and store: addresses
 DIVISION_INSTRUCTIONS = 8.0  # per dimension whose position is no fixed distance from that of the thread's last copy
 BORDER_INSTRUCTIONS = 2.0  # per comparison with a border
-ITERATION_INSTRUCTIONS = 20.0  # of a pipeline's iteration per buffer: barrier, place, addresses, whether to go on
 HELD_ADDRESSES = 2  # registers beside each vector that is held for the next iteration of a pipeline
 LOADS_IN_FLIGHT = 4.0  # iterations of a short loop that the compiler overlaps
-L2_PORT = 64.0  # bytes a cycle from L2 into one multiprocessor
-L2_SHARED = 40.0  # the same for each when all ask at once
-DRAM_SHARE = 0.92  # of the data sheet's bandwidth that kernels reach
 L2_CAPACITY_SHARE = 0.7  # of L2 that a working set may fill
-LAUNCH_S = 3.0e-6  # start and end of a kernel
-OVERLAP_LOSS = 0.15  # share of the hidden times (all but the largest) that shows
 
 SHARED_RESERVED = 1 << 10  # bytes of a multiprocessor's shared memory that each block costs beside its own
 REGISTER_UNIT = 8  # registers are given to the threads of a warp in multiples of this
@@ -67,26 +57,32 @@ class GpuMachine:
 
     target: Target
     facts: GpuFacts
+    constants: CardConstants
 
     @property
     def double_slots(self) -> float:
         return DOUBLE_SLOTS.get(self.facts.arch, DOUBLE_SLOTS_ELSEWHERE)
 
     @property
-    def clock_hz(self) -> float:
-        return self.facts.clock_ghz * 1e9
+    def clock_hz(self) -> Expr:
+        return multiply(self.constants.clock_share, self.facts.clock_ghz * 1e9)
 
     @property
-    def dram_bytes_s(self) -> float:
-        return self.facts.bandwidth_bytes_s * DRAM_SHARE
+    def dram_bytes_s(self) -> Expr:
+        return multiply(self.constants.dram_share, self.facts.bandwidth_bytes_s)
 
     @property
-    def l2_bytes_s(self) -> float:
-        return L2_SHARED * self.facts.multiprocessors * self.clock_hz
+    def l2_bytes_s(self) -> Expr:
+        return multiply(multiply(self.constants.l2_shared, float(self.facts.multiprocessors)), self.clock_hz)
+
+    def matrix_rate(self, row: MatrixIntrinsic) -> Expr:
+        """Multiply-adds of a multiprocessor in a cycle, by such instructions."""
+        return multiply(self.constants.tensor_share, float(row.rate(self.facts.arch)))
 
 
-def gpu_machine(target: Target) -> GpuMachine:
-    """The cost model's view of a GPU. Raises TargetError for a target that is none."""
+def gpu_machine(target: Target, constants: CardConstants | None = None) -> GpuMachine:
+    """The cost model's view of a GPU, with the constants of its card unless others are given. Raises TargetError for a
+    target that is none."""
     if target.gpu is None:
         raise TargetError(f"the target {target.kind} has no facts of a GPU; parse it with parse_target")
-    return GpuMachine(target, target.gpu)
+    return GpuMachine(target, target.gpu, constants or constants_of(target.gpu))

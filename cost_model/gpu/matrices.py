@@ -17,6 +17,7 @@ from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
+from cost_model.gpu.machine import GpuMachine
 
 NONE: Expr = Const(0, INDEX)
 LOADED = 4  # matrices by one ldmatrix
@@ -48,17 +49,19 @@ def fragments(own: Sequence[AnalysedLoop]) -> Expr:
     return rows.bound * 2 + columns.bound
 
 
-def tensor_cycles(statement: Statement, updates: Expr, threads: Expr, arch: str) -> Expr:
-    """Cycles in which a multiprocessor does so many updates of each thread, real."""
-    return multiply(multiply(updates, threads), 1.0 / MATRICES[statement.store.matrix].rate(arch))
+def tensor_cycles(updates: Expr, threads: Expr, rate: Expr) -> Expr:
+    """Cycles in which a multiprocessor does so many updates of each thread, real; `rate`: updates in a cycle."""
+    return divide(multiply(updates, threads), rate)
 
 
-def product_chains(statement: Statement, own: Sequence[AnalysedLoop], updates: Expr, arch: str) -> tuple[Expr, Expr]:
+def product_chains(
+    statement: Statement, own: Sequence[AnalysedLoop], updates: Expr, machine: GpuMachine
+) -> tuple[Expr, Expr]:
     """(independent instructions of a thread, cycles of a warp alone), real: one after the other, or one partition's
     share of the tensor cores."""
     row = MATRICES[statement.store.matrix]
     rows, columns, _ = own[-3:]
     tiles = multiply(multiply(rows.trips, columns.trips), 1.0 / (HALVES * NEIGHBOURS))
-    dependent = multiply(divide(multiply(updates, 1.0 / row.updates), tiles), g.MATRIX_LATENCY)
+    dependent = multiply(divide(multiply(updates, 1.0 / row.updates), tiles), machine.constants.matrix_latency)
     warp = float(row.m * row.n * row.k // row.updates)
-    return tiles, maximum(dependent, multiply(updates, warp * g.SCHEDULERS / row.rate(arch)))
+    return tiles, maximum(dependent, divide(multiply(updates, warp * g.SCHEDULERS), machine.matrix_rate(row)))

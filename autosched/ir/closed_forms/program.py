@@ -289,8 +289,8 @@ class Program:
     def n_instructions(self) -> int:
         return len(self.nodes.code)
 
-    def __call__(self, matrix: npt.NDArray[np.integer[Any]]) -> Floats:
-        """float64 `[n_exprs, n]` for an integer matrix `[n, n_params]`."""
+    def __call__(self, matrix: npt.NDArray[np.integer[Any]] | Floats) -> Floats:
+        """float64 `[n_exprs, n]` for a matrix `[n, n_params]`, of integers unless some parameters stand for others."""
         if matrix.ndim != 2 or matrix.shape[1] != len(self.params):
             raise ExpressionError(
                 f"a population of {len(self.params)} parameters is expected, but the array has the shape {matrix.shape}"
@@ -335,7 +335,7 @@ class LevelPlan:
         self._n_rows = len(nodes)
         self._n_gathered = max((len(places) for *_, places in self.code), default=0)
 
-    def evaluate(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
+    def evaluate(self, rows: npt.NDArray[np.integer[Any]] | Floats, result: Floats) -> None:
         n, n_constants = rows.shape[0], len(self._constants)
         memory = _SCRATCH.array(np.float64, self._n_rows + self._n_gathered, n)
         values, gathered = memory[: self._n_rows], memory[self._n_rows :]
@@ -384,7 +384,7 @@ class Nodes:
         self._constants = list(constants.values())
         self._n_real, self._n_bool = slots.n_real, slots.n_bool
 
-    def evaluate(self, rows: npt.NDArray[np.integer[Any]], result: Floats) -> None:
+    def evaluate(self, rows: npt.NDArray[np.integer[Any]] | Floats, result: Floats) -> None:
         n = rows.shape[0]
         real = _SCRATCH.array(np.float64, self._n_real, n)
         truth = _SCRATCH.array(np.bool_, self._n_bool, n)

@@ -1,0 +1,277 @@
+"""Fits the constants of the GPU's analytic latency to measured candidates.
+
+    python -m experiments.gpu.fit FILE... [--write]
+
+FILE is what `experiments.gpu.calibrate` wrote. Each candidate's latency is a closed form in the constants of
+`cost_model.gpu.constants`; their logarithms are changed, within limits, until the logarithms of the latencies are as
+near as can be to those of the measured times (Levenberg and Marquardt's method, outliers weighted down, candidates that
+are near their problem's best weighted up, constants drawn to what the papers say). Needs no device. Printed are, for
+each problem before and after: the rank correlation, and the regret (the time of the model's pick by the best measured
+time); then the constants. --write puts them into the table that the model reads, under the card's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosched.cli.output import table
+from autosched.errors import AutoschedError, UsageError
+from autosched.ir.closed_forms.program import Floats, Program
+from autosched.ir.expr import Param
+from autosched.target import GpuFacts, Target, parse_target
+from cost_model.analysis.access import Geometry
+from cost_model.analysis.statements import analyse
+from cost_model.gpu.constants import CARDS, NAMES, CardConstants, constants_of, read_cards, with_card
+from cost_model.gpu.latency import gpu_analytic_latency
+from cost_model.gpu.machine import SECTOR, gpu_machine
+from experiments.gpu.drawn import CalibrationProblem, problem_model
+
+PREFIX = "constant."
+SYMBOLS = CardConstants(**{name: Param(PREFIX + name) for name in NAMES})
+# How far a constant may be from the papers' (a factor), and how far it is drawn back to them: `PULL` of a measurement
+# for each standard deviation `SPREAD`, in logarithms.
+FREEDOM, TIGHT = 4.0, {"clock_share": 1.4, "tensor_share": 2.0, "dram_share": 1.3}
+SPREAD, PULL = 0.5, 2.0
+STEPS = 60
+OUTLIER = 0.3  # of a logarithm, beyond which a difference counts less
+NEAR = 1.5  # times the best of a problem: candidates whose order matters most
+NEAR_WEIGHT = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSketch:
+    """Rows of one sketch of a problem with their measured seconds, and the latency as a function of the constants."""
+
+    problem: str
+    sketch: str
+    program: Program
+    rows: Floats  # [n, parameters]
+    seconds: Floats  # [n]
+
+    def predicted(self, constants: Floats) -> Floats:
+        """[c, n] seconds for so many vectors of constants [c, len(NAMES)]."""
+        c, n = len(constants), len(self.rows)
+        matrix = np.concatenate([np.tile(self.rows, (c, 1)), np.repeat(constants, n, axis=0)], axis=1)
+        seconds: Floats = self.program(matrix)[0].reshape(c, n)
+        return seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """All that was measured on a card."""
+
+    target: Target
+    sketches: tuple[MeasuredSketch, ...]
+    left_out: tuple[str, ...]  # what no sketch of today is called, or was not measured
+
+    @property
+    def facts(self) -> GpuFacts:
+        assert self.target.gpu is not None
+        return self.target.gpu
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.problem for s in self.sketches))
+
+    def of_problem(self, label: str, constants: CardConstants) -> tuple[Floats, Floats]:
+        """(predicted, measured) seconds of all candidates of a problem."""
+        mine = [s for s in self.sketches if s.problem == label]
+        predicted = [s.predicted(vector(constants)[None, :])[0] for s in mine]
+        return np.concatenate(predicted), np.concatenate([s.seconds for s in mine])
+
+
+def vector(constants: CardConstants) -> Floats:
+    return np.array([float(x) for x in asdict(constants).values()])
+
+
+def constants_from(values: Floats) -> CardConstants:
+    return CardConstants(**dict(zip(NAMES, map(float, values), strict=True)))
+
+
+def read(files: Iterable[Path]) -> Calibration:
+    """What the files hold of one card. Raises UsageError for other files, and for several cards."""
+    lines = [entry for file in files for entry in _entries(file)]
+    cards = {json.dumps(x["card"], sort_keys=True) for x in lines if "card" in x}
+    names = {json.loads(card)["name"] for card in cards}
+    kinds = {x["target"] for x in lines if "target" in x}
+    if len(names) != 1 or len(kinds) != 1:
+        raise UsageError(f"measurements of one card are expected, found {', '.join(sorted(names)) or 'none'}")
+    card = json.loads(sorted(cards)[0])
+    facts = GpuFacts(**{**card, "max_grid": tuple(card["max_grid"])})
+    target = parse_target(kinds.pop()).with_gpu(facts)
+    problems = {x["problem"]["label"]: x["problem"] for x in lines if "problem" in x}
+    found: list[MeasuredSketch] = []
+    left_out: list[str] = []
+    for label, said in problems.items():
+        rows = [x for x in lines if x.get("label") == label]
+        left_out += [f"{label}: {x['failure']}" for x in rows if "failure" in x]
+        problem = CalibrationProblem(said["workload"], tuple(said["shape"]), said["dtype"], said["candidates"])
+        made, unknown = _measured(problem, target, [x for x in rows if "seconds" in x])
+        found += made
+        left_out += unknown
+    return Calibration(target, tuple(found), tuple(left_out))
+
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file; the last one may have been cut off."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}; write it with experiments.gpu.calibrate") from None
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _measured(
+    problem: CalibrationProblem, target: Target, rows: Sequence[Mapping[str, Any]]
+) -> tuple[list[MeasuredSketch], list[str]]:
+    of = problem_model(problem, target)
+    symbolic = gpu_machine(target, SYMBOLS)
+    found: list[MeasuredSketch] = []
+    for i, sketch in enumerate(of.sketches):
+        names = [p.name for p in sketch.params]
+        mine = [x for x in rows if x["sketch"] == sketch.name and set(x["values"]) == set(names)]
+        if not mine:
+            continue
+        latency = gpu_analytic_latency(analyse(of.nests[i], Geometry(SECTOR)), symbolic)
+        program = Program([latency.seconds], (*names, *(PREFIX + name for name in NAMES)))
+        values = np.array([[x["values"][name] for name in names] for x in mine], np.float64)
+        seconds = np.array([min(x["samples"]) for x in mine])
+        found.append(MeasuredSketch(problem.label, sketch.name, program, values, seconds))
+    known = {s.sketch for s in found}
+    return found, [f"{problem.label}: no sketch {x['sketch']}" for x in rows if x["sketch"] not in known]
+
+
+def fit(of: Calibration, start: CardConstants) -> CardConstants:
+    """The constants that explain what was measured best, near `start`."""
+    prior = np.log(vector(start))
+    freedom = np.log([TIGHT.get(name, FREEDOM) for name in NAMES])
+    measured = np.log(np.concatenate([s.seconds for s in of.sketches]))
+    weight = _weights(of)
+
+    def predicted(logs: Floats) -> Floats:
+        vectors = np.exp(np.atleast_2d(logs))
+        logs_of_seconds: Floats = np.log(np.concatenate([s.predicted(vectors) for s in of.sketches], axis=1))
+        return logs_of_seconds
+
+    def loss(logs: Floats) -> float:
+        apart = np.abs(predicted(logs)[0] - measured)
+        huber = np.where(apart < OUTLIER, apart**2, OUTLIER * (2 * apart - OUTLIER))
+        return float(weight @ huber + PULL * OUTLIER**2 * np.sum(((logs - prior) / SPREAD) ** 2))
+
+    at, damping = prior.copy(), 1.0
+    best = loss(at)
+    for _ in range(STEPS):
+        change = 1e-3 * np.eye(len(at))
+        values = predicted(np.vstack([at, at + change]))
+        apart, slope = values[0] - measured, (values[1:] - values[0]).T / 1e-3
+        scale = weight * np.minimum(1.0, OUTLIER / np.maximum(np.abs(apart), 1e-9))
+        pull = np.full(len(at), PULL * OUTLIER**2 / SPREAD**2)
+        curvature = slope.T @ (slope * scale[:, None]) + np.diag(pull)
+        downhill = slope.T @ (scale * apart) + pull * (at - prior)
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -downhill)
+        there = np.clip(at + step, prior - freedom, prior + freedom)
+        if (found := loss(there)) < best:
+            at, best, damping = there, found, max(damping / 3, 1e-4)
+        else:
+            damping *= 4
+    return constants_from(np.exp(at))
+
+
+def _weights(of: Calibration) -> Floats:
+    """[n] of each candidate: a problem counts for its number of them, those near its best for more."""
+    best = {p: min(float(s.seconds.min()) for s in of.sketches if s.problem == p) for p in of.problems}
+    near = [np.where(s.seconds <= NEAR * best[s.problem], NEAR_WEIGHT, 1.0) for s in of.sketches]
+    return np.concatenate(near)
+
+
+@dataclass(frozen=True)
+class FitQuality:
+    """How a model orders the candidates of a problem. Times are ratios to the best measured one."""
+
+    correlation: float  # of ranks (Spearman's)
+    regret: float  # of the model's pick
+    regret_of_4: float  # of the fastest of its first four
+    level: float  # geometric mean of predicted by measured seconds
+
+
+def quality(predicted: Floats, seconds: Floats) -> FitQuality:
+    order = np.argsort(predicted, kind="stable")
+    ratio = np.log(predicted / seconds)
+    return FitQuality(
+        rank_correlation(predicted, seconds),
+        float(seconds[order[0]] / seconds.min()),
+        float(seconds[order[:4]].min() / seconds.min()),
+        float(np.exp(ratio.mean())),
+    )
+
+
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Spearman's; nan for fewer than two."""
+    if len(a) < 2:
+        return float("nan")
+    first, second = (np.argsort(np.argsort(x, kind="stable"), kind="stable").astype(float) for x in (a, b))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def report(of: Calibration, before: CardConstants, after: CardConstants) -> str:
+    """A row for each problem, means, and the constants that changed."""
+    rows, found = [], []
+    for label in of.problems:
+        pair = [quality(*of.of_problem(label, constants)) for constants in (before, after)]
+        found.append(pair)
+        rows.append((label, str(len(of.of_problem(label, before)[1])), *(w for q in pair for w in _words(q))))
+    means = [
+        FitQuality(*(float(np.mean([getattr(pair[i], name) for pair in found])) for name in asdict(found[0][0])))
+        for i in range(2)
+    ]
+    rows.append(("mean", "", *(w for q in means for w in _words(q))))
+    names = ("rho", "regret", "of 4", "level")
+    header = ("problem", "n", *(f"{name} before" for name in names), *(f"{name} after" for name in names))
+    pairs = zip(NAMES, vector(before), vector(after), strict=True)
+    changed = [f"{name}: {a:.4g} -> {b:.4g}" for name, a, b in pairs]
+    return "\n".join([table(header, rows), *changed])
+
+
+def _words(q: FitQuality) -> tuple[str, ...]:
+    return (f"{q.correlation:.2f}", f"{q.regret:.2f}", f"{q.regret_of_4:.2f}", f"{q.level:.2f}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="experiments.gpu.fit", description="fit a card's constants, off the card")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what experiments.gpu.calibrate wrote")
+    parser.add_argument("--write", action="store_true", help=f"put them into {CARDS.name}")
+    args = parser.parse_args(argv)
+    try:
+        of = read(args.files)
+        if not of.sketches:
+            raise UsageError("there is no measured candidate of a sketch that exists")
+        found = fit(of, CardConstants())
+        print(report(of, constants_of(of.facts), found))
+        for line in dict.fromkeys(of.left_out):
+            print(f"left out {of.left_out.count(line)} of {line}")
+        if args.write:
+            count = sum(len(s.seconds) for s in of.sketches)
+            text = with_card(read_cards(), of.facts, found, f"{count} candidates of {len(of.problems)} problems")
+            CARDS.write_text(text, encoding="utf-8")
+    except AutoschedError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
