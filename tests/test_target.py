@@ -78,7 +78,7 @@ def test_devices_parse_to_their_kind() -> None:
 
 def test_cuda_names_a_compute_capability() -> None:
     hopper, ampere = parse_target("cuda"), parse_target("cuda -arch=sm_80")
-    assert hopper == parse_target("cuda -arch=sm_90")
+    assert hopper == parse_target("cuda -arch=sm_90") == parse_target("cuda -arch=sm_90a")
     assert (hopper.arch, ampere.arch) == ("sm_90", "sm_80")
     assert hopper.gpu is not None
     assert ampere.gpu is not None

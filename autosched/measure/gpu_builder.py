@@ -24,7 +24,8 @@ class GpuBuilder:
     def handle(self, message: Message) -> Message:
         """Compiles into a file beside the final one and renames it, so that a file that is there is whole.
 
-        A kernel that spills registers is a failure: it would be slow, and is not worth the time on the device.
+        A kernel that spills registers is a failure, and one whose products of matrices wait for each other: it would be
+        slow, and is not worth the time on the device.
         """
         if not isinstance(message, Build):
             raise ProtocolError(f"a builder of a device got {type(message).__name__}")
@@ -38,6 +39,8 @@ class GpuBuilder:
             return Failed(message.id, "build_error", str(error))
         if binary.spills is not None:
             return Failed(message.id, "spills", binary.spills)
+        if binary.warnings:
+            return Failed(message.id, "serialised", "; ".join(binary.warnings))
         path = Path(message.object_path)
         part = path.with_suffix(".part")
         part.write_bytes(binary.to_bytes())

@@ -42,6 +42,11 @@ FAULTS: dict[str, Fault] = {
         "recorded without being timed; the cost model learns it as slow",
         False,
     ),
+    "serialised": Fault(
+        "the assembler of a device makes products of matrices wait for one another, or does not move registers to them",
+        "recorded without being timed; the cost model learns it as slow",
+        False,
+    ),
     "crash": Fault(
         "the worker died of a signal, left by itself, or the kernel returned a status other than 0",
         "worker replaced, canary run, candidate recorded; counts as a bug of code generation",

@@ -48,7 +48,8 @@ def gpu_target(kind: str, facts: GpuFacts) -> Target:
 
 
 def _cuda_card(arch: str) -> GpuFacts:
-    card = CUDA_CARDS.get(arch)
+    """sm_90a is sm_90: sources say by themselves which instructions they have."""
+    card = CUDA_CARDS.get(arch.removesuffix("a"))
     if card is None:
         raise TargetError(
             f"the compute capability {arch!r} in -arch is not known; write one of {', '.join(CUDA_CARDS)}"

@@ -23,7 +23,7 @@ from experiments.gpu.cases import Check
 from search_spaces import space
 from search_spaces.gpu import sketches
 
-HARMLESS = ("spills",)  # recorded without being run: slow, not wrong
+HARMLESS = ("spills", "serialised")  # recorded without being run: slow, not wrong
 DRAWN = 64  # rows of a sketch that are drawn to find legal ones
 MESSAGES = 4
 ENOUGH_S, RUN_S = 60.0, 10.0

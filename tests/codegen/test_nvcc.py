@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,11 +12,21 @@ import pytest
 from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.source import GpuSource
 from autosched.lower import concretise, lower
-from autosched.runtime.gpu.compile import NvrtcCompiler, nvrtc_version
+from autosched.runtime.gpu.compile import (
+    CompileError,
+    Compiler,
+    DeviceCode,
+    NvccCompiler,
+    NvrtcCompiler,
+    compile_source,
+    find_nvcc,
+    nvrtc_version,
+)
 from autosched.schedule import Pipeline
 from tests.codegen.nvcc import ptx, resources
 from tests.codegen.test_c_kernels import oddly_named, plain
 from tests.gpu_schedules import cases, matmul, matmul_state
+from tests.runtime.tensor_core_kernels import wgmma_product
 
 SPILLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -82,3 +93,52 @@ def test_nvrtc_compiles_a_sample(arch: str) -> None:
         binary = NvrtcCompiler(arch, version).compile(sources()[names.index(name)])
         assert binary.code
         assert binary.spills is None
+
+
+def compilers(arch: str) -> list[Compiler]:
+    version, nvcc = nvrtc_version(), find_nvcc()
+    found: list[Compiler] = [] if version is None else [NvrtcCompiler(arch, version)]
+    if nvcc is not None:
+        found.append(NvccCompiler(arch, nvcc, ""))
+    if not found:
+        pytest.skip("neither NVRTC nor nvcc is installed")
+    return found
+
+
+def warpgroups(before: str = "", after: str = "", *, is_arch_specific: bool = True) -> GpuSource:
+    """A product by warpgroups with maps; `before` in its text becomes `after`."""
+    product = wgmma_product(256, 256, 256)
+    text = product.text.replace(before, after) if before else product.text
+    return GpuSource("gemm", "cuda", text, (product.launch,), ("A", "B"), ("C",), (), is_arch_specific)
+
+
+def test_instructions_of_one_architecture_are_compiled_for_it_alone() -> None:
+    for compiler in compilers("sm_90"):
+        binary = compiler.compile(warpgroups())
+        assert (binary.spills, binary.warnings) == (None, ())
+        with pytest.raises(CompileError, match=r"not supported on \.target 'sm_90'"):
+            compiler.compile(warpgroups(is_arch_specific=False))
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    ("__launch_bounds__(384, 1) ", "", "'setmaxnreg' ignored"),
+    ("matrix_commit();\n", "acc[0] *= 1.5f; matrix_commit(); acc[3] += 1.0f;\n", "warpgroup.arrive is injected"),
+    ("      matrix_wait_0();\n", "", "warpgroup.wait is injected"),
+    ("matrix_wait_0();", "matrix_wait_0(); acc[blockIdx.x % 64] = 1.0f;", "instructions are serialized"),
+])  # fmt: skip
+def test_products_that_wait_for_each_other_are_told(before: str, after: str, words: str) -> None:
+    for compiler in compilers("sm_90"):
+        binary = compiler.compile(warpgroups(before, after))
+        assert any(words in warning for warning in binary.warnings)
+        assert DeviceCode.from_bytes(binary.to_bytes()) == binary
+
+
+def test_what_is_kept_depends_on_the_architecture_that_a_source_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler = compilers("sm_90")[0]
+    source = plain(oddly_named(), "cuda")
+    general, specific = (compile_source(replace(source, is_arch_specific=x), compiler) for x in (False, True))
+    assert general.code != specific.code
+    assert compile_source(replace(source, is_arch_specific=True), compiler) == specific

@@ -91,13 +91,14 @@ def test_compilers_faults(tmp_path: Path) -> None:
         {"build": 3, "what": "build_error"},
         {"build": 4, "what": "crash"},
         {"build": 5, "what": "hang"},
+        {"build": 6, "what": "serialised"},
     ]
     with scripted(tmp_path, events) as measurer:
         measurer._builders._deadline_s = 2.0
-        results = list(measurer.measure([job(n) for n in range(6)]))
+        results = list(measurer.measure([job(n) for n in range(7)]))
         assert measurer.resources["job 0"][0].registers == 32
     kinds = [r.kind if isinstance(r, Failure) else None for r in results]
-    assert sorted(k for k in kinds if k) == ["build_error", "build_error", "build_timeout", "spills"]
+    assert sorted(k for k in kinds if k) == ["build_error", "build_error", "build_timeout", "serialised", "spills"]
     assert kinds.count(None) == 2
 
 

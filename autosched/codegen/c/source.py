@@ -46,7 +46,8 @@ class TensorMap:
 class Launch:
     """One kernel call: blocks and threads as (x, y, z), its arguments in order, bytes of shared memory.
 
-    An argument is the name of a buffer, or a map of one. Clusters of blocks are in the text, as `__cluster_dims__`.
+    An argument is the name of a buffer, or a map of one; where there are maps, shared memory is `extern`, however
+    little it is. Clusters of blocks are in the text, as `__cluster_dims__`: launches need no word on them.
     """
 
     kernel: str

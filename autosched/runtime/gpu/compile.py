@@ -23,7 +23,7 @@ from autosched.runtime.gpu import cache
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
 
-_FORMAT = "1"  # of Binary.to_bytes
+_FORMAT = "2"  # of DeviceCode.to_bytes
 _PREFIX = 8
 _MESSAGE = 2000  # characters of a compiler's output that go into a message
 
@@ -49,10 +49,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """A compiled source. `code` is a cubin or what the OpenCL platform made; `resources` is empty if unknown."""
+    """A compiled source. `code` is a cubin or what the OpenCL platform made; `resources` is empty if unknown.
+
+    `warnings`: what the assembler says makes products of matrices slow, in its own words.
+    """
 
     code: bytes
     resources: tuple[Resources, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def spills(self) -> str | None:
@@ -64,7 +68,8 @@ class DeviceCode:
         return "; ".join(parts)
 
     def to_bytes(self) -> bytes:
-        head = json.dumps([asdict(r) for r in self.resources]).encode()
+        said = {"resources": [asdict(r) for r in self.resources], "warnings": self.warnings}
+        head = json.dumps(said).encode()
         return len(head).to_bytes(_PREFIX, "little") + head + self.code
 
     @classmethod
@@ -72,10 +77,11 @@ class DeviceCode:
         """The inverse of `to_bytes`. Raises ValueError."""
         end = _PREFIX + int.from_bytes(data[:_PREFIX], "little")
         try:
-            resources = tuple(Resources(**entry) for entry in json.loads(data[_PREFIX:end]))
-        except TypeError as error:
+            said = json.loads(data[_PREFIX:end])
+            resources = tuple(Resources(**entry) for entry in said["resources"])
+            return cls(data[end:], resources, tuple(map(str, said["warnings"])))
+        except (TypeError, KeyError) as error:
             raise ValueError(f"not a compiled kernel: {error}") from None
-        return cls(data[end:], resources)
 
 
 class Compiler(Protocol):
@@ -178,7 +184,7 @@ class NvrtcCompiler:
             nvrtc.nvrtcGetCUBIN(program, code)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        return DeviceCode(bytes(code), parse_resources(text))
+        return DeviceCode(bytes(code), parse_resources(text), parse_warnings(text))
 
 
 def _arch_of(source: GpuSource, arch: str) -> str:
@@ -209,7 +215,8 @@ class NvccCompiler:
             done = subprocess.run([*command, str(text)], capture_output=True, text=True, check=False, cwd=directory)
             if done.returncode != 0:
                 raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))
-            return DeviceCode(cubin.read_bytes(), parse_resources(done.stderr + done.stdout))
+            said = done.stderr + done.stdout
+            return DeviceCode(cubin.read_bytes(), parse_resources(said), parse_warnings(said))
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
@@ -232,6 +239,16 @@ def parse_resources(text: str) -> tuple[Resources, ...]:
             found.append(Resources(kernel, int(match[1]), int(shared[1]) if shared else 0, stack, spills))
             kernel = ""
     return tuple(found)
+
+
+# C7508: setmaxnreg is ignored; C7510, C7514, ...: wgmma instructions are serialised; C7517, C7519: they are waited for
+# where the text does not.
+_SLOW = re.compile(r"\(C75\d\d\) (.*(?:Performance Loss|injected).*)")
+
+
+def parse_warnings(text: str) -> tuple[str, ...]:
+    """What ptxas says of products by warpgroups that it cannot let run on beside other instructions, each once."""
+    return tuple(dict.fromkeys(match[1].strip() for match in _SLOW.finditer(text)))
 
 
 def _shorten(text: str) -> str:

@@ -109,7 +109,8 @@ class FakeDevice:
             _stop(what)
         spills = 16 if what == "spills" else 0
         resources = (Resources(launch.kernel, 32, launch.shared_bytes, spills, spills) for launch in source.launches)
-        return DeviceCode(source.text.encode(), tuple(resources))
+        warnings = ("wgmma.mma_async instructions are serialized",) if what == "serialised" else ()
+        return DeviceCode(source.text.encode(), tuple(resources), warnings)
 
     # As a device
 
