@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autosched.ir.expr import Binary, Const, Load, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_gathered
+from autosched.ir.visit import free_vars, is_gathered, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.target import LONGEST_STEP
@@ -121,6 +121,14 @@ def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
             total += int(coefficient.value) * step
         result[axis.name] = total
     return result
+
+
+def last_digits(stage: Stage, axis: StageAxis) -> set[int]:
+    """The numbers by which indices divide the axis itself, not a quotient of it: so many neighbours along it are
+    neighbours where it is read."""
+    nodes = (e for load in stage.op.loads for i in load.indices for e in subexpressions(i))
+    divisions = (e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv"))
+    return {int(e.b.value) for e in divisions if isinstance(e.b, Const) and linear(e.a).coefficient(axis.var) is ONE}
 
 
 def has_reuse(stage: Stage, reads: tuple[Read, ...]) -> bool:

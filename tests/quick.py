@@ -23,6 +23,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
         "schedule/test_places_step.py::test_places_are_of_32_bits_where_they_fit_and_read_in_order",
         "schedule/test_widen_step.py::test_refusals",
         "schedule/test_flatten_step.py::test_refusals",
+        "schedule/test_matricize_step.py::test_refusals",
     ),
     "autosched.lower": ("lower/test_pipeline.py",),
     "autosched.lower.symbolic": ("lower/test_launch_bounds.py::test_registers_follow", "lower/test_joining.py"),

@@ -8,6 +8,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
+         Matricize                                                             (steps/matricize.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
 whole    Winograd                                                           (steps/winograd.py)
@@ -31,6 +32,7 @@ from autosched.schedule.steps.loops import (
     Vectorize,
 )
 from autosched.schedule.steps.matrices import Mma
+from autosched.schedule.steps.matricize import Matricize, windows
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -54,6 +56,7 @@ __all__ = [
     "Fuse",
     "LaunchBounds",
     "Loop",
+    "Matricize",
     "Mma",
     "NarrowPlaces",
     "Num",
@@ -93,4 +96,5 @@ __all__ = [
     "steps_to_json",
     "widened",
     "window_axes",
+    "windows",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from autosched.schedule.steps.loops import (
     Vectorize,
 )
 from autosched.schedule.steps.matrices import Mma
+from autosched.schedule.steps.matricize import Matricize
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -44,7 +45,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma,
+        Mma, Matricize,
     )
 }  # fmt: skip
 

@@ -29,10 +29,9 @@ from cost_model.analysis.access import Access
 from cost_model.analysis.operations import KINDS
 from cost_model.cpu.features import ANALYTIC, LOG, Column, Feature, Value, column, columns_of, heaviest, log_column
 from cost_model.gpu import machine as g
+from cost_model.gpu.fills import OUTSIDE, UNIT
 from cost_model.gpu.kernels import (
-    OUTSIDE,
     PRIVATE,
-    UNIT,
     KernelWork,
     Work,
     contiguous,

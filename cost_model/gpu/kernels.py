@@ -13,12 +13,6 @@ An access moves by s_d elements from thread to thread along d. In global memory 
 sectors of 32 bytes. In shared memory, whose 32 banks are 4 bytes wide, w threads with a stride of s words meet in
 32 / gcd(s, 32) banks, hence wait for ceil(w gcd(s, 32) / 32) wavefronts; equal addresses are one. Rows of threads
 (y, z) that start in the same bank multiply that.
-
-A shared buffer that the block fills together is walked element by element, whatever its shape:
-element = (each * threads + thread) * vector + lane. With G_d the distance in global memory of neighbours along
-dimension d of the buffer, a run of contiguous elements is its last extent where G is 1 there, times the one before
-where that continues the run, and so on; `vector` neighbours are one access where they are neighbours in both
-memories and `vector` divides the run and everything else that moves the addresses.
 """
 
 from __future__ import annotations
@@ -47,41 +41,16 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, 
 from autosched.ir.linear import linear
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
-from autosched.ir.visit import free_vars, is_copy, loads
+from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Analysis, Statement, Synchronisation
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
+from cost_model.gpu.fills import FALSE, NONE, OUTSIDE, TRUE, UNIT, Fill, divides, fill_of
 
 Triple = tuple[Expr, Expr, Expr]
-OUTSIDE = (Scope.PARAM, Scope.GLOBAL)
 PRIVATE = (Scope.REGISTER, Scope.LOCAL)
-UNIT: Expr = Const(1, INDEX)
-NONE: Expr = Const(0, INDEX)
-
-TRUE: Expr = Const(True, "bool")
-FALSE: Expr = Const(False, "bool")
-
-
-@dataclass(frozen=True, eq=False)
-class Fill:
-    """A statement that fills a shared buffer together with the other threads of its block. Integer closed forms."""
-
-    vector: Expr
-    trips: Expr
-    shape: tuple[Expr, ...]
-    steps: tuple[Expr, ...]  # distance in shared memory of neighbours along each dimension
-    runs: tuple[tuple[str, Expr], ...]  # buffer outside -> contiguous elements of it
-    aligned: Expr  # bool: every vector is one access
-
-    @property
-    def width(self) -> Expr:
-        """Elements of one access."""
-        return select(self.aligned, self.vector, UNIT)
-
-    def run(self, buffer: str) -> Expr:
-        return dict(self.runs).get(buffer, UNIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,89 +225,7 @@ def _shared_bytes(buffer: Buffer) -> Expr:
 def _work(statement: Statement) -> Work:
     first = sum(x.kind in BLOCKS for x in statement.loops)
     last = statement.depth - sum(x.kind in THREADS for x in statement.loops)
-    return Work(statement, first, last, _fill(statement))
-
-
-# cooperative fills
-
-
-def _fill(statement: Statement) -> Fill | None:
-    store = statement.store
-    lane, each = Var(f"{store.stage}.lane"), Var(f"{store.stage}.each")
-    if statement.write.buffer.scope is not Scope.SHARED or not any(lane in free_vars(i) for i in store.indices):
-        return None
-    bounds = {x.var: x.bound for x in statement.loops}
-    vector = bounds.get(lane, UNIT)
-    own_vars = {lane, each}
-    is_place = [bool(free_vars(i)) and not free_vars(i) & own_vars for i in store.indices]  # of a pipeline
-    shape = tuple(UNIT if p else e for p, e in zip(is_place, statement.write.buffer.shape, strict=True))
-    places = [
-        None if p or isinstance(i, Const) else lane if isinstance(i, Binary) and i.op == "add" else i
-        for p, i in zip(is_place, store.indices, strict=True)
-    ]
-    runs: list[tuple[str, Expr]] = []
-    own, _ = flat(statement.write.buffer, store.indices)
-    steps = [NONE if p is None else own.get(p, NONE) for p in places]
-    _, aligned = _run(statement.write.buffer, store.indices, places, shape, vector, lane)
-    by_name = {a.buffer.name: a.buffer for a in statement.accesses}
-    for load in dict.fromkeys(x for v in store.values for x in loads(v)):
-        buffer = by_name[load.buffer]
-        if buffer.scope not in OUTSIDE:
-            continue
-        run, even = _run(buffer, load.indices, places, shape, vector, lane)
-        runs.append((buffer.name, run))
-        aligned = aligned & even
-    return Fill(vector, bounds.get(each, UNIT), shape, tuple(steps), tuple(runs), aligned)
-
-
-def flat(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[dict[Expr, Expr], Expr]:
-    """(atom -> elements that one step of it moves the address, constant part) of an element's place."""
-    places, shape = stored(buffer, indices)
-    moves: dict[Expr, Expr] = {}
-    constant = NONE
-    for n, place in enumerate(places):
-        form, stride = linear(place), product(shape[n + 1 :])
-        constant = constant + form.constant * stride
-        for atom, coefficient in form.terms:
-            moves[atom] = moves.get(atom, NONE) + coefficient * stride
-    return moves, constant
-
-
-def _run(
-    buffer: Buffer,
-    indices: tuple[Expr, ...],
-    places: Sequence[Expr | None],
-    shape: Sequence[Expr],
-    vector: Expr,
-    lane: Var,
-) -> tuple[Expr, Expr]:
-    """(contiguous elements, whether vectors are aligned) of an access in a fill; `places[d]`: the atom that is the
-    position along dimension d of the shared buffer, None where it has one element."""
-    moves, constant = flat(buffer, indices)
-    steps = [NONE if p is None else moves.get(p, NONE) for p in places]
-    known = [p for p in places if p is not None]
-    others = [(atom, step) for atom, step in moves.items() if atom not in known]
-    if any(lane in free_vars(atom) and not isinstance(atom, Var) for atom, _ in others):
-        return UNIT, binary("eq", vector, UNIT)  # addresses that are no linear form of the position
-    run, goes_on = UNIT, TRUE
-    for step, extent in reversed(list(zip(steps, shape, strict=True))):
-        if is_one(extent):
-            continue
-        goes_on = goes_on & binary("eq", step, run)
-        run = select(goes_on, run * extent, run)
-    even = divides(vector, run)
-    for step, extent in zip(steps, shape, strict=True):
-        even = even & (divides(vector, step) | binary("lt", step, run) | binary("eq", extent, UNIT))
-    for atom, step in others:
-        if lane not in free_vars(atom):
-            even = even & divides(vector, step)
-    return run, even & divides(vector, constant)
-
-
-def divides(small: Expr, large: Expr) -> Expr:
-    if is_one(small) or is_zero(large):
-        return TRUE
-    return binary("eq", large % small, NONE)
+    return Work(statement, first, last, fill_of(statement))
 
 
 # what a warp asks of memory

@@ -61,13 +61,11 @@ from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
 from cost_model.gpu.constants import CardConstants, Constant
+from cost_model.gpu.fills import OUTSIDE, Fill, divides
 from cost_model.gpu.kernels import (
-    OUTSIDE,
     PRIVATE,
-    Fill,
     KernelWork,
     Work,
-    divides,
     elements,
     is_product,
     kernels,

@@ -8,7 +8,8 @@ from autosched.ir.stmt import Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
-from cost_model.gpu.kernels import NONE, OUTSIDE, PRIVATE, UNIT, KernelWork, Work, is_product, unrolls
+from cost_model.gpu.fills import NONE, OUTSIDE, UNIT
+from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, is_product, unrolls
 
 
 def accumulators(work: Work) -> Expr:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from autosched.ir.dtype import DTYPES
 from autosched.schedule import Stage
-from search_spaces.access import extent
+from search_spaces.access import extent, last_digits
 from search_spaces.space import SketchParam
 
 MOST_X = 256  # threads along the contiguous axis
@@ -53,9 +55,11 @@ def vector(name: str, extent: int, group: str, itemsize: int) -> SketchParam:
 
 
 def copied_vector(name: str, copy: Stage) -> SketchParam:
-    """Elements that a thread copies at once: no more than an access can move, and whole vectors fill a row."""
+    """Elements that a thread copies at once: no more than an access can move, and whole vectors fill a row, or each
+    part of one that lies by itself."""
     itemsize = max(DTYPES[d].nbytes for d in copy.op.dtypes)
     row = extent(copy.op.axes[-1]) if len(copy.op.axes) > 1 else 0
+    row = math.gcd(row, *(last_digits(copy, copy.op.axes[-1]) if row else ()))
     return SketchParam(name, tuple(v for v in VECTORS if v * itemsize <= VECTOR_BYTES and row % v == 0), "vector")
 
 

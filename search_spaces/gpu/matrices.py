@@ -6,24 +6,30 @@
           k.1 unrolled:  the warp's tiles times 16 of k, one operation
       the consumer (the fused one, or the copy out) writes the points
 
-What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, with axes of their own and
-one in common. Either may lie along k or across it; shared copies of 8 bits lie along k. Tiles that reach beyond an axis
-are multiplied as well: shared copies are zero there, and what is outside is not written.
+What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, each with axes of its own,
+and all of the reduction's in common. Where these are more than a row, a column and k, as in a convolution, they become
+so (`autosched/schedule/steps/matricize.py`), and the copies gather what lies in windows, zeros of a border with it.
+Either may lie along k or across it; shared copies of 8 bits lie along k. Tiles that reach beyond an axis are multiplied
+as well: shared copies are zero there, and what is outside is not written.
 
 A long reduction with few tiles is offered in parts as well, each in blocks of its own, which another kernel adds up.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
 from autosched.ir.stmt import Scope
-from autosched.schedule import ComputeAt, Fuse, Mma, Reorder, Split, Stage, State, Step, Unroll
+from autosched.schedule import ComputeAt, Fuse, Matricize, Mma, Reorder, Split, Stage, Step, Unroll, windows
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from search_spaces.access import reads_of
+from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction, split_tiled_alternatives
-from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer
+from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, private_producers
 from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
@@ -37,47 +43,86 @@ class MatrixTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         gpu = context.target.gpu
         can = context.target.backend.has_matrices and gpu is not None and gpu.has_matrices
-        return can and _product(sketch.state, stage) is not None
+        return can and _in_matrices(sketch, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         read = (r.load.buffer for r in reads_of(sketch.state, stage))
         is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
-        found = [_by_warps(sketch, stage, fold, context) for fold in ((True, False) if is_fed else (True,))]
-        if not can_split_tiles(sketch.state, stage):
-            return [*found, *tiled_alternatives(sketch, stage, context)]
-        return [*found, *_in_parts(sketch, stage, context), *split_tiled_alternatives(sketch, stage, context)]
+        found = _in_matrices(sketch, stage)
+        assert found is not None
+        whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
+        is_long = can_split_tiles(found.sketch.state, found.stage)
+        alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
+        return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
 
 
-def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
+@dataclass(frozen=True)
+class Matrices:
+    """A sketch in which the stage `name` is a product of two matrices that warps can do; `gathers`: the stages that
+    bring windows of an operand into a matrix, for it alone."""
+
+    sketch: PartialSketch
+    name: str
+    row: MatrixIntrinsic
+    product: ProductAxes
+    gathers: frozenset[str] = frozenset()
+
+    @property
+    def stage(self) -> Stage:
+        return self.sketch.state.stage(self.name)
+
+    @property
+    def steps(self) -> int:
+        """Instructions along k."""
+        return -(-size(self.product.depth) // self.row.k)
+
+    def makers(self, load: Load, fold: bool) -> list[Stage]:
+        """The stages that are computed where an operand is copied, last ones first: what gathers it, and with `fold`
+        what makes its elements."""
+        first = [x for x in self.sketch.state.stages if x.name in self.gathers and load.buffer in x.op.buffers]
+        reader, read = (first[0], first[0].op.loads[0].buffer) if first else (self.stage, load.buffer)
+        return [*first, *(private_producers(self.sketch, reader, read) if fold else [])]
+
+
+def _in_matrices(sketch: PartialSketch, stage: Stage) -> Matrices | None:
+    """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
+    found = _product(sketch, stage.name)
+    if found is not None or matrix_factors(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
+        return found
+    consumer = fused_consumer(sketch.state, stage)
+    reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
+    made = sketch.apply(Matricize(stage.name, reader))
+    found = _product(made, stage.name)
+    gathers = {x.name for x in made.state.stages} - {x.name for x in sketch.state.stages}
+    return None if found is None else replace(found, gathers=frozenset(gathers))
+
+
+def _product(sketch: PartialSketch, name: str) -> Matrices | None:
+    stage = sketch.state.stage(name)
     found, axes = matrix_factors(stage.op.body, stage.op.reducer), product_axes(stage)
-    if found is None or axes is None or not ends_with(state, axes):
+    if found is None or axes is None or not ends_with(sketch.state, axes):
         return None
     row, (m, n) = found[0], (min(size(axes.rows), ROWS), min(size(axes.columns), ROWS))
     is_enough = m * n * LEAST_SHARE >= ROWS * row.n and 2 * size(axes.depth) >= row.k
-    return (row, axes) if is_enough else None
+    return Matrices(sketch, name, row, axes) if is_enough else None
 
 
-def _in_parts(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
     """Parts of k that are whole steps, whatever their number between two fills; other blocks have other parts."""
-    found = _product(sketch.state, stage)
-    assert found is not None
-    (row, product), result = found, []
-    step, total = row.k * domains.MOST_STEPS, size(product.depth)
-    lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, product.depth)}
+    depth, result = whole.product.depth, []
+    step, total = whole.row.k * domains.MOST_STEPS, size(depth)
+    lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(whole.stage, depth)}
     for length in sorted(n for n in lengths if n < total):
-        split, partial = split_reduction(sketch, stage, product.depth, length)
-        inner = split.state.stage(partial)
-        if _product(split.state, inner) is not None:
-            result.append(
-                _by_warps(split, inner, True, context).finish(note=f"split-k{-(-size(product.depth) // length)}")
-            )
+        split, partial = split_reduction(whole.sketch, whole.stage, depth, length)
+        part = _product(split, partial)
+        if part is not None:
+            done = _by_warps(replace(part, gathers=whole.gathers), True, context)
+            result.append(done.finish(note=f"split-k{-(-total // length)}"))
     return result
 
 
-def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchContext) -> PartialSketch:
-    found = _product(sketch.state, stage)
-    assert found is not None
-    row, product = found
+def _by_warps(found: Matrices, fold: bool, context: SketchContext) -> PartialSketch:
+    sketch, stage, row, product = found.sketch, found.stage, found.row, found.product
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     sketch = _bind(sketch, consumer, stage, product)
     if is_large(sketch.state, sketch.state.stage(acc), context):
@@ -85,7 +130,7 @@ def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchCo
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     group = f"{acc}.{depth.name}"
-    steps = domains.matrix_steps(f"{group}.c", -(-size(depth) // row.k))
+    steps = domains.matrix_steps(f"{group}.c", found.steps)
     loops = [f"{depth.name}.{n}" for n in range(3)]
     others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
     inner = (loops[1], product.rows.name, product.columns.name, loops[2])
@@ -96,7 +141,7 @@ def _by_warps(sketch: PartialSketch, stage: Stage, fold: bool, context: SketchCo
     )
     for load in (product.left, product.right):
         dim = None if product.is_along_depth(load) or row.can_lie_across else product.depth_dim(load)
-        sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], fold, dim, in_lines=True)
+        sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], found.makers(load, fold), dim, in_lines=True)
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(acc, row.name))
     note = f"{stage.name}:{row.name}{'' if fold else '-unfolded'}"
     return sketch.finish(consumer, acc, note=note)

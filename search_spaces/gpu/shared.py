@@ -5,6 +5,8 @@ A stage that only this reduction reads (padding, an activation) is computed in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars, subexpressions
@@ -53,6 +55,12 @@ def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage 
     return producer if alone and cheap and producer.name not in sketch.done else None
 
 
+def private_producers(sketch: PartialSketch, stage: Stage, buffer: str) -> list[Stage]:
+    """The same as a list."""
+    producer = private_producer(sketch, stage, buffer)
+    return [] if producer is None else [producer]
+
+
 def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str]) -> int | None:
     """The dimension to store innermost, of a buffer that is contiguous along the reduction only; else None.
 
@@ -88,23 +96,20 @@ def copy_to_shared(
     buffer: str,
     reader: str,
     loop: str,
-    fold: bool,
+    folded: Sequence[Stage],
     innermost: int | None,
     in_lines: bool = False,
 ) -> PartialSketch:
     """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
 
-    `fold`: compute the stage that makes `buffer` in the copy. `innermost`: the dimension that is stored innermost
-    instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a vector. Rows that are
-    `in_lines` are whole accesses all the same.
+    `folded`: the stages that make `buffer`, computed in the copy, last ones first. `innermost`: the dimension that is
+    stored innermost instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a
+    vector. Rows that are `in_lines` are whole accesses all the same.
     """
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
-    producer = private_producer(sketch, sketch.state.stage(reader), buffer) if fold else None
     params: list[SketchParam] = []
-    sketch = sketch.apply(CacheRead(buffer, reader, tag))
-    if producer is not None:
-        sketch = sketch.apply(ComputeInline(producer.name))
+    sketch = sketch.apply(CacheRead(buffer, reader, tag), *(ComputeInline(producer.name) for producer in folded))
     steps: list[Step] = [ComputeAt(copy, reader, loop, Scope.SHARED.value)]
     if innermost is not None:
         name = f"{copy}.pad"

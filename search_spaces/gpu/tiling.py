@@ -24,7 +24,14 @@ from search_spaces.access import Read, buffer_shape, has_reuse, reads_of
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.gpu.dots import in_dots
-from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, reused_operands, transposed_dimension
+from search_spaces.gpu.shared import (
+    copy_to_shared,
+    pipeline,
+    private_producer,
+    private_producers,
+    reused_operands,
+    transposed_dimension,
+)
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
 MOST_DOTS = 4  # alternatives with an instruction for several products
@@ -114,7 +121,8 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     sketch, loop = accumulate(sketch, sketch.state.stage(acc), chunks=bool(plan.shared))
     for buffer in plan.shared:
-        sketch = copy_to_shared(sketch, buffer, acc, loop, plan.fold, dict(plan.transposed).get(buffer))
+        folded = private_producers(sketch, sketch.state.stage(acc), buffer) if plan.fold else []
+        sketch = copy_to_shared(sketch, buffer, acc, loop, folded, dict(plan.transposed).get(buffer))
     if plan.shared:
         sketch = pipeline(sketch, acc, loop, main_axis(sketch.state.stage(acc)), context.target)
     if plan.shared and plan.fold:

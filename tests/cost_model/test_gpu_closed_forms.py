@@ -18,7 +18,8 @@ from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from cost_model.analysis.access import Access, stored
-from cost_model.gpu.kernels import OUTSIDE, KernelWork, Work, kernels, merged, sectors, wavefronts
+from cost_model.gpu.fills import OUTSIDE
+from cost_model.gpu.kernels import KernelWork, Work, kernels, merged, sectors, wavefronts
 from cost_model.model import GpuSketchModel, sketch_model
 from tests.gpu_schedules import cases, matmul, matmul_state, parameters
 from tests.ir.values import value_of

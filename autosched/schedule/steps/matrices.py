@@ -86,9 +86,10 @@ class Mma:
 
 
 def product_axes(stage: Stage) -> ProductAxes | None:
-    """The axes of a sum of products of two operands: k is its only reduction axis, columns are its last axis, rows the
-    last one that moves the other operand alone. None where an operand has its rows, its columns or k in no dimension or
-    in several, or something else along the last, or where k ends elsewhere than the operands do."""
+    """The axes of a sum of products of two operands: k is its only reduction axis, columns are its last axis, rows
+    move the other operand alone: the axis along which that is contiguous, or the longest. None where an operand has its
+    rows, its columns or k in no dimension or in several, or something else along the last, or where k ends elsewhere
+    than the operands do."""
     op, found = stage.op, matrix_factors(stage.op.body, stage.op.reducer)
     if found is None or len(op.reduce_axes) != 1 or not op.axes:
         return None
@@ -100,14 +101,19 @@ def product_axes(stage: Stage) -> ProductAxes | None:
     own = [a for a in op.axes if _moves(left[0], a) and not _moves(right[0], a)]
     if not own:
         return None
-    for load, axis in ((left[0], own[-1]), (right[0], columns)):
+    rows = next((a for a in own if a.var in free_vars(left[0].indices[-1])), max(reversed(own), key=_length))
+    for load, axis in ((left[0], rows), (right[0], columns)):
         dims = _dim(load, axis), _dim(load, depth)
         if -1 in dims or dims[0] == dims[1] or len(load.indices) - 1 not in dims or any(map(loads, load.indices)):
             return None
     ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found[1:])]
     if len(ends) < len(op.guards) or len(ends) > 1:
         return None
-    return ProductAxes(left[0], right[0], own[-1], columns, depth, *ends or [depth.extent])
+    return ProductAxes(left[0], right[0], rows, columns, depth, *ends or [depth.extent])
+
+
+def _length(axis: StageAxis) -> int:
+    return int(axis.extent.value) if isinstance(axis.extent, Const) else 0
 
 
 def _moves(load: Load, axis: StageAxis) -> bool:
