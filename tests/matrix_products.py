@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autosched import te
+from autosched.ir.matrices import MATRICES
 from autosched.schedule import (
     Bind,
     CacheRead,
@@ -28,10 +29,15 @@ ORDERS = ("nn", "nt", "tn", "tt")  # of A and B: n as [m, k] and [k, n], t the o
 
 
 def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", batch: int = 0) -> te.ComputeDAG:
-    """C[i, j] = sum over k of A[i, k] * B[k, j] in float32 or int32, for each of a `batch` if that is not 0."""
+    """C[i, j] = sum over k of A[i, k] * B[k, j] in float32 or int32, for each of a `batch` if that is not 0. `dtype`: of
+    both, or of A * of B."""
     lead = (batch,) if batch else ()
     a_shape, b_shape = (m, k) if order[0] == "n" else (k, m), (k, n) if order[1] == "n" else (n, k)
-    A, B = te.placeholder((*lead, *a_shape), dtype, name="A"), te.placeholder((*lead, *b_shape), dtype, name="B")
+    first, _, second = dtype.partition("*")
+    A, B = (
+        te.placeholder((*lead, *a_shape), first, name="A"),
+        te.placeholder((*lead, *b_shape), second or first, name="B"),
+    )
     axis = te.reduce_axis(k, name="k")
     wide = "int32" if "int" in dtype else "float32"
 
@@ -57,6 +63,7 @@ def matrix_state(
     """A block of warps, each with some tiles of 16 by 8; two instructions between two fills. Copies of A and B lie along
     k where they have to. Each `part` of k has blocks of its own, if that is not 0."""
     dtype = dag.inputs[0].dtype
+    row = next(r for r in MATRICES.values() if [r.left, r.right] == [x.dtype for x in dag.inputs])
     is_small = "int" in dtype
     name, k = ("C.rf", "k.i") if part else ("C", "k")
     acc = f"{name}.acc"
@@ -74,7 +81,7 @@ def matrix_state(
         Bind(name, "j.3", "threadIdx.x"),
         *(Unroll(name, loop) for loop in ("i.2", "j.2", "i.3", "j.4")),
         ComputeAt(acc, name, "j.3", "register"),
-        Split(acc, k, (2, 32 if is_small else 16)),
+        Split(acc, k, (2, row.k)),
         Reorder(acc, (f"{k}.0", f"{k}.1", "i", "j", f"{k}.2")),
         *(Unroll(acc, loop) for loop in (f"{k}.1", "i", "j", f"{k}.2")),
     )
@@ -87,4 +94,4 @@ def matrix_state(
         state = state.apply(Pad(copy, pad), Cooperate(copy, vector))
     if stages > 1:
         state = state.apply(Pipeline(acc, f"{k}.0", stages))
-    return state.apply(Mma(acc, f"mma.{dtype}"))
+    return state.apply(Mma(acc, row.name))

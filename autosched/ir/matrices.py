@@ -26,64 +26,98 @@ from autosched.ir.stmt import Reducer
 
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
 HALVES, NEIGHBOURS = 2, 2  # rows of a thread, which lie `DOWN` apart, and columns, which lie next to each other
+LINE = 16  # bytes that a lane names at a time of an operand's row
 SLOWEST = "sm_86"  # whose rate a device has that is not known
 
 
 @dataclass(frozen=True)
 class MatrixIntrinsic:
-    """D of `accumulator` += A of `operand` times B of `operand`, of m by n by k elements. `instruction`: its PTX name.
+    """D of `accumulator` += A of `left` times B of `right`, of m by n by k elements. `instruction`: its PTX name.
 
-    `rates`: multiply-adds that a multiprocessor does in a cycle, by compute capability.
+    `rates`: multiply-adds that a multiprocessor does in a cycle, by compute capability, from `since` on. `rows`: those
+    of A that an instruction takes; where they are fewer than m it is done as often as needed.
     """
 
     name: str
-    operand: str
+    left: str
+    right: str
     accumulator: str
-    m: int
-    n: int
     k: int
     instruction: str
     rates: Mapping[str, int]
+    since: int = 80
+    rows: int = HALVES * DOWN
+    m: int = HALVES * DOWN
+    n: int = NEIGHBOURS * ACROSS
 
     @property
     def can_lie_across(self) -> bool:
         """Whether matrices of an operand whose rows lie across k are transposed on the way into registers."""
-        return DTYPES[self.operand].nbytes > 1
+        return DTYPES[self.left].nbytes > 1
+
+    @property
+    def deep(self) -> int:
+        """Lines of 16 bytes of an operand's row."""
+        return self.k * DTYPES[self.left].nbytes // LINE
 
     @property
     def updates(self) -> int:
         """Of elements by a thread, in one instruction."""
         return HALVES * NEIGHBOURS * self.k
 
+    @property
+    def times(self) -> int:
+        """Instructions for m rows."""
+        return self.m // self.rows
+
     def rate(self, arch: str) -> int:
         return self.rates.get(arch, self.rates[SLOWEST])
 
 
+def _integers(name: str, left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
+    a, b = (f"{'u' if kind == 'uint8' else 's'}8" for kind in (left, right))
+    kinds = f"row.col.s32.{a}.{b}.s32"
+    return (
+        MatrixIntrinsic(f"mma.{name}", left, right, "int32", 32, f"mma.sync.aligned.m16n8k32.{kinds}", _OF_8_BITS),
+        MatrixIntrinsic(f"mma.{name}.k16", left, right, "int32", 16, f"mma.sync.aligned.m8n8k16.{kinds}", _OF_8_BITS,
+                        since=75, rows=8),
+    )  # fmt: skip
+
+
 # Recalled from the papers, not measured; sm_100 as sm_80. sm_90 and sm_100 have faster instructions than these.
-_OF_16_BITS = {"sm_80": 1024, "sm_86": 256, "sm_89": 256, "sm_90": 1288, "sm_100": 1024, "sm_120": 256}
-_OF_8_BITS = {"sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 2576, "sm_100": 2048, "sm_120": 1024}
+_OF_16_BITS = {
+    "sm_75": 512, "sm_80": 1024, "sm_86": 256, "sm_89": 256, "sm_90": 1288, "sm_100": 1024, "sm_120": 256,
+}  # fmt: skip
+_OF_8_BITS = {
+    "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 2576, "sm_100": 2048, "sm_120": 1024,
+}  # fmt: skip
+# Of several for the same types the first that a device has is taken.
 MATRICES: dict[str, MatrixIntrinsic] = {
     row.name: row
     for row in (
-        MatrixIntrinsic("mma.float16", "float16", "float32", 16, 8, 16,
+        MatrixIntrinsic("mma.float16", "float16", "float16", "float32", 16,
                         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", _OF_16_BITS),
-        MatrixIntrinsic("mma.bfloat16", "bfloat16", "float32", 16, 8, 16,
+        MatrixIntrinsic("mma.float16.k8", "float16", "float16", "float32", 8,
+                        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", _OF_16_BITS, since=75),
+        MatrixIntrinsic("mma.bfloat16", "bfloat16", "bfloat16", "float32", 16,
                         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", _OF_16_BITS),
-        MatrixIntrinsic("mma.int8", "int8", "int32", 16, 8, 32,
-                        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", _OF_8_BITS),
-        MatrixIntrinsic("mma.uint8", "uint8", "int32", 16, 8, 32,
-                        "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32", _OF_8_BITS),
+        *_integers("int8", "int8", "int8"),
+        *_integers("uint8", "uint8", "uint8"),
+        *_integers("uint8.int8", "uint8", "int8"),
+        *_integers("int8.uint8", "int8", "uint8"),
     )
 }  # fmt: skip
 
 
-def matrix_factors(body: tuple[Expr, ...], reducer: Reducer | None) -> tuple[MatrixIntrinsic, Load, Load] | None:
-    """The row that adds up what a reduction computes, and its two operands; None where there is none."""
+def matrix_operands(body: tuple[Expr, ...], reducer: Reducer | None) -> tuple[Load, Load] | None:
+    """The two operands whose products a reduction adds up; None where it is something else."""
     if len(body) != 1 or reducer is None or not reducer.is_sum:
         return None
-    pair = factors(body[0], body[0].dtype)
-    if pair is None:
-        return None
-    kinds = {x.dtype for x in pair}
-    row = next((r for r in MATRICES.values() if kinds == {r.operand} and body[0].dtype == r.accumulator), None)
-    return None if row is None else (row, *pair)
+    return factors(body[0], body[0].dtype)
+
+
+def matrix_row(left: Load, right: Load, accumulator: str, capability: int) -> MatrixIntrinsic | None:
+    """The row for products of such operands on a device of a compute capability, 90 for sm_90, if there is one."""
+    wanted = (left.dtype, right.dtype, accumulator)
+    rows = (r for r in MATRICES.values() if (r.left, r.right, r.accumulator) == wanted and r.since <= capability)
+    return next(rows, None)

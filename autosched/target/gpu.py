@@ -39,17 +39,13 @@ class GpuFacts:
     @property
     def has_asynchronous_copies(self) -> bool:
         """From global to shared memory: CUDA's cp.async, of compute capability 8.0 and later."""
-        return self._is_of_8_0
+        return self.capability >= 80
 
     @property
-    def has_matrices(self) -> bool:
-        """Products of matrices of float16 and bfloat16 by warps: mma.sync of compute capability 8.0 and later."""
-        return self._is_of_8_0
-
-    @property
-    def _is_of_8_0(self) -> bool:
+    def capability(self) -> int:
+        """The compute capability, 80 for 8.0; 0 where the device has none."""
         digits = re.sub(r"\D", "", self.arch)
-        return bool(digits) and int(digits) >= 80
+        return int(digits) if digits else 0
 
     def fingerprint(self, kind: str) -> str:
         """The device by its name and by what decides its speed; clocks differ from one query to the next."""

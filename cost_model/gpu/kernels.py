@@ -319,7 +319,7 @@ def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
 def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Cycles in which shared memory serves one such instruction of a warp, real."""
     if is_product(work):
-        return matrices.load_cycles(access)
+        return matrices.load_cycles(access, MATRICES[work.statement.store.matrix])
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
         return bank_cycles(work.strides(access), kernel.warp_shape(warp), words)

@@ -335,7 +335,7 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
     row = MATRICES.get(work.statement.store.matrix)
     if row is not None:
         cycles = matrices.tensor_cycles(work.executions, real(kernel.threads), machine.matrix_rate(row))
-        return multiply(work.executions, 1.0 / row.updates), cycles
+        return multiply(work.executions, row.times / row.updates), cycles
     converted, every_time = _conversions(work)
     slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp

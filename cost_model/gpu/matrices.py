@@ -1,9 +1,9 @@
 """Products of matrices by warps: what their instructions ask for, as closed forms (see `codegen/c/matrices.py`).
 
 The last three of a thread's loops are over its rows (two of each tile of 16), its columns (two of each tile of 8) and
-the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads four matrices of 8
-rows of 16 bytes each, which are a wavefront where all 8 lie in different banks: where their distance is an odd number
-of 16 bytes; gcd(distance, 8) of them otherwise.
+the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads two or four matrices
+of 8 rows of 16 bytes each, which are a wavefront where all 8 lie in different banks: where their distance is an odd
+number of 16 bytes; gcd(distance, 8) of them otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from autosched.ir.closed_forms.arithmetic import ONE, divide, maximum, multiply, where
 from autosched.ir.expr import INDEX, Const, Expr, binary
-from autosched.ir.matrices import HALVES, MATRICES, NEIGHBOURS
+from autosched.ir.matrices import HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
@@ -20,7 +20,7 @@ from cost_model.gpu import machine as g
 from cost_model.gpu.machine import GpuMachine
 
 NONE: Expr = Const(0, INDEX)
-LOADED = 4  # matrices by one ldmatrix
+LOADED = 2  # matrices by one ldmatrix, side by side where an instruction takes more of k
 ROWS = 8  # of such a matrix
 
 
@@ -33,20 +33,20 @@ def loads_of(access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
     return divide(1.0, multiply(shared, depth.trips))
 
 
-def load_cycles(access: Access) -> Expr:
+def load_cycles(access: Access, row: MatrixIntrinsic) -> Expr:
     """Wavefronts of one of them, real."""
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
     distance = shape[-1] * access.buffer.itemsize // g.VECTOR_BYTES
     again: Expr = ONE
     for power in (2, 4, ROWS):
         again = where(binary("eq", distance % power, NONE), float(power), again)
-    return multiply(again, float(LOADED))
+    return multiply(again, float(LOADED * row.deep))
 
 
-def fragments(own: Sequence[AnalysedLoop]) -> Expr:
+def fragments(own: Sequence[AnalysedLoop], row: MatrixIntrinsic) -> Expr:
     """32-bit registers of both operands for one step, integer."""
     rows, columns, _ = own[-3:]
-    return rows.bound * 2 + columns.bound
+    return rows.bound * row.deep + columns.bound * row.deep // NEIGHBOURS
 
 
 def tensor_cycles(updates: Expr, threads: Expr, rate: Expr) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autosched.ir.closed_forms.arithmetic import is_one
 from autosched.ir.expr import INDEX, Const, Expr, imin, product, select
+from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
@@ -23,7 +24,7 @@ def accumulators(work: Work) -> Expr:
 def operands(work: Work) -> Expr:
     """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
     if is_product(work):
-        return matrices.fragments(work.own)
+        return matrices.fragments(work.own, MATRICES[work.statement.store.matrix])
     result = NONE
     for access in work.accesses(*OUTSIDE, Scope.SHARED):
         if access.kind == "write":

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Load
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands, matrix_row
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Fuse, Matricize, Mma, Reorder, Split, Stage, Step, Unroll, windows
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
@@ -41,14 +41,12 @@ class MatrixTiling:
     """Sums of products that warps can do; the tiles of `MultiLevelTiling`, where a thread is for itself, come after."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        gpu = context.target.gpu
-        can = context.target.backend.has_matrices and gpu is not None and gpu.has_matrices
-        return can and _in_matrices(sketch, stage) is not None
+        return _in_matrices(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         read = (r.load.buffer for r in reads_of(sketch.state, stage))
         is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
-        found = _in_matrices(sketch, stage)
+        found = _in_matrices(sketch, stage, context)
         assert found is not None
         whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
         is_long = can_split_tiles(found.sketch.state, found.stage)
@@ -84,27 +82,37 @@ class Matrices:
         return [*first, *(private_producers(self.sketch, reader, read) if fold else [])]
 
 
-def _in_matrices(sketch: PartialSketch, stage: Stage) -> Matrices | None:
+def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
     """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
-    found = _product(sketch, stage.name)
-    if found is not None or matrix_factors(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
+    found = _product(sketch, stage.name, context)
+    pair = matrix_operands(stage.op.body, stage.op.reducer)
+    orders = () if pair is None else (pair, pair[::-1])
+    is_known = any(matrix_row(a, b, stage.op.dtypes[0], _capability(context)) for a, b in orders)
+    if found is not None or not is_known or windows(stage.op) is None:
         return found
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
     made = sketch.apply(Matricize(stage.name, reader))
-    found = _product(made, stage.name)
+    found = _product(made, stage.name, context)
     gathers = {x.name for x in made.state.stages} - {x.name for x in sketch.state.stages}
     return None if found is None else replace(found, gathers=frozenset(gathers))
 
 
-def _product(sketch: PartialSketch, name: str) -> Matrices | None:
+def _product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:
     stage = sketch.state.stage(name)
-    found, axes = matrix_factors(stage.op.body, stage.op.reducer), product_axes(stage)
-    if found is None or axes is None or not ends_with(sketch.state, axes):
+    axes = product_axes(stage)
+    if axes is None or not ends_with(sketch.state, axes):
         return None
-    row, (m, n) = found[0], (min(size(axes.rows), ROWS), min(size(axes.columns), ROWS))
-    is_enough = m * n * LEAST_SHARE >= ROWS * row.n and 2 * size(axes.depth) >= row.k
-    return Matrices(sketch, name, row, axes) if is_enough else None
+    row = matrix_row(axes.left, axes.right, stage.op.dtypes[0], _capability(context))
+    points = min(size(axes.rows), ROWS) * min(size(axes.columns), ROWS)
+    is_enough = row is not None and points * LEAST_SHARE >= ROWS * row.n and 2 * size(axes.depth) >= row.k
+    return Matrices(sketch, name, row, axes) if row is not None and is_enough else None
+
+
+def _capability(context: SketchContext) -> int:
+    """The compute capability of a device whose warps multiply matrices as its language says; 0 of others."""
+    gpu = context.target.gpu
+    return gpu.capability if gpu is not None and context.target.backend.has_matrices else 0
 
 
 def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
@@ -114,7 +122,7 @@ def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
     lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(whole.stage, depth)}
     for length in sorted(n for n in lengths if n < total):
         split, partial = split_reduction(whole.sketch, whole.stage, depth, length)
-        part = _product(split, partial)
+        part = _product(split, partial, context)
         if part is not None:
             done = _by_warps(replace(part, gathers=whole.gathers), True, context)
             result.append(done.finish(note=f"split-k{-(-total // length)}"))

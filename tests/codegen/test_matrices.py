@@ -60,7 +60,7 @@ def test_ragged_tiles(shape: tuple[int, int, int], warps: tuple[int, int], tiles
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8*int8", "int8*uint8"])
 def test_integers(order: str, dtype: str) -> None:
     dag = product(33, 23, 71, order, dtype)
     text = right(dag, matrix_state(dag, (2, 1), (1, 3), 2, 16))

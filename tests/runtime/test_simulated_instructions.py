@@ -139,43 +139,44 @@ def packed(bits: Array) -> Array:
 
 
 MMA = [
-    *((kind, kind, "f32") for kind in ("f16", "bf16", "tf32", "e4m3", "e5m2")),
-    ("e4m3", "e5m2", "f32"), ("f16", "f16", "f16"),
-    *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
+    *((kind, kind, "f32", 16, 2) for kind in ("f16", "bf16", "tf32", "e4m3", "e5m2")),
+    ("e4m3", "e5m2", "f32", 16, 2), ("f16", "f16", "f16", 16, 2), ("f16", "f16", "f32", 16, 1),
+    *((a, b, "s32", m, deep) for a in ("s8", "u8") for b in ("s8", "u8") for m, deep in ((16, 2), (8, 1))),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("left", "right", "result"), MMA)
-def test_mma(left: str, right: str, result: str) -> None:
-    (bits, k), n_results = KINDS[left], 2 if result == "f16" else 4
-    per = 32 // bits
-    a, x = numbers(left, (16, k), 0)
+@pytest.mark.parametrize(("left", "right", "result", "m", "deep"), MMA)
+def test_mma(left: str, right: str, result: str, m: int, deep: int) -> None:
+    """`deep`: registers of B, and of A for 8 rows."""
+    halves, bits = m // 8, KINDS[left][0]
+    k, n_results = 4 * deep * 32 // bits, halves * (1 if result == "f16" else 2)
+    a, x = numbers(left, (m, k), 0)
     b, y = numbers(right, (k, 8), 1)
-    words_a, words_b = packed(a).reshape(16, -1), packed(np.ascontiguousarray(b.T)).reshape(8, -1)
-    fragments_a = np.stack([words_a[G + 8 * (r % 2), T + 4 * (r // 2)] for r in range(4)], axis=1)
-    fragments_b = np.stack([words_b[G, T + 4 * r] for r in range(2)], axis=1)
-    assert words_a.shape[1] == k // per == 8
+    words_a, words_b = packed(a).reshape(m, -1), packed(np.ascontiguousarray(b.T)).reshape(8, -1)
+    in_a = halves * deep
+    fragments_a = np.stack([words_a[G + 8 * (r % halves), T + 4 * (r // halves)] for r in range(in_a)], axis=1)
+    fragments_b = np.stack([words_b[G, T + 4 * r] for r in range(deep)], axis=1)
     letter, kind = ("f", "float") if result == "f32" else ("r", "unsigned")
     d = ", ".join(f"%{i}" for i in range(n_results))
     outs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(n_results))
-    ins = ", ".join(f'"r"({name}[{i}])' for name, count in (("a", 4), ("b", 2)) for i in range(count))
-    regs = [f"%{n_results + i}" for i in range(6)]
+    ins = ", ".join(f'"r"({name}[{i}])' for name, count in (("a", in_a), ("b", deep)) for i in range(count))
+    regs = [f"%{n_results + i}" for i in range(in_a + deep)]
     multiply = helper(
         f"multiply({kind}* d, const unsigned* a, const unsigned* b)",
-        f"mma.sync.aligned.m16n8k{k}.row.col.{result}.{left}.{right}.{result} "
-        f"{{{d}}}, {{{', '.join(regs[:4])}}}, {{{', '.join(regs[4:])}}}, {{{d}}};", f": {outs} : {ins}",
+        f"mma.sync.aligned.m{m}n8k{k}.row.col.{result}.{left}.{right}.{result} "
+        f"{{{d}}}, {{{', '.join(regs[:in_a])}}}, {{{', '.join(regs[in_a:])}}}, {{{d}}};", f": {outs} : {ins}",
     )  # fmt: skip
     dtype = {"f32": np.float32, "f16": np.uint32, "s32": np.int32}[result]
     out = aligned(np.zeros((32, n_results), dtype))
     body = f"""{kind} d[{n_results}];
   for (int i = 0; i < {n_results}; ++i) d[i] = 0;
-  for (int twice = 0; twice < 2; ++twice) multiply(d, A + threadIdx.x * 4, B + threadIdx.x * 2);
+  for (int twice = 0; twice < 2; ++twice) multiply(d, A + threadIdx.x * {in_a}, B + threadIdx.x * {deep});
   for (int i = 0; i < {n_results}; ++i) (({kind}*)c)[threadIdx.x * {n_results} + i] = d[i];"""
     memory = {"A": aligned(fragments_a), "B": aligned(fragments_b), "c": out}
     assert not run(body, multiply, memory, "const unsigned* A, const unsigned* B, unsigned* c", "A B c").mistakes
-    expected, got = 2 * (x @ y), np.zeros((16, 8))
+    expected, got = 2 * (x @ y), np.zeros((m, 8))
     flat = out.view(np.float16).reshape(32, 4) if result == "f16" else out
-    for i in range(4):
+    for i in range(2 * halves):
         got[G + 8 * (i // 2), 2 * T + i % 2] = flat[:, i]
     bound = {"f32": 1e-5, "f16": 1e-2, "s32": 0}[result] * (np.abs(x) @ np.abs(y) + 1)
     assert (np.abs(got - expected) <= bound).all()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from autosched import te
 from autosched.codegen import build_source
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
@@ -15,6 +17,7 @@ from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
+from tests.codegen.nvcc import resources
 from tests.matrix_products import ORDERS, product
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
@@ -26,19 +29,19 @@ def by_warps(dag: te.ComputeDAG, target: str = "cuda -arch=sm_80") -> list[str]:
     return [s.name for s in sketches(collapse(dag), parse_target(target)) if MARK in s.name]
 
 
-def drawn(dag: te.ComputeDAG) -> list[Drawn]:
-    return [d for d in draw(collapse(dag), SM_80) if MARK in d.sketch.name]
+def drawn(dag: te.ComputeDAG, target: Target) -> list[Drawn]:
+    return [d for d in draw(collapse(dag), target) if MARK in d.sketch.name]
 
 
-def check(dag: te.ComputeDAG, runs: int = 2) -> None:
+def check(dag: te.ComputeDAG, runs: int = 2, target: Target = SM_80) -> None:
     inputs = make_inputs(dag, 0, "normal")
     references = evaluate(dag, inputs)
-    found = drawn(dag)
+    found = drawn(dag, target)
     assert found
     for one in found:
         assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
         for values in one.candidates(runs):
-            source = build_source(one.func, values, SM_80)
+            source = build_source(one.func, values, target)
             assert "mma.sync" in source.text
             outputs = cuda.run(source, one.func, inputs)
             for tensor, reference in zip(dag.outputs, references, strict=True):
@@ -52,6 +55,24 @@ def test_orders_and_batches(order: str) -> None:
     check(product(17, 15, 23, order, batch=2), 1)
     check(product(33, 24, 64, order, "int8"), 1)
     check(product(17, 15, 37, order, "uint8", batch=2), 1)
+    check(product(13, 20, 67, order, "uint8*int8"), 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_first_cards(order: str) -> None:
+    """Of compute capability 7.5: instructions that take half as much of k, and copies through registers."""
+    for dag in (product(33, 24, 19, order), product(17, 15, 37, order, "int8*uint8")):
+        check(dag, 1, parse_target("cuda -arch=sm_75"))
+    check(product(5, 40, 200, order, "uint8"), 1, parse_target("cuda -arch=sm_75"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_nvcc_takes_what_the_first_cards_get(dtype: str, tmp_path: Path) -> None:
+    target = parse_target("cuda -arch=sm_75")
+    one = drawn(product(64, 64, 64, "nt", dtype), target)[0]
+    source = build_source(one.func, next(one.candidates(1)), target)
+    assert "mma.sync" in source.text
+    resources(source.text, "sm_75", tmp_path)
 
 
 def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:
@@ -76,7 +97,8 @@ def test_where_they_are_offered() -> None:
     dag = product(64, 64, 64)
     assert by_warps(dag) == ["C:mma.float16"]
     assert by_warps(dag, "cuda -arch=sm_90")
-    assert not by_warps(dag, "cuda -arch=sm_75")
+    assert by_warps(dag, "cuda -arch=sm_75") == ["C:mma.float16.k8"]
+    assert not by_warps(product(64, 64, 64, dtype="bfloat16"), "cuda -arch=sm_75")
     assert not by_warps(dag, "opencl")
     assert not by_warps(product(64, 64, 64, dtype="float32"))
     assert by_warps(product(2, 64, 64)) == ["C:mma.float16"]

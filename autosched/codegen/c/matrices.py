@@ -9,6 +9,8 @@ whose rows lie across k. Which matrix is which, with lane = 16 right + 8 lower +
     A, 16 rows by 2 u of k       along k: rows 8 lower + row, k u right       across: k 8 right + row, rows 8 lower
     B, 2 u of k by two tiles     along k: columns 8 right + row, k u lower    across: k 8 lower + row, columns 8 right
 
+Instructions that take u of k have one matrix where these have two side by side.
+
 Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 """
 
@@ -23,15 +25,13 @@ from autosched.codegen.c.names import Text
 from autosched.errors import ScheduleError
 from autosched.ir.dots import factors
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, LINE, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store
 from autosched.ir.storage import stored_shape
 from autosched.ir.visit import free_vars, substitute
 
-LINE = 16  # bytes of a row of a matrix, and its alignment
 TRANSPOSED = 8  # elements in a row, where matrices can be transposed
-FRAGMENT = {"A": 4, "B": 2}  # words of a thread
 CONSTRAINTS = {"float32": "f", "int32": "r"}  # of a register in inline PTX
 ZERO = Const(0, INDEX)
 
@@ -42,12 +42,10 @@ static __device__ __forceinline__ void load_{form}_{count}(unsigned* to, const v
                : {outputs} : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 }}"""
 MULTIPLY = """\
-static __device__ __forceinline__ void multiply_matrices_{name}(
-    {type}* upper, {type}* lower, const unsigned* a, const unsigned* b)
+static __device__ __forceinline__ void {name}({parameters}, const unsigned* a, const unsigned* b)
 {{
-  asm volatile("{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-               : "+{letter}"(upper[0]), "+{letter}"(upper[1]), "+{letter}"(lower[0]), "+{letter}"(lower[1])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile("{instruction} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};"
+               : {results} : {operands});
 }}"""
 
 
@@ -103,9 +101,13 @@ class WarpProduct:
         return int(rows.value) // HALVES, int(columns.value) // NEIGHBOURS
 
     @property
+    def held(self) -> tuple[int, int]:
+        """32-bit registers of a thread for A's rows of one tile, and of B's columns."""
+        return self.row.deep * HALVES, self.row.deep
+
+    @property
     def fragment_bytes(self) -> int:
-        down, across = self.tiles
-        return 4 * (down * FRAGMENT["A"] + across * FRAGMENT["B"])
+        return 4 * sum(tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
 
 
 def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions) -> WarpProduct | None:
@@ -194,9 +196,10 @@ def _is_multiple(index: Expr, of: int, simplify: Simplifier) -> bool:
 def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     """The lines that load the fragments of both operands and multiply them."""
     down, across = product.tiles
+    in_a, in_b = product.held
     a, b = text.name("a_fragments"), text.name("b_fragments")
-    text.line(f"unsigned {a}[{down * FRAGMENT['A']}];")
-    text.line(f"unsigned {b}[{across * FRAGMENT['B']}];")
+    text.line(f"unsigned {a}[{down * in_a}];")
+    text.line(f"unsigned {b}[{across * in_b}];")
     lanes = Lane(product.x, product.y)
     rows, columns, depth = (loop.var for loop in product.loops)
     start: dict[Expr, Expr] = {product.x: ZERO, product.y: ZERO, depth: ZERO}
@@ -210,22 +213,28 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
         name = _load_helper(count, operand.is_along_depth, c)
         text.line(f"{name}({to}, &{c.element(operand.load.buffer, place)});")
 
+    is_deep = product.row.deep > 1
     with _unrolled(down, "tile", product, c, text) as tile:
-        load(product.left, 4, f"&{a}[{c.text(tile * 4)}]", {rows: tile * HALVES}, lanes.lower, lanes.right)
+        to = f"&{a}[{c.text(tile * in_a)}]"
+        load(product.left, in_a, to, {rows: tile * HALVES}, lanes.lower, lanes.right if is_deep else ZERO)
     if across > 1:
         with _unrolled(across // 2, "pair", product, c, text) as two:
             first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
-            load(product.right, 4, f"&{b}[{c.text(two * 4)}]", first, lanes.right, lanes.lower)
+            to = f"&{b}[{c.text(two * (2 * in_b))}]"
+            tile, beside = (lanes.right, lanes.lower) if is_deep else (lanes.lower, ZERO)
+            load(product.right, 2 * in_b, to, first, tile, beside)
     if across % 2:
         last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
-        load(product.right, 2, f"&{b}[{across * 2 - 2}]", last, ZERO, lanes.lower)
+        load(product.right, in_b, f"&{b}[{(across - 1) * in_b}]", last, ZERO, lanes.lower if is_deep else ZERO)
+    multiply, halves = _multiply_helper(product.row, c), product.row.rows // DOWN
     with _unrolled(down, "i", product, c, text) as i, _unrolled(across, "j", product, c, text) as j:
-        halves = [
+        places = [
             c.element(product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS}))
             for n in range(HALVES)
         ]
-        fragments = f"&{a}[{c.text(i * 4)}], &{b}[{c.text(j * 2)}]"
-        text.line(f"{_multiply_helper(product.row, c)}(&{halves[0]}, &{halves[1]}, {fragments});")
+        for n in range(0, HALVES, halves):
+            results = ", ".join(f"&{place}" for place in places[n : n + halves])
+            text.line(f"{multiply}({results}, &{a}[{c.text(i * in_a + n)}], &{b}[{c.text(j * in_b)}]);")
 
 
 @dataclass(frozen=True)
@@ -277,8 +286,21 @@ def _load_helper(count: int, is_along_depth: bool, c: Expressions) -> str:
 
 
 def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
-    name = f"multiply_matrices_{row.operand}"
-    kind = c.type(row.accumulator)
-    letter = CONSTRAINTS[row.accumulator]
-    c.helpers[name] = MULTIPLY.format(name=row.operand, instruction=row.instruction, type=kind, letter=letter)
+    """The name of a function of one instruction, in use from now on: results of each of its halves of rows, A, B."""
+    name = f"multiply_matrices_{row.name.partition('.')[2].replace('.', '_')}"
+    kind, letter, halves = c.type(row.accumulator), CONSTRAINTS[row.accumulator], row.rows // DOWN
+    results = [f"d{n}[{m}]" for n in range(halves) for m in range(NEIGHBOURS)]
+    operands = [f"a[{n}]" for n in range(halves * row.deep)], [f"b[{n}]" for n in range(row.deep)]
+    numbers = iter(range(len(results) + sum(map(len, operands))))
+    d, a, b = (", ".join(f"%{next(numbers)}" for _ in group) for group in (results, *operands))
+    c.helpers[name] = MULTIPLY.format(
+        name=name,
+        parameters=", ".join(f"{kind}* d{n}" for n in range(halves)),
+        instruction=row.instruction,
+        d=d,
+        a=a,
+        b=b,
+        results=", ".join(f'"+{letter}"({x})' for x in results),
+        operands=", ".join(f'"r"({x})' for x in [*operands[0], *operands[1]]),
+    )
     return name

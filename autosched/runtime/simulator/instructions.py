@@ -72,8 +72,8 @@ MATRICES = (
         rf"stmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?{HERE}\.b16", "store_matrices<{}, {}>", (V, VALUES)
     ),
     Instruction(
-        rf"mma\.sync\.aligned\.m16n8k(\d+)\.row\.col(\.satfinite)?\.{NUMBER}\.{NUMBER}\.{NUMBER}\.(?:f32|f16|s32)",
-        "mma<{}, {}, simulator::{}, simulator::{}, simulator::{}>",
+        rf"mma\.sync\.aligned\.m(8|16)n8k(\d+)\.row\.col(\.satfinite)?\.{NUMBER}\.{NUMBER}\.{NUMBER}\.(?:f32|f16|s32)",
+        "mma<{}, {}, {}, simulator::{}, simulator::{}, simulator::{}>",
         (PLACES, VALUES, VALUES, VALUES),
     ),
     Instruction(r"elect\.sync", "elect", (R, V)),

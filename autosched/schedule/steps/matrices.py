@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Const, Expr, Load
 from autosched.ir.linear import ONE, linear
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_factors
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars, loads
 from autosched.schedule.stage import Stage, StageAxis
@@ -58,11 +58,13 @@ class Mma:
         where = f"mma({self.stage}, {self.intrinsic})"
         check(self.intrinsic in MATRICES, f"{where}: known are {', '.join(MATRICES)}")
         row = MATRICES[self.intrinsic]
-        found = matrix_factors(stage.op.body, stage.op.reducer)
-        check(found is not None and found[0] is row, f"{where}: it is no sum of products of {row.operand}")
+        check(matrix_operands(stage.op.body, stage.op.reducer) is not None, f"{where}: it is no sum of products")
         product = product_axes(stage)
         check(product is not None, f"{where}: its operands are not indexed by a row, a column and one reduction axis")
         assert product is not None
+        kinds = (product.left.dtype, product.right.dtype, stage.op.dtypes[0])
+        is_meant = kinds == (row.left, row.right, row.accumulator)
+        check(is_meant, f"{where}: it adds up products of {kinds[0]} and {kinds[1]} in {kinds[2]}")
         _check_depth(where, state, stage, product, row)
         _check_loops(where, stage, product, row)
         _check_lanes(where, state, stage, product)
@@ -90,12 +92,12 @@ def product_axes(stage: Stage) -> ProductAxes | None:
     move the other operand alone: the axis along which that is contiguous, or the longest. None where an operand has its
     rows, its columns or k in no dimension or in several, or something else along the last, or where k ends elsewhere
     than the operands do."""
-    op, found = stage.op, matrix_factors(stage.op.body, stage.op.reducer)
+    op, found = stage.op, matrix_operands(stage.op.body, stage.op.reducer)
     if found is None or len(op.reduce_axes) != 1 or not op.axes:
         return None
     depth, columns = op.reduce_axes[0], op.axes[-1]
-    right = [x for x in found[1:] if _moves(x, columns)]
-    left = [x for x in found[1:] if not _moves(x, columns)]
+    right = [x for x in found if _moves(x, columns)]
+    left = [x for x in found if not _moves(x, columns)]
     if len(right) != 1 or right[0].buffer == left[0].buffer:
         return None
     own = [a for a in op.axes if _moves(left[0], a) and not _moves(right[0], a)]
@@ -106,7 +108,7 @@ def product_axes(stage: Stage) -> ProductAxes | None:
         dims = _dim(load, axis), _dim(load, depth)
         if -1 in dims or dims[0] == dims[1] or len(load.indices) - 1 not in dims or any(map(loads, load.indices)):
             return None
-    ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found[1:])]
+    ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found)]
     if len(ends) < len(op.guards) or len(ends) > 1:
         return None
     return ProductAxes(left[0], right[0], rows, columns, depth, *ends or [depth.extent])

@@ -101,13 +101,14 @@ CALLED void store_matrices(Address address, const unsigned (&registers)[N])
   simulator_matrices(address, places, N, TRANSPOSED, WRITE);
 }
 
-template <unsigned K, bool SATURATES, Number D, Number A, Number B, class R, unsigned ND, unsigned NA, unsigned NB>
+template <unsigned M, unsigned K, bool SATURATES, Number D, Number A, Number B, class R, unsigned ND, unsigned NA,
+          unsigned NB>
 CALLED void mma(R* const (&d)[ND], const unsigned (&a)[NA], const unsigned (&b)[NB], const R (&c)[ND])
 {
   HERE;
-  static_assert(NA == 2 * NB && ND == (D == f16 ? 2 : 4), "registers of the operands, and of the result");
+  static_assert(NA == M / 8 * NB && ND == M / (D == f16 ? 8 : 4), "registers of the operands, and of the result");
   static_assert(NB == K / (A == tf32 ? 4 : A == f16 || A == bf16 ? 8 : 16), "registers of B");
-  const int facts[] = {D, A, B, K, SATURATES};
+  const int facts[] = {D, A, B, M, K, SATURATES};
   simulator_multiply((void* const*)d, a, b, c, facts);
 }
 

@@ -40,18 +40,21 @@ void exchange(void* const* given, unsigned matrices, bool transposed, Kind kind)
       }
 }
 
-// Fragments of m16n8kK: the units of 32 bits hold 32 / bits elements each.
-void multiply(void* const* given, unsigned k_extent, Number result, Number left, Number right, bool saturates)
+// Fragments of mMn8kK: the units of 32 bits hold 32 / bits elements each.
+void multiply(void* const* given, const int* facts)
 {
+  const Number result = Number(facts[0]), left = Number(facts[1]), right = Number(facts[2]);
+  const unsigned halves = facts[3] / 8, k_extent = facts[4];
+  const bool saturates = facts[5];
   const auto lane = [&](unsigned n) -> const Multiplied& { return *(const Multiplied*)given[n]; };
   const unsigned per = 32 / bits_of(left), most = k_extent / (4 * per);
   const unsigned mask = per == 1 ? ~0u : (1u << bits_of(left)) - 1;
   std::vector<double> a(16 * k_extent), b(k_extent * 8);
   for (unsigned l = 0; l < WARP; ++l) {
     const unsigned g = l / 4, t = l % 4;
-    for (unsigned r = 0; r < 2 * most; ++r)
+    for (unsigned r = 0; r < halves * most; ++r)
       for (unsigned e = 0; e < per; ++e) {
-        const unsigned k = per * t + e + 4 * per * (r / 2), row = g + 8 * (r % 2);
+        const unsigned k = per * t + e + 4 * per * (r / halves), row = g + 8 * (r % halves);
         if (k < k_extent) a[row * k_extent + k] = value_of(left, lane(l).a[r] >> e * bits_of(left) & mask);
       }
     for (unsigned r = 0; r < most; ++r)
@@ -61,7 +64,7 @@ void multiply(void* const* given, unsigned k_extent, Number result, Number left,
       }
   }
   for (unsigned l = 0; l < WARP; ++l)
-    for (unsigned i = 0; i < 4; ++i) {
+    for (unsigned i = 0; i < 2 * halves; ++i) {
       const unsigned row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
       double sum = 0;
       for (unsigned k = 0; k < k_extent; ++k) sum += a[row * k_extent + k] * b[k * 8 + column];
@@ -91,14 +94,12 @@ extern "C" void simulator_matrices(uint32_t address, uint32_t* const* registers,
            [=](void* const* given) { exchange(given, n, transposed, (Kind)kind); });
 }
 
-// `facts`: types of the result and the operands, extent of k, whether integers saturate.
+// `facts`: types of the result and the operands, rows of A, extent of k, whether integers saturate.
 extern "C" void simulator_multiply(void* const* d, const uint32_t* a, const uint32_t* b, const void* c,
                                    const int* facts)
 {
   Multiplied mine = {d, a, b, c};
-  together(warp(), WARP, "mma.sync", &mine, [=](void* const* given) {
-    multiply(given, facts[3], (Number)facts[0], (Number)facts[1], (Number)facts[2], facts[4]);
-  });
+  together(warp(), WARP, "mma.sync", &mine, [=](void* const* given) { multiply(given, facts); });
 }
 
 // One lane of those that are there.
