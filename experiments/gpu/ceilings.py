@@ -1,27 +1,21 @@
-"""What the libraries reach on this card: PyTorch's products, convolutions, attention and rows, in every precision.
-
-    python -m experiments.gpu.ceilings [--seconds N] [--out FILE]
+"""The step `ceilings`: what the libraries reach on this card, PyTorch's products, convolutions, attention and rows.
 
 Each is timed by events around a CUDA graph that goes round as many copies of random data as exceed the last cache;
-the median of some replays counts. The most telling come first, and every result is in FILE at once.
+the median of some replays counts. The most telling come first. A dry run has none.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from experiments.gpu.peers import GraphClock, NoPeer, Run, start_torch
+from experiments.gpu.peers import GraphClock, Run, start_torch
+from experiments.gpu.steps import Row, StepRequest
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
-SECONDS = 60.0
+RESERVE_S = 3.0  # for the case that is being timed when time is over
 CACHES = 150e6  # bytes that the copies have together, at least
 MOST_COPIES = 32
 REPLAYS = 7
@@ -145,10 +139,10 @@ MAKERS: dict[str, Maker] = {
 }  # fmt: skip
 
 
-def measure(torch: Any, of: Ceiling, clock: Clock, device: str = "cuda") -> dict[str, Any]:
+def timed(torch: Any, of: Ceiling, clock: Clock, device: str = "cuda") -> Row:
     """One result: seconds of a call, the rates that follow, or why there is none."""
     torch.backends.cuda.matmul.allow_tf32 = of.dtype == "tf32"
-    found: dict[str, Any] = {"label": of.label, "flops": of.flops}
+    found: Row = {"flops": of.flops}
     try:
         first = MAKERS[of.kind](torch, of, device)
         result = first()
@@ -175,45 +169,34 @@ def graph_seconds(runs: Sequence[Run], is_long: bool) -> float:
     return median(clock(1) for _ in range(REPLAYS))
 
 
-def ceilings(
-    torch: Any, out: Path, seconds: float = SECONDS, clock: Clock = graph_seconds, device: str = "cuda",
-    cases: Sequence[Ceiling] = CEILINGS,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """All results that `seconds` allow; `out` has those that are there, at any time."""
-    end, found = time.monotonic() + seconds, list[dict[str, Any]]()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    for case in cases:
-        if time.monotonic() >= end:
-            break
-        found.append(measure(torch, case, clock, device))
-        out.write_text(json.dumps({"card": name, "torch": torch.__version__, "ceilings": found}, indent=1) + "\n")
-    return found
+def predict(request: StepRequest) -> str:
+    return (
+        "bf16 4096: 650-730 TFLOP/s, 8192: 660-800; fp32 46-50; tf32 400; fp8 1200-1500; attention 300-500;"
+        " cuDNN at N=16 bf16: 200-500 with 256 channels or more; softmax and layer_norm 2.5-3.0 TB/s (H200: 3.5-4.2)"
+    )
 
 
-def line(row: dict[str, Any]) -> str:
+def measure(request: StepRequest) -> Iterator[tuple[str, Row]]:
+    """Within the request's seconds. Raises NoPeer where PyTorch has no card."""
+    if request.is_dry:
+        return
+    end, torch = time.monotonic() + request.seconds - RESERVE_S, start_torch()
+    yield "card", {"name": torch.cuda.get_device_name(), "torch": torch.__version__}
+    with torch.inference_mode():
+        for case in CEILINGS:
+            if time.monotonic() >= end:
+                break
+            yield case.label, timed(torch, case, graph_seconds)
+
+
+def summary(rows: Mapping[str, Row]) -> str:
+    """A line for each result."""
+    return "\n".join(line(label, row) for label, row in rows.items() if label != "card") or "nothing was timed"
+
+
+def line(label: str, row: Row) -> str:
     """One result in words."""
     if "error" in row:
-        return f"{row['label']}: {row['error']}"
+        return f"{label}: {row['error']}"
     rate = f"{row['flops_per_s'] / 1e12:.1f} TFLOP/s" if row["flops"] else f"{row['bytes_per_s'] / 1e9:.0f} GB/s"
-    return f"{row['label']}: {row['seconds'] * 1e6:.1f} us, {rate}"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="experiments.gpu.ceilings", description="what the libraries reach")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help=f"default {SECONDS:.0f}")
-    parser.add_argument("--out", type=Path, default=RESULTS / "ceilings.json", metavar="FILE")
-    args = parser.parse_args(argv)
-    try:
-        torch = start_torch()
-    except NoPeer as reason:
-        print(reason, file=sys.stderr)
-        return 5
-    with torch.inference_mode():
-        for row in ceilings(torch, args.out, args.seconds):
-            print(line(row), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return f"{label}: {row['seconds'] * 1e6:.1f} us, {rate}"

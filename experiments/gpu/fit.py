@@ -33,6 +33,7 @@ from cost_model.gpu.constants import CARDS, NAMES, CardConstants, constants_of, 
 from cost_model.gpu.latency import gpu_analytic_latency
 from cost_model.gpu.machine import SECTOR, gpu_machine
 from experiments.gpu.drawn import CalibrationProblem, problem_model
+from experiments.gpu.fit_quality import FitQuality, ranking
 
 PREFIX = "constant."
 SYMBOLS = CardConstants(**{name: Param(PREFIX + name) for name in NAMES})
@@ -198,40 +199,11 @@ def _weights(of: Calibration) -> Floats:
     return np.concatenate(near)
 
 
-@dataclass(frozen=True)
-class FitQuality:
-    """How a model orders the candidates of a problem. Times are ratios to the best measured one."""
-
-    correlation: float  # of ranks (Spearman's)
-    regret: float  # of the model's pick
-    regret_of_4: float  # of the fastest of its first four
-    level: float  # geometric mean of predicted by measured seconds
-
-
-def quality(predicted: Floats, seconds: Floats) -> FitQuality:
-    order = np.argsort(predicted, kind="stable")
-    ratio = np.log(predicted / seconds)
-    return FitQuality(
-        rank_correlation(predicted, seconds),
-        float(seconds[order[0]] / seconds.min()),
-        float(seconds[order[:4]].min() / seconds.min()),
-        float(np.exp(ratio.mean())),
-    )
-
-
-def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's; nan for fewer than two."""
-    if len(a) < 2:
-        return float("nan")
-    first, second = (np.argsort(np.argsort(x, kind="stable"), kind="stable").astype(float) for x in (a, b))
-    return float(np.corrcoef(first, second)[0, 1])
-
-
 def report(of: Calibration, before: CardConstants, after: CardConstants) -> str:
     """A row for each problem, means, and the constants that changed."""
     rows, found = [], []
     for label in of.problems:
-        pair = [quality(*of.of_problem(label, constants)) for constants in (before, after)]
+        pair = [ranking(*of.of_problem(label, constants)) for constants in (before, after)]
         found.append(pair)
         rows.append((label, str(len(of.of_problem(label, before)[1])), *(w for q in pair for w in _words(q))))
     means = [

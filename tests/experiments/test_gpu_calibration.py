@@ -12,6 +12,7 @@ from experiments.gpu import calibrate, ceilings
 from experiments.gpu.calibrate import PROBLEMS, QUICK
 from experiments.gpu.ceilings import CEILINGS, Ceiling
 from experiments.gpu.drawn import CalibrationProblem, drawn, parts, problem_model
+from experiments.gpu.steps import StepRequest
 
 
 def test_candidates_begin_with_the_search_s_first_pick_and_spread_over_the_ranks():
@@ -31,24 +32,32 @@ def test_every_problem_builds_and_has_a_label_of_its_own():
         assert problem.dag().outputs
 
 
+def request(step, out, seconds=60.0):
+    return StepRequest(step, seconds, True, out)
+
+
 def test_a_dry_run_writes_a_line_for_each_candidate(tmp_path):
     pytest.importorskip("pyopencl")
-    out = tmp_path / "c.jsonl"
-    assert calibrate.main(["--target", "opencl", "--quick", "--candidates", "2", "--out", str(out)]) == 0
-    first, *lines = map(json.loads, out.read_text().splitlines())
+    rows = dict(calibrate.measure(request("calibrate", tmp_path)))
+    first, *lines = map(json.loads, (tmp_path / calibrate.FILE).read_text().splitlines())
     assert first["target"] == "opencl"
     assert first["card"]["name"]
-    problems = [x["problem"]["label"] for x in lines if "problem" in x]
-    rows = [x for x in lines if "sketch" in x]
-    assert problems == [p.label for p in QUICK]
-    assert len(rows) == 4
-    assert all(x["predicted"] > 0 and ("seconds" in x or "failure" in x) for x in rows)
-    assert all(len(x["features"]) == len(rows[0]["features"]) for x in rows)
+    assert [x["problem"]["label"] for x in lines if "problem" in x] == [p.label for p in QUICK] == list(rows)
+    found = [x for x in lines if "sketch" in x]
+    assert len(found) == sum(row["measured"] + sum(row["failures"].values()) for row in rows.values()) > 4
+    assert all(x["predicted"] > 0 and ("seconds" in x or "failure" in x) for x in found)
+    assert all(len(x["features"]) == len(found[0]["features"]) for x in found)
+    assert len(calibrate.summary(rows).splitlines()) == len(QUICK)
 
 
-def test_no_time_measures_nothing(tmp_path):
-    torch = pytest.importorskip("torch")
-    assert ceilings.ceilings(torch, tmp_path / "c.json", seconds=0.0, device="cpu") == []
+def test_summaries_of_parts_and_of_failures():
+    assert calibrate.summary({}) == "nothing was measured"
+    rows = {"a": {"error": "no device"}, "b": {"measured": 0, "failures": {"spills": 2}}}
+    assert calibrate.summary(rows) == "a: no device\nb: nothing was measured; 2 spills"
+    assert ceilings.summary({"card": {"name": "x"}}) == "nothing was timed"
+    assert not list(ceilings.measure(request("ceilings", None)))
+    assert calibrate.predict(request("calibrate", None))
+    assert ceilings.predict(request("ceilings", None))
 
 
 TINY = (
@@ -60,7 +69,7 @@ TINY = (
 )  # fmt: skip
 
 
-def test_every_kind_of_ceiling_is_measured_and_failures_do_not_end_it(tmp_path):
+def test_every_kind_of_ceiling_is_measured_and_failures_do_not_end_it():
     torch = pytest.importorskip("torch")
 
     def clock(runs, is_long):
@@ -68,13 +77,13 @@ def test_every_kind_of_ceiling_is_measured_and_failures_do_not_end_it(tmp_path):
         runs[-1]()
         return 1e-3
 
-    rows = ceilings.ceilings(torch, tmp_path / "c.json", clock=clock, device="cpu", cases=TINY)
-    assert json.loads((tmp_path / "c.json").read_text())["ceilings"] == rows
+    rows = [ceilings.timed(torch, case, clock, "cpu") for case in TINY]
     assert ["error" in row for row in rows] == [c.dtype == "no such type" for c in TINY]
     assert rows[0]["flops_per_s"] == pytest.approx(2 * 32**3 / 1e-3)
     assert rows[0]["bytes"] == 3 * 32 * 32 * 2
     assert {c.kind for c in CEILINGS} == {c.kind for c in TINY}
-    assert all(ceilings.line(row) for row in rows)
+    labels = [c.label for c in TINY]
+    assert len(ceilings.summary(dict(zip(labels, rows, strict=True))).splitlines()) == len(TINY)
 
 
 def test_operations_of_a_convolution():

@@ -14,6 +14,7 @@ from cost_model.gpu import constants
 from cost_model.gpu.constants import CardConstants, constants_of, read_cards, with_card
 from experiments.gpu import fit
 from experiments.gpu.drawn import CalibrationProblem, card_facts, drawn, named, problem_model
+from experiments.gpu.fit_quality import rank_correlation, ranking
 
 TARGET = parse_target("cuda -arch=sm_90")
 PROBLEMS = (
@@ -63,7 +64,7 @@ def test_the_fit_finds_what_made_the_times(measured):
     assert len(of.left_out) == len(PROBLEMS)
     found = fit.fit(of, CardConstants())
     for label in of.problems:
-        before, after = (fit.quality(*of.of_problem(label, c)) for c in (CardConstants(), found))
+        before, after = (ranking(*of.of_problem(label, c)) for c in (CardConstants(), found))
         assert after.correlation > 0.9
         assert after.regret <= before.regret + 0.05
         assert abs(np.log(after.level)) < 0.1
@@ -77,6 +78,7 @@ def test_the_command_prints_what_it_found_and_writes_the_table(measured, tmp_pat
     cards = tmp_path / "cards.json"
     cards.write_text("{}")
     monkeypatch.setattr(fit, "CARDS", cards)
+    monkeypatch.setattr(fit, "STEPS", 2)
     assert fit.main([str(measured), "--write"]) == 0
     shown = capsys.readouterr().out
     assert "launch_s: " in shown
@@ -124,7 +126,7 @@ def test_the_table_in_the_package_is_sound():
 
 def test_rank_correlation_and_regret():
     a, b = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert fit.rank_correlation(a, b) == pytest.approx(1.0)
-    assert fit.rank_correlation(-a, b) == pytest.approx(-1.0)
-    found = fit.quality(1 / a, b)
+    assert rank_correlation(a, b) == pytest.approx(1.0)
+    assert rank_correlation(-a, b) == pytest.approx(-1.0)
+    found = ranking(1 / a, b)
     assert (found.regret, found.regret_of_4) == (5.0, 2.0)
