@@ -57,6 +57,11 @@ class ProcessArena:
         self._running()
 
     @property
+    def is_new(self) -> bool:
+        """Whether the next request goes to a process that has yet to start."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         """Of the process, which is started where there is none."""
         return self._running().pid
