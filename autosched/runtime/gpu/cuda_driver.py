@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autosched.codegen.c.dialects import CUDA
-from autosched.codegen.c.source import Launch, TensorMap
+from autosched.codegen.c.source import Launch
 from autosched.runtime.gpu.device import DeviceMemory
 
 if TYPE_CHECKING:
@@ -123,7 +123,5 @@ def facts_of(name: str, attribute: Callable[[str], int]) -> GpuFacts:
 
 
 def dynamic_shared_bytes(launch: Launch) -> int:
-    """What a launch must ask for: shared memory is `extern` where it is more than arrays of known size may have, and in
-    kernels that take tensor maps."""
-    has_maps = any(isinstance(argument, TensorMap) for argument in launch.arguments)
-    return launch.shared_bytes if has_maps or launch.shared_bytes > CUDA.static_shared_bytes else 0
+    """What a launch must ask for: shared memory is `extern` where it is more than arrays of known size may have."""
+    return launch.shared_bytes if launch.shared_bytes > CUDA.static_shared_bytes else 0
