@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
     from autosched.target import GpuFacts
 
-YARDSTICKS = ("fma_peak", "copy_peak")
+YARDSTICKS = ("fma_peak", "copy_peak", "matrix_peak")
 COUNTERS = ("at", "build", "canary", "kernel")
 _DEFAULT_MEMORY = 1 << 30
 _BASE_S = 1e-5

@@ -5,6 +5,8 @@ driver's own events. The arithmetic one keeps independent chains `a = a * 0.5 + 
 device holds at a time; compilers contract each step into one multiply-add. The other copies 16 bytes an access. What is
 best differs between devices, so each comes in several forms, and the best rate of all counts.
 
+What tensor cores do is in `tensor_pipes`.
+
 A device that fails here may be lost to the whole process: `measure.gpu_rates` calls these in one of its own.
 """
 
@@ -23,6 +25,7 @@ from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for
+from autosched.runtime.gpu.tensor_pipes import PIPES, loads_of, pipes_of
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
@@ -53,8 +56,28 @@ CHAINS: dict[str, tuple[ThreadWork, ...]] = {
 ACCESSES = (ThreadWork(1), ThreadWork(4))
 
 
-def measure_gpu_peak(device: GpuDevice, dtype: str = "float32") -> float:
-    """GFLOP/s of `dtype` (float32 or float64), two operations for each multiply-add. Raises DeviceError."""
+def measure_gpu_peak(device: GpuDevice, pipe: str = "float32") -> float:
+    """GFLOP/s, two operations for each multiply-add: of float32 or float64, or of a row of PIPES.
+
+    Raises DeviceError, also for what the device lacks.
+    """
+    return _fma_peak(device, pipe) if pipe in _TYPES else _matrix_peak(device, pipe)
+
+
+def _matrix_peak(device: GpuDevice, pipe: str) -> float:
+    facts = device.facts()
+    if pipe not in pipes_of(facts):
+        raise DeviceError(f"{device.name} has no {pipe}: it has {', '.join((*_TYPES, *pipes_of(facts)))}")
+    rates = []
+    for load in loads_of(PIPES[pipe], facts, LAUNCH_S):
+        start = np.full(load.words, PIPES[pipe].one, np.uint32)
+        threads = load.source.launches[0].grid[0] * THREADS
+        sizes = {"start": start.nbytes, "end": 4 * threads}
+        rates.append(load.operations / _seconds(device, load.source, [sizes], {"start": start}) / 1e9)
+    return max(rates)
+
+
+def _fma_peak(device: GpuDevice, dtype: str) -> float:
     facts = device.facts()
     itemsize = np.dtype(dtype).itemsize
     rates = []

@@ -1,0 +1,204 @@
+"""Kernels of nothing but products of matrices: what the tensor cores of a GPU do at most, for each kind of operand.
+
+`mma`: warps keep several tiles of results in registers, and both operands. `wgmma`: two warpgroups have results of 64 x
+256 in registers and read both operands from shared memory, in rows of 128 bytes, as kernels do. All operands are one:
+changing bits would cost power, and with it some of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autosched.codegen.c.source import GpuSource
+from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
+
+if TYPE_CHECKING:
+    from autosched.target import GpuFacts
+
+NAME = "matrix_peak"  # of the kernels
+STEPS = 16  # instructions for one tile in one round of the loop
+TILES = (8, 16)  # of a warp, whose instructions do not wait for each other
+OPERAND_BYTES = 32  # along k, of every instruction
+ROW_BYTES, GROUP_ROWS, COLUMNS = 128, 64, 256  # of shared operands; of the results of a warpgroup
+_RATE = 2048  # bytes of operands' k, times rows and columns, that a multiprocessor multiplies in a cycle, about
+
+FUNCTION = "static __device__ __forceinline__ void "
+_PLAIN = {
+    "show_shared": "fence.proxy.async.shared::cta;",
+    "begin_products": "wgmma.fence.sync.aligned;",
+    "commit_products": "wgmma.commit_group.sync.aligned;",
+    "wait_for_all_products_but_0": "wgmma.wait_group.sync.aligned 0;",
+    "wait_for_all_products_but_1": "wgmma.wait_group.sync.aligned 1;",
+}
+PLAIN = "\n".join(f'{FUNCTION}{name}() {{ asm volatile("{ptx}" ::: "memory"); }}' for name, ptx in _PLAIN.items())
+
+
+@dataclass(frozen=True)
+class TensorPipe:
+    """`operand`: PTX's name of the type of both operands, of `nbytes`; `one` in 32 bits. Compute capability `since`, or
+    that alone. `name` is that of the row of `ir/matrices.py` that uses it, where there is one."""
+
+    name: str
+    operand: str
+    nbytes: int
+    one: int
+    since: int
+    only_there: bool = False
+
+    @property
+    def is_integer(self) -> bool:
+        return self.operand in ("s8", "u8")
+
+    @property
+    def result(self) -> tuple[str, str, str]:
+        """The type of results in C, as an operand of `asm`, and in PTX."""
+        return ("int", "r", "s32") if self.is_integer else ("float", "f", "f32")
+
+    @property
+    def k(self) -> int:
+        return OPERAND_BYTES // self.nbytes
+
+    def is_of(self, facts: GpuFacts) -> bool:
+        digits = "".join(c for c in facts.arch if c.isdigit())
+        capability = int(digits or 0)
+        return capability == self.since if self.only_there else capability >= self.since
+
+
+PIPES: Mapping[str, TensorPipe] = {
+    pipe.name: pipe
+    for pipe in (
+        TensorPipe("mma.float16", "f16", 2, 0x3C003C00, 80),
+        TensorPipe("mma.bfloat16", "bf16", 2, 0x3F803F80, 80),
+        TensorPipe("mma.tfloat32", "tf32", 4, 0x3F800000, 80),
+        TensorPipe("mma.int8", "s8", 1, 0x01010101, 80),
+        TensorPipe("mma.uint8", "u8", 1, 0x01010101, 80),
+        TensorPipe("mma.float8_e4m3fn", "e4m3", 1, 0x38383838, 89),
+        TensorPipe("wgmma.float16", "f16", 2, 0x3C003C00, 90, True),
+        TensorPipe("wgmma.bfloat16", "bf16", 2, 0x3F803F80, 90, True),
+        TensorPipe("wgmma.tfloat32", "tf32", 4, 0x3F800000, 90, True),
+        TensorPipe("wgmma.int8", "s8", 1, 0x01010101, 90, True),
+        TensorPipe("wgmma.uint8", "u8", 1, 0x01010101, 90, True),
+        TensorPipe("wgmma.float8_e4m3fn", "e4m3", 1, 0x38383838, 90, True),
+    )
+}
+
+
+def pipes_of(facts: GpuFacts) -> tuple[str, ...]:
+    """The names of PIPES that a GPU has."""
+    return tuple(pipe.name for pipe in PIPES.values() if pipe.is_of(facts))
+
+
+@dataclass(frozen=True)
+class PipeLoad:
+    """A kernel, the operations of one launch (two for each multiply-add), and the 32-bit words that it begins with."""
+
+    source: GpuSource
+    operations: float
+    words: int
+
+
+def loads_of(pipe: TensorPipe, facts: GpuFacts, seconds: float) -> tuple[PipeLoad, ...]:
+    """Kernels that fill a GPU with a pipe's instructions for about so long."""
+
+    def rounds(results: int) -> int:
+        """For `results` that a multiprocessor has at a time."""
+        cycles = STEPS * results * OPERAND_BYTES / _RATE
+        return max(1, round(1e9 * facts.clock_ghz * seconds / cycles))
+
+    if pipe.only_there:
+        return (by_warpgroups(pipe, facts.multiprocessors, rounds(THREADS // 128 * GROUP_ROWS * COLUMNS)),)
+    resident = max(1, facts.max_threads_per_multiprocessor // THREADS)
+    warps, blocks = THREADS // 32 * resident, facts.multiprocessors * resident
+    return tuple(by_warps(pipe, n, blocks, rounds(warps * n * 16 * 8)) for n in TILES)
+
+
+def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad:
+    """Reads the operands' words, A's 4 and B's 2; each thread writes the sum of its results."""
+    result, letter, number = pipe.result
+    places = ", ".join(f'"+{letter}"(d[{n}])' for n in range(4))
+    given = ", ".join([*(f'"r"(a[{n}])' for n in range(4)), *(f'"r"(b[{n}])' for n in range(2))])
+    instruction = f"mma.sync.aligned.m16n8k{pipe.k}.row.col.{number}.{pipe.operand}.{pipe.operand}.{number}"
+    helper = f"""{FUNCTION}multiply_matrices({result}* d, const unsigned* a, const unsigned* b)
+{{
+  asm volatile("{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+               : {places} : {given});
+}}
+"""
+    lines = [
+        "  const unsigned a[4] = {start[0], start[1], start[2], start[3]}, b[2] = {start[4], start[5]};",
+        f"  {result} d[{tiles}][4] = {{}}, sum = 0;",
+        f"  for (int i = 0; i < {rounds}; ++i) {{",
+        "    #pragma unroll",
+        f"    for (int s = 0; s < {STEPS}; ++s) {{",
+        *(f"      multiply_matrices(d[{n}], a, b);" for n in range(tiles)),
+        "    }",
+        "  }",
+        *_summed(pipe, [f"d[{n}][{i}]" for n in range(tiles) for i in range(4)]),
+    ]
+    source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
+    return PipeLoad(source, 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32), 6)
+
+
+def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
+    """Reads a row of A and one of B, 32 words each, which all rows are like; writes the same sums."""
+    result, letter, number = pipe.result
+    n_results = COLUMNS // 2
+    places = ", ".join(f'"+{letter}"(d[{n}])' for n in range(n_results))
+    registers = ", ".join(f"%{n}" for n in range(n_results))
+    signs = "" if pipe.is_integer else ", 1, 1"
+    majors = ", 0, 0" if pipe.k == 16 else ""  # others lie along k in any case
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{COLUMNS}k{pipe.k}.{number}.{pipe.operand}.{pipe.operand}"
+    helper = f"""{PLAIN}
+{FUNCTION}multiply_tiles({result}* d, unsigned long long a, unsigned long long b)
+{{
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{n_results + 2}, 0; {instruction} "
+               "{{{registers}}}, %{n_results}, %{n_results + 1}, p{signs}{majors}; }}"
+               : {places} : "l"(a), "l"(b), "r"(1));
+}}
+"""
+    row, groups = ROW_BYTES // 4, THREADS // 128
+    sizes = {"A": groups * GROUP_ROWS * row, "B": COLUMNS * row}
+    place = f"w / {row} * {row} + (w % {row} / 4 ^ w / {row} % 8) * 4 + w % 4"
+    # A row's parts of 16 bytes change places; the next k are 32 bytes further on, the next 8 rows 1024.
+    form = "(unsigned long long)1 << 62 | (unsigned long long)64 << 32 | (unsigned long long)1 << 16"
+    address = "((unsigned)__cvta_generic_to_shared(&{}_shared[{}]) & 0x3ffff) >> 4"
+    parts = ROW_BYTES // OPERAND_BYTES
+    lines = [
+        *(f"  __shared__ __align__(1024) unsigned {name}_shared[{size}];" for name, size in sizes.items()),
+        *(
+            f"  for (int w = threadIdx.x; w < {size}; w += {THREADS})\n"
+            f"    {name}_shared[{place}] = start[{n * row} + w % {row}];"
+            for n, (name, size) in enumerate(sizes.items())
+        ),
+        "  show_shared();",
+        "  __syncthreads();",
+        f"  const unsigned long long form = {form};",
+        f"  const unsigned long long a = form | {address.format('A', f'threadIdx.x / 128 * {GROUP_ROWS * row}')};",
+        f"  const unsigned long long b = form | {address.format('B', 0)};",
+        f"  {result} d[{n_results}] = {{}}, sum = 0;",
+        "  #pragma unroll 1",
+        f"  for (int i = 0; i < {rounds}; ++i) {{",
+        "    begin_products();",
+        "    #pragma unroll",
+        f"    for (int s = 0; s < {STEPS}; ++s) {{",
+        f"      multiply_tiles(d, a + s % {parts} * {OPERAND_BYTES // 16}, b + s % {parts} * {OPERAND_BYTES // 16});",
+        "    }",
+        "    commit_products();",
+        "    wait_for_all_products_but_1();",
+        "  }",
+        "  wait_for_all_products_but_0();",
+        *_summed(pipe, [f"d[{n}]" for n in range(n_results)]),
+    ]
+    source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
+    launch = replace(source.launches[0], shared_bytes=4 * sum(sizes.values()))
+    source = replace(source, launches=(launch,), is_arch_specific=True)
+    operations = 2.0 * GROUP_ROWS * COLUMNS * pipe.k * STEPS * rounds * blocks * groups
+    return PipeLoad(source, operations, 2 * row)
+
+
+def _summed(pipe: TensorPipe, results: list[str]) -> list[str]:
+    """Uses all results, or the compiler would leave out what computes them."""
+    bits = "(unsigned)sum" if pipe.is_integer else "__float_as_uint(sum)"
+    return [*(f"  sum += {result};" for result in results), f"  end[{thread_number('cuda')}] = {bits};"]
