@@ -88,15 +88,14 @@ def test_warpgroups_multiply(name: str, mode: Mode) -> None:
     assert load.operations == 2 * 64 * 256 * pipe.k * STEPS * rounds * (got.size // 128)
 
 
-def sources(arch: str) -> list[PipeLoad]:
-    facts = CUDA_CARDS[arch]
-    return [load for name in pipes_of(facts) for load in loads_of(PIPES[name], facts, 1e-6)]
+COMPILED = ("mma.float8_e4m3fn", "mma.int8", "wgmma.float16", "wgmma.int8")
 
 
-def test_every_source_compiles_without_spills_and_without_waiting(tmp_path: Path) -> None:
+def test_sources_compile_without_spills_and_without_waiting(tmp_path: Path) -> None:
+    loads = [load for name in COMPILED for load in loads_of(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)]
     texts = [
         f"namespace part{n} {{\n{load.source.text.replace('matrix_peak', f'peak{n}')}}}\n"
-        for n, load in enumerate(sources("sm_90"))
+        for n, load in enumerate(loads)
     ]
     said = resources("".join(texts), "sm_90a", tmp_path)
     assert "C75" not in said
@@ -105,7 +104,7 @@ def test_every_source_compiles_without_spills_and_without_waiting(tmp_path: Path
 
 @pytest.mark.parametrize(("name", "arch"), [("mma.bfloat16", "sm_80"), ("wgmma.int8", "sm_90a")])
 def test_nothing_but_products_in_the_loop(name: str, arch: str, tmp_path: Path) -> None:
-    load = loads_of(PIPES[name], CUDA_CARDS["sm_90"], 1e-6)[0]
+    load = loads_of(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)[0]
     text = ptx(load.source.text, arch, tmp_path)
     word = name.split(".")[0]
     loop = max(text.split("$L__BB0_"), key=lambda part: part.count(f"{word}."))

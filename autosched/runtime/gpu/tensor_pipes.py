@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "matrix_peak"  # of the kernels
 STEPS = 16  # instructions for one tile in one round of the loop
-TILES = (8, 16)  # of a warp, whose instructions do not wait for each other
+TILES = (8, 12)  # of a warp, whose instructions do not wait for each other
 OPERAND_BYTES = 32  # along k, of every instruction
 ROW_BYTES, GROUP_ROWS, COLUMNS = 128, 64, 256  # of shared operands; of the results of a warpgroup
 _RATE = 2048  # bytes of operands' k, times rows and columns, that a multiprocessor multiplies in a cycle, about
