@@ -75,6 +75,7 @@ def test_every_step_goes_out_and_comes_back():
         "Factor",
         "Flatten",
         "LaunchBounds",
+        "Matricize",
         "Mma",
         "NarrowPlaces",
         "Once",
@@ -159,13 +160,13 @@ def test_an_empty_schedule():
 def test_hostile_text_is_refused(text, message):
     with pytest.raises(ScheduleError, match=message) as caught:
         replay(DAG, text)
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 500
 
 
 def test_a_huge_value_does_not_fill_the_message():
     with pytest.raises(ScheduleError) as caught:
         steps_from_json(json.dumps([["Split", "D", "i", ["x" * 100_000]]]))
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 500
 
 
 VALUE = st.recursive(
