@@ -6,7 +6,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
-from autosched.schedule import ComputeInline, Matricize, Split, State, initial_state, windows
+from autosched.schedule import CacheRead, ComputeInline, Matricize, Split, State, initial_state, windows
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
@@ -108,3 +108,14 @@ def test_refusals() -> None:
         state.apply(Split("conv", "co", (2,)), Matricize("conv"))
     with pytest.raises(ScheduleError, match="pad is not elementwise over the same axes"):
         state.apply(Matricize("conv", "pad"))
+
+
+def test_a_copy_with_its_dimensions_in_another_order() -> None:
+    A = te.placeholder((3, 4, 5), name="A")
+    k = te.reduce_axis(4, name="k")
+    dag = ComputeDAG(te.compute((5, 3), lambda i, j: te.sum(A[j, k, i], axis=k), name="C"))
+    state = initial_state(dag).apply(CacheRead("A", "C", "turned", (2, 0, 1)))
+    assert [str(a.extent) for a in state.stage("A.turned").op.axes] == ["5", "3", "4"]
+    exact(dag, state)
+    with pytest.raises(ScheduleError, match=r"\(0, 0, 1\) is not an order of 3 dimensions"):
+        initial_state(dag).apply(CacheRead("A", "C", "turned", (0, 0, 1)))

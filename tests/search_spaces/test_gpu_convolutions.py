@@ -39,6 +39,7 @@ def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings:
         conv("cap", (1, 4, 4, 8, 8, 3, 1, 1)),
         conv("cbr", (1, 7, 6, 16, 16, 3, 1, 1)),
         conv("conv2d", (2, 6, 5, 16, 16, 3, 1, 1), layout="NCHW"),
+        conv("conv2d", (1, 7, 5, 16, 32, 3, 2, 1, 1, 2), layout="NCHW"),
         conv("c2d", (1, 7, 6, 16, 16, 3, 1, 1), "int8"),
     ],
     ids=lambda dag: "-".join(map(str, (dag.outputs[0].name, *dag.outputs[0].public_shape))),
@@ -78,6 +79,15 @@ def test_parts_of_the_reduction() -> None:
     dag = conv("c2d", (1, 3, 3, 64, 16, 3, 1, 1))
     assert any("split-k" in name for name in by_warps(dag))
     check(dag, 1)
+
+
+def test_channels_become_the_last_dimension() -> None:
+    """By kernels of their own, of images and weights; then vectors of them are copied. With channels last nothing is."""
+    found = by_warps(conv("conv2d", (1, 8, 8, 16, 16, 3, 1, 1), layout="NCHW"))
+    assert any("pad.turned" in name and "W.turned" in name for name in found)
+    assert not any("turned" in name for name in by_warps(conv("c2d", (1, 8, 8, 16, 16, 3, 1, 1))))
+    found = by_warps(conv("c2d", (1, 8, 8, 16, 16, 3, 1, 1), "int8"))
+    assert any("W.turned" in name and "pad.turned" not in name for name in found)
 
 
 def test_where_they_are_offered() -> None:

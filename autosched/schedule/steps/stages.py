@@ -15,9 +15,10 @@ from autosched.schedule.steps.loops import check, check_factor, check_own_loops,
 _SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value)
 
 
-def _reading(body: tuple[Expr, ...], buffer: str, new: str) -> tuple[Expr, ...]:
+def _reading(body: tuple[Expr, ...], buffer: str, new: str, order: tuple[int, ...]) -> tuple[Expr, ...]:
     def renamed(e: Expr) -> Expr:
-        return Load(new, e.indices, e.dtype) if isinstance(e, Load) and e.buffer == buffer else e
+        is_it = isinstance(e, Load) and e.buffer == buffer
+        return Load(new, tuple(e.children[d] for d in order), e.dtype) if is_it else e
 
     return tuple(bottom_up(v, renamed) for v in body)
 
@@ -108,20 +109,27 @@ def _inline(op: StageOp, producer: StageOp, table: dict[str, Expr]) -> StageOp:
 
 @dataclass(frozen=True)
 class CacheRead:
-    """A copy `buffer.tag` of what `consumer` reads of `buffer`; place it with ComputeAt, store it with Pack."""
+    """A copy `buffer.tag` of what `consumer` reads of `buffer`; place it with ComputeAt, store it with Pack.
+
+    `order`: the dimensions of `buffer` in the order that the copy has them; as they are where it is empty.
+    """
 
     buffer: str
     consumer: str
     tag: str = "cache"
+    order: tuple[int, ...] = ()
 
     def apply(self, state: State) -> State:
         consumer = state.stage(self.consumer)
         where = f"cache_read({self.buffer}, {self.consumer})"
         found = consumer.op.loads_from(self.buffer)
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
-        name, axes = f"{self.buffer}.{self.tag}", dimensions(shape_of_buffer(state, self.buffer))
-        value = Load(self.buffer, tuple(a.var for a in axes), found[0].dtype)
-        body = _reading(consumer.op.body, self.buffer, name)
+        name, shape = f"{self.buffer}.{self.tag}", shape_of_buffer(state, self.buffer)
+        order = self.order or tuple(range(len(shape)))
+        check(sorted(order) == list(range(len(shape))), f"{where}: {order} is not an order of {len(shape)} dimensions")
+        axes = dimensions(shape[d] for d in order)
+        value = Load(self.buffer, tuple(axes[order.index(d)].var for d in range(len(shape))), found[0].dtype)
+        body = _reading(consumer.op.body, self.buffer, name, order)
         return check_readers(where, read_from(where, state, consumer, body, name, axes, value))
 
 
