@@ -171,7 +171,7 @@ class Simplifier:
             return Affine(tuple(kept), constant)
         assert isinstance(joined, Binary)
         factor = terms.pop(joined)
-        del terms[Binary("floordiv", joined.a, joined.b)]
+        del terms[_quotient(joined)]
         rest = Affine(tuple((a, c) for a, c in terms.items() if c), constant)
         return self._combine(rest, _scale(self.affine(joined.a), factor), 1)
 
@@ -180,7 +180,7 @@ class Simplifier:
         """Whether atom is a remainder that stands beside its quotient: c * (r % f) and c * f * (r // f)."""
         if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
             return False
-        return terms.get(Binary("floordiv", atom.a, atom.b)) == terms[atom] * int(atom.b.value)
+        return terms.get(_quotient(atom)) == terms[atom] * int(atom.b.value)
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
         if y.terms or y.constant <= 0:
@@ -292,6 +292,14 @@ class Simplifier:
 
 
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
+
+
+def _quotient(remainder: Binary) -> Expr:
+    """r // f of r % f, as it is written: where r is x // g that is x // (g f)."""
+    r, f = remainder.a, remainder.b
+    if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, Const) and isinstance(f, Const):
+        return Binary("floordiv", r.a, Const(int(r.b.value * f.value), INDEX))
+    return Binary("floordiv", r, f)
 
 
 def _atom(expr: Expr) -> Affine:

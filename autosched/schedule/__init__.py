@@ -5,6 +5,7 @@ stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor
 GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster    (steps/gpu.py)
          Atomic                                                             (steps/atomic.py)
          Mma                                                                (steps/matrices.py)
+         Average  Spread  Online                                            (steps/online.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -33,6 +34,7 @@ from autosched.schedule.steps.loops import (
 )
 from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.matricize import Matricize, windows
+from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -43,6 +45,7 @@ from autosched.schedule.steps.winograd import Winograd
 __all__ = [
     "At",
     "Atomic",
+    "Average",
     "Bind",
     "CacheRead",
     "CacheWrite",
@@ -61,6 +64,7 @@ __all__ = [
     "NarrowPlaces",
     "Num",
     "Once",
+    "Online",
     "Pack",
     "Pad",
     "Parallel",
@@ -72,6 +76,7 @@ __all__ = [
     "Rfactor",
     "Separate",
     "Split",
+    "Spread",
     "Stage",
     "StageAxis",
     "StageOp",

@@ -30,6 +30,7 @@ from autosched.schedule.steps.loops import (
 )
 from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.matricize import Matricize
+from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
@@ -45,7 +46,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma, Matricize,
+        Mma, Matricize, Average, Spread, Online,
     )
 }  # fmt: skip
 
@@ -58,7 +59,7 @@ _FACTORS = {
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.
-_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma)
+_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var, product
-from autosched.ir.stmt import ForKind, Layout, Reducer, Scope
+from autosched.ir.stmt import THREADS, ForKind, Layout, Reducer, Scope
 from autosched.ir.visit import loads
 
 Num = int | str  # an integer, or the name of a parameter
@@ -145,6 +145,7 @@ class Stage:
     non_temporal: bool = False  # its values may go around the caches
     matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
     whole: tuple[tuple[str, int], ...] = ()  # axis -> its innermost loops that run in full even where it is shorter
+    running: str = ""  # the stage beside which its reduction goes on, part by part: it has what came so far
 
     @property
     def name(self) -> str:
@@ -152,6 +153,11 @@ class Stage:
 
     def factors(self, axis: str) -> tuple[Num, ...]:
         return dict(self.splits).get(axis, ())
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it is computed inside a kernel, by the threads that its loops name."""
+        return self.at is not None and any(x.kind in THREADS for x in self.loops)
 
     def stride(self, axis: str, level: int) -> Expr:
         """How far one step of the loop (axis, level) moves along the axis."""

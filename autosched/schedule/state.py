@@ -133,6 +133,11 @@ class State:
         return any(t.name == name for t in self.inputs) or any(name in (s.name, *s.op.buffers) for s in self.stages)
 
 
+def directly_read_by(state: State, stage: Stage) -> list[Stage]:
+    """The readers of a stage but for those that run along with another one of them."""
+    return [s for s in state.consumers(stage) if not s.running]
+
+
 def stage_op(op: ComputeOp, tensors: tuple[Tensor, ...]) -> StageOp:
     """The schedule's view of a tensor operation; its tensors become buffers of the same names."""
 

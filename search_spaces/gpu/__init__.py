@@ -18,6 +18,7 @@ from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
 from search_spaces.gpu.matrices import MatrixTiling
+from search_spaces.gpu.online import OnlineProducts
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, numbered
@@ -28,6 +29,8 @@ RULES: tuple[SketchRule, ...] = (
     RowValue(),
     # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
+    # A sum of products whose weights are a softmax of another one, on tensor cores: all in one kernel, and apart.
+    OnlineProducts(),
     # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.
     MatrixTiling(),
     # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.

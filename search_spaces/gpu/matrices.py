@@ -106,7 +106,7 @@ class Matrices:
 
 def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
     """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
-    found = _product(sketch, stage.name, context)
+    found = matrix_product(sketch, stage.name, context)
     pair = matrix_operands(stage.op.body, stage.op.reducer)
     orders = () if pair is None else (pair, pair[::-1])
     is_known = any(matrix_row(a, b, stage.op.dtypes[0], _capability(context)) for a, b in orders)
@@ -115,7 +115,7 @@ def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) ->
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
     made = sketch.apply(Matricize(stage.name, reader))
-    found = _product(made, stage.name, context)
+    found = matrix_product(made, stage.name, context)
     gathers = {x.name for x in made.state.stages} - {x.name for x in sketch.state.stages}
     return None if found is None else replace(found, gathers=frozenset(gathers))
 
@@ -148,7 +148,8 @@ def _dim_of(load: Load, axis: StageAxis) -> int | None:
     return found[0] if len(found) == 1 and linear(load.indices[found[0]]).coefficient(axis.var) is ONE else None
 
 
-def _product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:
+def matrix_product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:
+    """The stage `name`, if it is a product of two matrices as it stands, and enough for an instruction."""
     stage = sketch.state.stage(name)
     axes = product_axes(stage)
     if axes is None or not ends_with(sketch.state, axes):
@@ -172,7 +173,7 @@ def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
     lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(whole.stage, depth)}
     for length in sorted(n for n in lengths if n < total):
         split, partial = split_reduction(whole.sketch, whole.stage, depth, length)
-        part = _product(split, partial, context)
+        part = matrix_product(split, partial, context)
         if part is not None:
             done = _by_warps(replace(part, gathers=whole.gathers), True, context)
             result.append(done.finish(note=f"split-k{-(-total // length)}"))

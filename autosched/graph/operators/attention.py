@@ -53,10 +53,11 @@ def attention(
         kept += [i[-1] <= i[-2]] if causal else []
         return te.select(te.all(*kept), value, -math.inf) if kept else value
 
-    weights, peak = softmax_and_peak(te.compute(scores.shape, masked, name="masked"))
+    shares, peak = softmax_and_peak(te.compute(scores.shape, masked, name="masked"))
+    weights = stored(shares, v.dtype)
 
     def mixed(*i: Expr) -> Expr:
-        return te.sum(weights[(*i[:-1], s)] * widen(v[(*place(v, i, heads[1]), s, i[-1])]), axis=s)
+        return te.sum(widen(weights[(*i[:-1], s)]) * widen(v[(*place(v, i, heads[1]), s, i[-1])]), axis=s)
 
     result = te.compute((*batch, length, width), mixed, name="mixed")
     if mask is None:  # every query keeps the first key

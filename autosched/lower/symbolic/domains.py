@@ -9,7 +9,7 @@ axis of the reader, to the reader's region: a tile of a block of rows ends where
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
@@ -17,7 +17,7 @@ from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, line
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
-from autosched.schedule.state import State
+from autosched.schedule.state import State, directly_read_by
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ class BufferVersion:
     count: Expr
 
 
+Threads = Mapping[ForKind, tuple[Var, Expr]]  # their loops' variables and bounds
+
+
 @dataclass(frozen=True)
 class Domain:
     """Where a stage runs: one region and value for each axis, one variable and bound for each loop."""
@@ -80,9 +83,10 @@ class Domain:
     bounds: Mapping[str, Expr]  # loop name -> closed form
     values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
     places: tuple[BufferVersion, ...] = ()  # leading dimensions of the buffer, beyond the axes
+    threads: Threads = field(default_factory=dict)  # of the kernel around it, where its loops are spread over them
 
     def loop_var(self, loop: Loop) -> Var:
-        return Var(f"{self.stage.name}.{loop.name}")
+        return self.threads[loop.kind][0] if loop.kind in self.threads else Var(f"{self.stage.name}.{loop.name}")
 
 
 def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
@@ -122,7 +126,8 @@ def infer_domains(state: State, of: str = "") -> dict[str, Domain]:
             domain = _at_root(stage)
         else:
             regions = _regions(state, stage, domains, ranges)
-            domain = _domain(stage, regions, _places(state, stage, domains))
+            threads = _threads(domains[state.root(stage).name]) if stage.is_spread else {}
+            domain = _domain(stage, regions, _places(state, stage, domains), threads)
         domains[stage.name] = domain
         ranges.update((domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops)
     return domains
@@ -146,14 +151,23 @@ def _at_root(stage: Stage) -> Domain:
     return _domain(stage, _whole(stage))
 
 
-def _domain(stage: Stage, regions: Mapping[str, Region], places: tuple[BufferVersion, ...] = ()) -> Domain:
-    bounds = {x.name: _bound(stage, regions, x) for x in stage.loops}
+def _threads(kernel: Domain) -> Threads:
+    loops = [x for x in kernel.stage.loops if x.kind in THREADS]
+    return {x.kind: (kernel.loop_var(x), kernel.bounds[x.name]) for x in loops}
+
+
+def _domain(
+    stage: Stage, regions: Mapping[str, Region], places: tuple[BufferVersion, ...] = (), threads: Threads | None = None
+) -> Domain:
+    around = threads or {}
+    bounds = {x.name: around[x.kind][1] if x.kind in around else _bound(stage, regions, x) for x in stage.loops}
+    domain = Domain(stage, regions, bounds, {}, places, around)
     local: dict[str, Expr] = {a.name: ZERO for a in stage.op.all_axes}
     for loop in stage.loops:
-        for axis, level, digit in digits(stage, regions, loop, Var(f"{stage.name}.{loop.name}")):
+        for axis, level, digit in digits(stage, regions, loop, domain.loop_var(loop)):
             local[axis] = local[axis] + digit * stage.stride(axis, level)
     values: dict[Expr, Expr] = {a.var: regions[a.name].value(local[a.name]) for a in stage.op.all_axes}
-    return Domain(stage, regions, bounds, values, places)
+    return replace(domain, values=values)
 
 
 def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
@@ -177,7 +191,7 @@ def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
 def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[BufferVersion, ...]:
     """A pipeline's shared buffers have a copy for each of its iterations that are under way."""
     host = None if stage.at is None else state.stage(stage.at.stage)
-    if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None:
+    if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None or stage.is_spread:
         return ()
     if stage.at.loop != host.pipeline.loop:
         return ()
@@ -196,13 +210,15 @@ def _regions(
     state: State, stage: Stage, domains: Mapping[str, Domain], ranges: Mapping[Var, Expr]
 ) -> dict[str, Region]:
     whole, gpu = _whole(stage), state.on_gpu(stage)
+    if stage.running:
+        return {**whole, **_rows_of(state, stage, domains)}
     fixed = enclosing_vars(state, stage.at)
     if stage.scope is Scope.SHARED:
         fixed -= thread_vars(state, stage)
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []
     ends: list[tuple[Expr | None, ...]] = []
-    for reader in state.consumers(stage):
+    for reader in directly_read_by(state, stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
         for load in reader.op.loads_from(*stage.op.buffers):
             reads.append(tuple(interval(substitute(i, values), ranging) for i in load.indices))
@@ -218,6 +234,15 @@ def _regions(
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))
     return whole
+
+
+def _rows_of(state: State, stage: Stage, domains: Mapping[str, Domain]) -> dict[str, Region]:
+    """What runs along with a stage has the rows of what that is added up in."""
+    sums = state.stage(stage.running).at
+    assert sums is not None
+    domain = domains[sums.stage]
+    rows = domain.stage.op.axes[: len(stage.op.axes)]
+    return {a.name: domain.regions[b.name] for a, b in zip(stage.op.axes, rows, strict=True)}
 
 
 def _end(reader: Domain, index: Expr, fixed: set[Var]) -> Expr | None:
@@ -241,7 +266,7 @@ def _compact(
 ) -> dict[str, Region]:
     """Registers hold only the points that a thread has: an axis whose reader steps through it in several loops is
     stored as their digits, one after another."""
-    reader, *more = state.consumers(stage)
+    reader, *more = directly_read_by(state, stage)
     if more:
         return {}
     values: dict[Expr, Expr] = dict(domains[reader.name].values)

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import INDEX, Const, Expr, Select, Var, binary, ceildiv, const, imax, product, select
+from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Select, Var, binary, ceildiv, const, imax, product, select
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
-from autosched.lower.symbolic.nest import NestBuilder
+from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
+from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
 from autosched.schedule.stage import Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
 
@@ -37,6 +38,8 @@ class GpuNest(NestBuilder):
         return replace(nest, resident=resident, raster=raster)
 
     def _build(self) -> Stmt:
+        if self.stage.running:
+            return started(buffers_of_stage(self.domain)[0], self._locals(self.stage, "init"), self.stage.op.reducer)
         if self._is_copy():
             return self._fill()
         return self._cross(self.stage.cross) if self.stage.cross is not None else super().build()
@@ -56,9 +59,127 @@ class GpuNest(NestBuilder):
 
     def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
         nests = [GpuNest(self.state, self.domains, child).build() for child in children]
+        if children[0].is_spread:
+            return self._with_weights(children[0], nests[0], body)
         if children[0].scope is not Scope.SHARED:
-            return Seq((*nests, body))
+            return Seq((*nests, *self._joined(children[0]), body))
         return Seq((Barrier(), *nests, Barrier(), body))
+
+    def _with_weights(self, weights: Stage, nest: Stmt, body: Stmt) -> Stmt:
+        """`body` after the points that the threads have of another stage; of weights that grow, what is added up is
+        brought to their level. Fills of the same loop keep its iterations apart."""
+        if not self._running(weights):
+            return Seq((nest, Barrier(), body))
+        grown = self._grown(weights)
+        loops = self._locals(self.stage, "grown")
+        again = rescaled(buffers_of_stage(self.domain)[0], grown, loops)
+        return Allocate(grown, Seq((nest, Barrier(), again, body)))
+
+    def _running(self, weights: Stage) -> tuple[Stage, ...]:
+        """The maximum and the sum that run along with a stage; none with most."""
+        return tuple(s for s in self.state.stages if s.running == weights.name)
+
+    def _grown(self, weights: Stage) -> Buffer:
+        """By what the rows' maximum has grown in this iteration."""
+        peak, _ = self._running(weights)
+        return replace(buffers_of_stage(self.domains[peak.name])[0], name=f"{weights.name}.grown")
+
+    def _locals(self, stage: Stage, tag: str) -> list[tuple[Var, Expr]]:
+        """Loops over what a thread has of a stage."""
+        regions = self.domains[stage.name].regions
+        return [(Var(f"{stage.name}.{a.name}.{tag}"), regions[a.name].extent) for a in stage.op.axes]
+
+    def _joined(self, sums: Stage) -> list[Stmt]:
+        """What follows a sum whose weights have run along with it: their total is that of all lanes."""
+        weights = next((s for s in self.state.attached(sums.name) if s.is_spread and self._running(s)), None)
+        if weights is None:
+            return []
+        _, total = self._running(weights)
+        buffer = buffers_of_stage(self.domains[total.name])[0]
+        return [joined(buffer, self._locals(total, "joined"), replace(self, stage=weights)._lanes())]
+
+    def _lanes(self) -> ThreadTeam:
+        """The threads that share a row of this stage, which is spread over the threads of the kernel."""
+        member: Expr = ZERO
+        number: Expr = ZERO
+        members: Expr = ONE
+        teams: Expr = ONE
+        column = self.stage.op.axes[-1].name
+        for loop in sorted((x for x in self.stage.loops if x.kind in THREADS), key=lambda x: THREADS.index(x.kind)):
+            var, count = self.domain.loop_var(loop), self.domain.bounds[loop.name]
+            if loop.parts[0][0] == column:
+                member, members = member + var * members, members * count
+            else:
+                number, teams = number + var * teams, teams * count
+        return ThreadTeam(members, member, teams, number, True)
+
+    def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        nest = super()._loops(n, covered, outer)
+        bound = sum(x.kind in THREADS for x in self.stage.loops)
+        is_along = self.stage.is_spread and n == bound and self._running(self.stage)
+        return self._rows().update(nest) if is_along else nest
+
+    def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        nest = super()._update(n, covered, outer)
+        is_theirs = self.stage.at is not None and isinstance(nest, For) and nest.kind in THREADS
+        return nest.body if is_theirs and isinstance(nest, For) else nest  # the threads are those of the kernel
+
+    def _rows(self) -> OnlineRows:
+        """What runs along with this stage, in its own loops."""
+        stage, domain = self.stage, self.domain
+        peak, total = self._running(stage)
+        own = [x for x in stage.loops if x.kind not in THREADS]
+        *rows, column = stage.op.axes
+        across = [x for x in own if x.parts[0][0] == column.name]
+        down = [x for x in own if x not in across]
+        place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
+        shape = tuple(domain.bounds[x.name] for x in (*down, *across))
+        assert peak.op.reducer is not None
+        return OnlineRows(
+            peak=buffers_of_stage(self.domains[peak.name])[0],
+            total=buffers_of_stage(self.domains[total.name])[0],
+            grown=self._grown(stage),
+            terms=Buffer(f"{stage.name}.terms", shape, total.op.dtypes[0], Scope.REGISTER),
+            rows=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in down),
+            columns=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in across),
+            place=place.indices,
+            score=self._at_point(peak),
+            term=self._at_point(total),
+            largest=peak.op.reducer,
+            team=self._lanes(),
+        )
+
+    def _at_point(self, along: Stage) -> Expr:
+        """What a reduction that runs along takes in at a point of this stage; its start value beyond the axes."""
+        assert along.op.reducer is not None
+        own = self.stage.op.axes
+        values: dict[Expr, Expr] = {
+            a.var: self.domain.values[b.var] for a, b in zip(along.op.all_axes, own, strict=True)
+        }
+        body = substitute(along.op.body[0], values)
+        far = [i for x in loads(along.op.body[0]) if not self._is_near(x.buffer) for i in x.indices]
+        moving = frozenset[Var]().union(*map(free_vars, far))
+        inside: Expr = Const(True, "bool")
+        for a in along.op.all_axes:
+            if a.reduce or a.var in moving:
+                inside = inside & _inside(values[a.var], a.extent)
+        return _where(inside, self._relocate(body), along.op.reducer.identity[0])
+
+    def _moved(self, load: Load) -> Load:
+        """In a stage that others run along with, their rows are where this stage's loops are."""
+        moved = super()._moved(load)
+        producer = self.state.producer(load.buffer)
+        if producer is None or producer.running != self.stage.name:
+            return moved
+        root = self.state.root(self.stage)
+        own: dict[Expr, Expr] = {}
+        for a, b in zip(root.op.axes[:-1], self.stage.op.axes[:-1], strict=True):
+            theirs = {x.parts: x for x in self.stage.loops}
+            for loop in (x for x in root.loops if len(x.parts) == 1 and x.parts[0][0] == a.name):
+                mine = theirs.get(((b.name, loop.parts[0][1]),))
+                if mine is not None:
+                    own[self.domains[root.name].loop_var(loop)] = self.domain.loop_var(mine)
+        return Load(load.buffer, tuple(substitute(i, own) for i in moved.indices), load.dtype)
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
         if self.stage.op.axis(axis).reduce and not self.stage.matrix:
@@ -67,9 +188,23 @@ class GpuNest(NestBuilder):
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         store = super()._leaf(covered)
+        if self.stage.is_spread and isinstance(store, Store):
+            return self._kept(store, covered)
         store = replace(store, matrix=self.stage.matrix) if isinstance(store, Store) and self.stage.matrix else store
         store = store if self.stage.into is None else self._updating(store, self.stage.into)
         return self._cut(self._guard(store, covered), covered)
+
+    def _kept(self, store: Store, covered: Mapping[str, Expr]) -> Store:
+        """The store of a point that a thread has, which others read, zero beyond the axes; weights are what has been
+        added to their total."""
+        if not self._running(self.stage):
+            inside: Expr = Const(True, "bool")
+            for a in self.stage.op.axes:
+                inside = inside & _inside(self._value(a.name, covered), a.extent)
+            return replace(store, values=tuple(_where(inside, v, const(0, v.dtype)) for v in store.values))
+        rows, [value] = self._rows(), store.values
+        term = rows.read(rows.terms, rows.point)
+        return replace(store, values=(Cast(term, value.dtype) if value.dtype != term.dtype else term,))
 
     def _updating(self, store: Stmt, name: str) -> Stmt:
         """The store of a part as an update of the result."""

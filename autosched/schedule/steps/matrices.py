@@ -16,7 +16,7 @@ from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, Ma
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars, loads
 from autosched.schedule.stage import Stage, StageAxis
-from autosched.schedule.state import State
+from autosched.schedule.state import State, directly_read_by
 from autosched.schedule.steps.loops import check
 from autosched.schedule.steps.stages import shape_of_buffer
 
@@ -74,14 +74,14 @@ class Mma:
             check(is_near, f"{where}: compute a copy of {load.buffer} in its loops with scope 'shared' first")
             assert copy is not None
             assert copy.at is not None
-            is_plain = copy.at.stage == self.stage and (copy.layout is None or not copy.layout.tiles)
-            check(
-                is_plain and copy.cooperate is not None, f"{where}: {load.buffer} is not filled together in its loops"
-            )
+            around = {self.stage, *(at.stage for at in state.chain(stage))}
+            is_plain = copy.at.stage in around and (copy.layout is None or not copy.layout.tiles)
+            is_filled = copy.cooperate is not None or copy.is_spread
+            check(is_plain and is_filled, f"{where}: {load.buffer} is not filled together in its loops")
             last = len(load.indices) - 1 if copy.layout is None else copy.layout.order[-1]
             is_along = last == product.depth_dim(load)
             check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
-        reader = state.consumers(stage)[0]
+        [reader] = directly_read_by(state, stage)
         points = [reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns)]
         state = state.with_stage(replace(reader, whole=tuple((name, 2) for name in points)))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
@@ -157,7 +157,7 @@ def _check_loops(where: str, stage: Stage, product: ProductAxes, row: MatrixIntr
 
 def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -> None:
     """The stage is read where the lanes of a warp are."""
-    readers = state.consumers(stage)
+    readers = directly_read_by(state, stage)
     is_alone = len(readers) == 1 and stage.at is not None and readers[0].name == stage.at.stage
     check(is_alone and stage.scope is Scope.REGISTER, f"{where}: compute it in registers in its only reader first")
     reader = readers[0]

@@ -30,11 +30,11 @@ def insert(state: State, stage: Stage, before: str | None) -> State:
 
 
 def check_readers(where: str, state: State) -> State:
-    """Every stage that is computed inside a loop is read only there."""
+    """Every stage that is computed inside a loop is read only there; what runs along with a reader is, too."""
     for stage in state.stages:
         if stage.at is None:
             continue
-        for reader in state.consumers(stage):
+        for reader in (s for s in state.consumers(stage) if not s.running):
             place = f"loop {stage.at.loop} of {stage.at.stage}, in which {stage.name} is computed"
             check(state.inside(reader, stage.at), f"{where}: {reader.name} reads {stage.name} outside of {place}")
     return state

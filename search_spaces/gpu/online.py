@@ -1,0 +1,204 @@
+"""Weighted sums whose weights are shares of a softmax of a product's results, in one kernel: attention, as it is
+written or in any other way.
+
+    blocks of rows i:  warps along i (z):  lanes of a warp, 8 along i (y) by 4 along columns (x)
+      the operand with rows i of the first product, in shared memory
+      accumulators of the second product in registers; maximum and sum of each row of weights
+        blocks of k:                                        <- what else both products read is copied here, or ahead
+          the first product for rows i and this k, in registers
+          maximum, sum and accumulators are brought to the new maximum; the weights, in shared memory
+          the second product
+      the consumer divides by the sums and writes
+
+What is asked is whether warps can do both products (`ir/matrices.py`) and whether the weights are what
+`schedule/steps/online.py` takes. Nothing of the size of the weights is stored. The plans that store them remain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.expr import Load
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
+from autosched.ir.stmt import THREADS, Scope
+from autosched.ir.visit import loads
+from autosched.schedule import (
+    At,
+    Average,
+    CacheRead,
+    ComputeAt,
+    ComputeInline,
+    Cooperate,
+    Mma,
+    Num,
+    Online,
+    Pad,
+    Reorder,
+    Split,
+    Spread,
+    Stage,
+    Unroll,
+)
+from autosched.schedule.state import State
+from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
+from search_spaces.fusion import fused_consumer
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.matrices import Matrices, MatrixTiling, matrix_product
+from search_spaces.gpu.shared import pipeline
+from search_spaces.gpu.tiling import tiled_alternatives
+from search_spaces.partial_sketch import PartialSketch, SketchContext
+
+MOST_ACROSS = (
+    256  # columns of the second product, and terms of the first, that registers and shared memory have room for
+)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """The first product and the second, whose weights are made of it."""
+
+    first: Stage
+    scores: Matrices
+    sums: Matrices
+    weighted: WeightedSum
+
+
+class OnlineProducts:
+    """Both products and what is between them in one kernel; then what other rules do with the second one."""
+
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        return _chain(sketch, stage, context) is not None
+
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+        chain = _chain(sketch, stage, context)
+        assert chain is not None
+        apart = MatrixTiling()
+        others = apart.apply if apart.applies(sketch, stage, context) else tiled_alternatives
+        return [_in_one(sketch, stage, chain, context), *others(sketch, stage, context)]
+
+
+def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chain | None:
+    state = sketch.state
+    sums, weighted = matrix_product(sketch, stage.name, context), weighted_sum(state, stage)
+    if sums is None or weighted is None or sums.product.left is not weighted.load:
+        return None
+    if sums.product.rows is not stage.op.axes[-2] or size(sums.product.columns) > MOST_ACROSS:
+        return None
+    read = {x.buffer: x for x in _reads(state, weighted)}
+    makers = [s for s in map(state.producer, read) if s is not None and s.op.reducer is not None]
+    if len(makers) != 1 or makers[0].at is not None or state.is_output(makers[0]):
+        return None
+    [first] = makers
+    scores = matrix_product(sketch, first.name, context)
+    place = tuple(a.var for a in weighted.weights.op.axes)
+    if scores is None or read[first.name].indices != place or size(scores.product.depth) > MOST_ACROSS:
+        return None
+    own = first.op.axes[-2:]
+    is_alike = (scores.product.rows, scores.product.columns) == own and scores.row is sums.row
+    return _Chain(first, scores, sums, weighted) if is_alike else None
+
+
+def _reads(state: State, weighted: WeightedSum) -> list[Load]:
+    """What the argument of the exponentials is made of, without the maximum."""
+    found = dict.fromkeys(loads(expanded(state, weighted.value)))
+    return [x for x in found if x.buffer not in weighted.peak.op.buffers]
+
+
+def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, context: SketchContext) -> PartialSketch:
+    row, depth, first = chain.sums.row, chain.sums.product.depth, chain.first.name
+    peak, total = chain.weighted.peak.name, chain.weighted.total.name
+    sketch, root = _averaged(sketch, stage)
+    acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
+    sketch = _bind(sketch, root)
+    around = last_thread_loop(sketch, root)
+    steps = domains.matrix_steps(f"{acc}.{depth.name}.c", -(-size(depth) // row.k))
+    loops = [f"{depth.name}.{n}" for n in range(3)]
+    *batch, rows, columns = (a.name for a in stage.op.axes)
+    sketch = sketch.with_params([steps]).apply(
+        ComputeAt(acc, root, around, Scope.REGISTER.value),
+        Split(acc, depth.name, (steps.name, row.k)),
+        Reorder(acc, (loops[0], *batch, loops[1], rows, columns, loops[2])),
+        *(Unroll(acc, name) for name in (loops[1], rows, columns, loops[2])),
+        ComputeAt(weights, acc, loops[0], Scope.SHARED.value),
+    )
+    sketch = _spread(sketch, weights, root, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
+    sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
+    sketch = _shared(sketch, chain.scores.product.left.buffer, first, At(root, around))
+    sketch = _shared(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
+    sketch = _shared(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
+    sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
+    return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}")
+
+
+def _averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
+    """The weights divided when they are added up, by what writes the results; that stage's name."""
+    sketch = sketch.apply(Average(stage.name))
+    consumer = fused_consumer(sketch.state, sketch.state.stage(stage.name))
+    if consumer is None or consumer.name in sketch.done:
+        return sketch, stage.name
+    return sketch.apply(ComputeInline(stage.name)), consumer.name
+
+
+def _bind(sketch: PartialSketch, root: str) -> PartialSketch:
+    """The loops of what writes: blocks and warps along the rows; all columns are a warp's."""
+    *batch, rows, columns = sketch.state.stage(root).op.axes
+    group, tiles = f"{root}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
+    params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
+    across = -(-size(columns) // (ACROSS * NEIGHBOURS))
+    m, n = ([f"{a.name}.{level}" for level in range(5)] for a in (rows, columns))
+    blocks = [*(a.name for a in batch), m[0]]
+    return sketch.with_params(params).apply(
+        Split(root, rows.name, (*(p.name for p in params), HALVES, DOWN)),
+        Split(root, columns.name, (across, ACROSS, NEIGHBOURS)),
+        Reorder(root, (*blocks, m[1], m[4], n[2], n[0], m[2], n[1], m[3], n[3])),
+        *bind_blocks(root, blocks, [size(a) for a in (*batch, rows)]),
+        *bind_threads(root, [m[1], m[4], n[2]]),
+        *(Unroll(root, name) for name in (m[2], n[1], m[3], n[3])),
+    )
+
+
+def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ...]) -> PartialSketch:
+    """Each lane has the weights of its rows in columns that lie as those of the first product do: in `tiles` of as many
+    as a row of lanes has."""
+    *batch, rows, columns = (a.name for a in sketch.state.stage(weights).op.axes)
+    m, n = ([f"{a}.{level}" for level in range(5)] for a in (rows, columns))
+    gap = domains.vector_pad(f"{weights}.pad", sketch.state.stage(weights))
+    theirs = sketch.state.stage(root)
+    places = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
+    return sketch.with_params([gap]).apply(
+        Split(weights, rows, theirs.factors(theirs.op.axes[-2].name)),
+        Split(weights, columns, (*tiles, ACROSS, NEIGHBOURS)),
+        Reorder(weights, (m[1], m[4], n[3], *batch, m[0], n[0], m[2], n[1], n[2], m[3], n[4])),
+        *(Spread(weights, x, place) for x, place in zip((m[1], m[4], n[3]), places, strict=True)),
+        *(Unroll(weights, name) for name in (m[2], n[1], n[2], m[3], n[4])),
+        Pad(weights, gap.name),
+    )
+
+
+def _first(sketch: PartialSketch, chain: _Chain, weights: str) -> PartialSketch:
+    """The first product, in registers of the lanes that need its results."""
+    name, depth = chain.first.name, chain.scores.product.depth.name
+    *batch, rows, columns = (a.name for a in chain.first.op.axes)
+    within = [x.name for x in sketch.state.stage(weights).loops if x.kind in THREADS][-1]
+    inner = (f"{depth}.0", rows, columns, f"{depth}.1")
+    return sketch.apply(
+        ComputeAt(name, weights, within, Scope.REGISTER.value),
+        Split(name, depth, (chain.scores.row.k,)),
+        Reorder(name, (*batch, *inner)),
+        *(Unroll(name, x) for x in inner),
+    )
+
+
+def _shared(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
+    """A copy of what `reader` reads of `buffer` in one iteration of a loop around it, in shared memory."""
+    tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
+    copy = f"{buffer}.{tag}"
+    sketch = sketch.apply(CacheRead(buffer, reader, tag))
+    made = sketch.state.stage(copy)
+    gap, width = domains.vector_pad(f"{copy}.pad", made), domains.copied_vector(f"{copy}.w", made)
+    return (
+        sketch.with_params([gap, width])
+        .apply(ComputeAt(copy, at.stage, at.loop, Scope.SHARED.value), Pad(copy, gap.name), Cooperate(copy, width.name))
+        .finish(copy)
+    )

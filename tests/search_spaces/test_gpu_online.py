@@ -1,0 +1,126 @@
+"""Two products and the softmax between them in one kernel: where that is offered, and that it is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen import build_source
+from autosched.graph.operators.attention import attention
+from autosched.ir.interpreter.interpret import interpret
+from autosched.lower.pipeline import concretise
+from autosched.schedule import replay, steps_to_json
+from autosched.target import parse_target
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.model import CostModel
+from search_spaces.gpu import sketches
+from tests.codegen import cuda
+from tests.codegen.gpu import TARGETS
+from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.weighted_sums import Sizes, weighted
+
+MARK = ":online-"
+SM_80 = TARGETS["cuda"]
+
+
+def in_one(dag: te.ComputeDAG, target: str = "cuda -arch=sm_80") -> list[str]:
+    return [s.name for s in sketches(collapse(dag), parse_target(target)) if MARK in s.name]
+
+
+def drawn(dag: te.ComputeDAG) -> Drawn:
+    [found] = [d for d in draw(collapse(dag), SM_80, 300) if MARK in d.sketch.name]
+    return found
+
+
+def check(dag: te.ComputeDAG, runs: int = 1) -> None:
+    inputs = make_inputs(dag, 0, "normal")
+    one, references = drawn(dag), evaluate(dag, inputs)
+    assert len(one.legal), f"no row is legal; the first breaks {', '.join(one.broken)}"
+    for values in one.candidates(runs):
+        source = build_source(one.func, values, SM_80)
+        assert len(source.launches) == 1
+        assert not source.workspace
+        outputs = cuda.run(source, one.func, inputs)
+        for tensor, reference in zip(dag.outputs, references, strict=True):
+            seen = outputs[tensor.name].reshape(tensor.public_shape)
+            assert within(reference, seen).all(), f"{values}\n{source.text}"
+
+
+@pytest.mark.parametrize("masked", ["", "added", "kept", "causal"])
+def test_masks_and_odd_sizes(masked: str) -> None:
+    check(weighted(Sizes(37, 53, 23, 19), "bfloat16", masked))
+
+
+def test_batches_and_several_candidates() -> None:
+    check(weighted(Sizes(41, 70, 32, 24, batch=3)), 3)
+    check(weighted(Sizes(5, 40, 9, 7), sharp=40.0))
+
+
+def test_rows_of_which_a_first_block_has_nothing() -> None:
+    """The maximum is -inf there; later blocks have numbers, of other rows none has any."""
+    dag = weighted(Sizes(24, 70, 16, 16), masked="kept")
+    inputs = make_inputs(dag, 0, "normal")
+    kept = np.zeros((24, 70), bool)
+    kept[:, 66:] = True
+    kept[5] = False
+    inputs["mask"] = kept
+    (reference,) = evaluate(dag, inputs)
+    one = drawn(dag)
+    values = next(one.candidates(1))
+    seen = cuda.run(build_source(one.func, values, SM_80), one.func, inputs)["Z"]
+    assert np.isnan(seen[5]).all()
+    rows = np.arange(24) != 5
+    assert within(reference, seen)[rows].all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_operator(causal: bool) -> None:
+    """Heads of keys that serve several of queries, a mask that hides whole rows."""
+    q, k, v = (te.placeholder((2, h, n, w), "float16", name=x) for x, h, n, w in (("Q", 4, 19, 24), ("K", 2, 33, 24),
+                                                                               ("V", 2, 33, 17)))  # fmt: skip
+    mask = None if causal else te.placeholder((19, 33), "bool", name="mask")
+    check(te.ComputeDAG(attention(q, k, v, mask, causal=causal)))
+
+
+def test_interpreted() -> None:
+    dag = collapse(weighted(Sizes(17, 35, 16, 8), masked="causal"))
+    inputs = make_inputs(dag, 0, "normal")
+    one, (reference,) = drawn(dag), evaluate(dag, inputs)
+    small = [n for n, p in enumerate(one.sketch.params) if p.name.endswith((".w", ".s")) and p.name.startswith("Z")]
+    row = min(one.legal, key=lambda row: int(np.prod(row[small])))
+    values = {p.name: int(v) for p, v in zip(one.sketch.params, row, strict=True)}
+    (got,) = interpret(concretise(one.func, values)[0], inputs)
+    assert within(reference, got).all()
+
+
+def test_records_find_the_schedule_again() -> None:
+    dag = collapse(weighted(Sizes(33, 40, 16, 16)))
+    one = drawn(dag)
+    values = next(one.candidates(1))
+    text = steps_to_json(one.sketch.state, values)
+    assert steps_to_json(replay(dag, text), {}) == text
+
+
+def test_where_it_is_offered() -> None:
+    dag = weighted(Sizes(64, 64, 64, 64))
+    assert in_one(dag) == ["Y:online-mma.float16"]
+    assert in_one(dag, "cuda -arch=sm_90")
+    assert in_one(dag, "cuda -arch=sm_75") == ["Y:online-mma.float16.k8"]
+    assert not in_one(weighted(Sizes(64, 64, 64, 64), "bfloat16"), "cuda -arch=sm_75")
+    assert not in_one(dag, "opencl")
+    assert not in_one(weighted(Sizes(64, 64, 64, 64), "float32"))
+    assert not in_one(weighted(Sizes(64, 64, 5, 64)))
+    assert not in_one(weighted(Sizes(64, 64, 64, 512)))
+
+
+def test_the_model_prefers_it_where_scores_are_many() -> None:
+    best: dict[bool, float] = {}
+    for one in draw(collapse(weighted(Sizes(1024, 1024, 64, 64, batch=24))), SM_80, 100):
+        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
+        if len(one.legal):
+            key = MARK in one.sketch.name
+            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
+    assert best[True] < best[False]

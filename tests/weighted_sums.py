@@ -1,0 +1,60 @@
+"""Sums whose weights are shares of a softmax of a product's results, as users may write them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from autosched import te
+from autosched.te import Tensor
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of queries, of keys and values; terms of a score, columns of a value."""
+
+    rows: int
+    places: int
+    depth: int
+    width: int
+    batch: int = 0
+
+
+def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: float = 0.5) -> te.ComputeDAG:
+    """softmax(sharp * A B^T + mask) C, with `masked` as "" for no mask, "added", "kept" or "causal"."""
+    lead = (sizes.batch,) if sizes.batch else ()
+    a, b, c = (
+        te.placeholder((*lead, *shape), dtype, name=name)
+        for name, shape in (
+            ("A", (sizes.rows, sizes.depth)),
+            ("B", (sizes.places, sizes.depth)),
+            ("C", (sizes.places, sizes.width)),
+        )
+    )
+    mask = te.placeholder((sizes.rows, sizes.places), "bool" if masked == "kept" else "float32", name="mask")
+    d, k, r, s = (te.reduce_axis(n, name=x) for n, x in zip((sizes.depth, *[sizes.places] * 3), "dkrs", strict=True))
+
+    def product(*i: Any) -> Any:
+        return te.sum(te.cast(a[(*i[:-1], d)], "float32") * te.cast(b[(*i[:-2], i[-1], d)], "float32"), axis=d)
+
+    def score(*i: Any) -> Any:
+        value = found[i] * sharp
+        if masked == "added":
+            return value + mask[i[-2:]]
+        if masked == "kept":
+            return te.select(mask[i[-2:]], value, -math.inf)
+        return te.select(i[-1] <= i[-2], value, -math.inf) if masked == "causal" else value
+
+    found = te.compute((*lead, sizes.rows, sizes.places), product, name="P")
+    x: Tensor = te.compute(found.shape, score, name="X")
+    top = te.compute(found.shape[:-1], lambda *i: te.max(x[(*i, k)], axis=k), name="top")
+    e = te.compute(found.shape, lambda *i: te.exp(x[i] - top[i[:-1]]), name="E")
+    all_of = te.compute(found.shape[:-1], lambda *i: te.sum(e[(*i, r)], axis=r), name="all")
+    w = te.compute(found.shape, lambda *i: te.cast(e[i] / all_of[i[:-1]], dtype), name="W")
+
+    def added(*i: Any) -> Any:
+        return te.sum(te.cast(w[(*i[:-1], s)], "float32") * te.cast(c[(*i[:-2], s, i[-1])], "float32"), axis=s)
+
+    y = te.compute((*lead, sizes.rows, sizes.width), added, name="Y")
+    return te.ComputeDAG(te.compute(y.shape, lambda *i: te.cast(y[i], dtype), name="Z"))
