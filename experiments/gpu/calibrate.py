@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -36,6 +38,7 @@ FILE = "calibration.jsonl"
 RESERVE_S = 6.0  # for the candidate that is being measured when time is over, and for processes to end
 FLOOR_S = 0.02  # of samples for each candidate
 RUN_S = 20.0  # of a candidate while none is known
+AHEAD = 2  # problems that are prepared while another is measured: some references take seconds
 SCHEMA_VERSION = 1
 
 
@@ -124,9 +127,9 @@ def calibrate(
     """A row for each problem that is measured within `seconds`; the candidates go to `out`. `target` has its facts."""
     end = time.monotonic() + seconds
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file, Workshop(target, 1) as workshop, ThreadPoolExecutor(1) as ahead:
+    with out.open("a", encoding="utf-8") as file, Workshop(target, 1) as workshop:
         _append(file, {"schema_version": SCHEMA_VERSION, "card": card_facts(target), "target": target.kind})
-        for problem, prepared, scratch in _one_ahead(problems, target, ahead, seed):
+        for problem, prepared, scratch in _ahead(problems, target, seed):
             with scratch:
                 if time.monotonic() >= end:
                     break
@@ -154,25 +157,26 @@ def _problem_row(rows: Sequence[Row]) -> Row:
     return found
 
 
-def _one_ahead(
-    problems: Sequence[CalibrationProblem], target: Target, ahead: ThreadPoolExecutor, seed: int
+def _ahead(
+    problems: Sequence[CalibrationProblem], target: Target, seed: int
 ) -> Iterator[tuple[CalibrationProblem, Prepared | str, ScratchDirectory]]:
-    """Each problem with the directory of its data; the next one is prepared while one is measured."""
-
-    def start(problem: CalibrationProblem) -> tuple[Future[Prepared], ScratchDirectory]:
-        scratch = ScratchDirectory()
-        return ahead.submit(prepare, problem, target, scratch.path, seed), scratch
-
-    following = start(problems[0])
-    for i, problem in enumerate(problems):
-        (future, scratch), more = following, i + 1 < len(problems)
-        try:
-            found: Prepared | str = future.result()
-        except Exception as error:  # of whatever class: time on a device is short, and the next problem may do
-            found = f"{type(error).__name__}: {error}"[:300]
-        if more:
-            following = start(problems[i + 1])
-        yield problem, found, scratch
+    """Each problem with the directory of its data; the next AHEAD are prepared while one is measured."""
+    with ThreadPoolExecutor(1) as pool, ExitStack() as scratches:
+        started: deque[tuple[CalibrationProblem, Future[Prepared], ScratchDirectory]] = deque()
+        waiting = iter(problems)
+        while True:
+            for problem in islice(waiting, 1 + AHEAD - len(started)):
+                scratch = ScratchDirectory()
+                scratches.callback(scratch.close)
+                started.append((problem, pool.submit(prepare, problem, target, scratch.path, seed), scratch))
+            if not started:
+                break
+            problem, future, scratch = started.popleft()
+            try:
+                found: Prepared | str = future.result()
+            except Exception as error:  # of whatever class: time on a device is short, and the next problem may do
+                found = f"{type(error).__name__}: {error}"[:300]
+            yield problem, found, scratch
 
 
 def _measured(prepared: Prepared, workshop: Workshop, file: TextIO, end: float) -> Iterator[Row]:
