@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autosched.codegen.c.dialects import Dialect
+from autosched.codegen.c.ranges import Range, in_ranges
 from autosched.codegen.c.small_floats import conversion, pair_conversion
 from autosched.codegen.c.vectors import is_multiple
 from autosched.ir.dots import WORD_BITS, Dot, Word
@@ -234,12 +235,26 @@ class Expressions:
         if op in ("floordiv", "mod", "ceildiv"):
             return self._narrow(a.dtype, *self._divide(op, a, b))
         symbol, precedence = OPERATORS[op]
+        if op == "and" and (ranges := self._in_ranges(expr)) is not None:
+            return ranges, precedence if "&&" in ranges else COMPARED - 1
         x = self.text(a, precedence)
         if op in WIDENS and expr.dtype == INDEX and self._is_int(a) and self._is_int(b) and not self._fits_int(expr):
             x = f"({self.dialect.long}){self.text(a, 15)}"
         y = self.text(b, precedence + (op not in ASSOCIATIVE))
         text = f"{x} {symbol} {y}"
         return self._narrow(a.dtype, text, precedence) if op in WIDENS else (text, precedence)
+
+    def _in_ranges(self, expr: Expr) -> str | None:
+        """Conditions of which two are the bounds of a number; None where there are none such, or no int holds it."""
+        parts = list(in_ranges(expr, self.simplify))
+        ranges = [r for r in parts if isinstance(r, Range)]
+        if not ranges or not all(self._is_int(r.number) and self._fits_int(r.number) for r in ranges):
+            return None
+        _, precedence = OPERATORS["and"]
+        return " && ".join(
+            f"(unsigned){self.text(r.number, UNARY)} < {r.size}" if isinstance(r, Range) else self.text(r, precedence)
+            for r in parts
+        )
 
     def _narrow(self, dtype: str, text: str, precedence: int) -> tuple[str, int]:
         """Arithmetic on bytes is done in int: the result is cut off as the dtype says."""

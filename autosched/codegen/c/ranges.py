@@ -1,0 +1,59 @@
+"""Two bounds of one number as one comparison of an unsigned one, which a number below zero is too large for.
+
+y + r >= 1 && y + r < 15    ->    (unsigned)(y + r - 1) < 14
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autosched.ir.conditions import LIMITS, conjuncts, is_ordering
+from autosched.ir.expr import Expr
+from autosched.ir.simplify import Affine, Simplifier
+
+
+@dataclass(frozen=True)
+class Range:
+    """0 <= `number` < `size`."""
+
+    number: Expr
+    size: int
+
+
+def in_ranges(cond: Expr, simplify: Simplifier) -> Iterator[Expr | Range]:
+    """The conditions that have to hold together, in their order; both bounds of a number where the first of them is."""
+    found = list(conjuncts(cond))
+    bounds = [_bound(c, simplify) for c in found]
+    used: set[int] = set()
+    for n, (c, own) in enumerate(zip(found, bounds, strict=True)):
+        if n in used:
+            continue
+        other = next((m for m in range(n + 1, len(found)) if m not in used and _meet(own, bounds[m])), None)
+        if own is None or other is None:
+            yield c
+            continue
+        used.add(other)
+        low, high = sorted((own, bounds[other]), key=lambda b: b is not None and not b[0])
+        assert low is not None
+        assert high is not None
+        yield Range(low[1].expr(), low[1].constant - high[1].constant)
+
+
+Bound = tuple[bool, Affine]  # form >= 0, or form < 0
+
+
+def _bound(cond: Expr, simplify: Simplifier) -> Bound | None:
+    if not is_ordering(cond):
+        return None
+    is_least, limit = LIMITS[cond.op]
+    form = simplify.affine(cond.a - cond.b)
+    return is_least, Affine(form.terms, form.constant - limit - (not is_least))
+
+
+def _meet(a: Bound | None, b: Bound | None) -> bool:
+    """Whether these are the two bounds of one number, with something between them."""
+    if a is None or b is None or a[0] is b[0] or a[1].terms != b[1].terms:
+        return False
+    low, high = (a, b) if a[0] else (b, a)
+    return high[1].constant < low[1].constant
